@@ -31,6 +31,7 @@ import typer
 from numpy.typing import NDArray
 
 from compiler.build import containers_of, default_plans, measure, package
+from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.source import Opened
 from compiler.space.decode import plan_of
@@ -40,6 +41,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedErro
 from simulator.npu.machine import DataType
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
+from tuner.measure.npu import Npu
 
 PARTS = ("plans", "tasks", "features", "streams", "times", "file")
 SMALL = ("bert_base", "efficientnet_b0", "inception_v3", "mobilenet_v1", "mobilenet_v2", "nasnet_mobile", "randwire", "vit_b16")
@@ -77,17 +79,21 @@ def digests(network: str, machine: str, dtype: str, gene_count: int, genomes: in
         return f"does not compile: {error}"
     found, fitting = Digests(), list[list[Plan]]()
     for unit in map(in_search_order, there.units):
-        evaluator, rng = Evaluator(unit, tuple(unit.machine.contention), records=True), np.random.default_rng([seed, 3])
+        levels, rng = tuple(unit.machine.contention), np.random.default_rng([seed, 3])
+        target = Npu(unit, levels, records=True)
+        evaluator = Evaluator(unit, levels, target)
         for gene in islice(genes(unit, seed, 3.3), gene_count):
-            measured(found, evaluator, Request("segment", (varied(unit, gene, rng),)))
-        programs = [measured(found, evaluator, Request("program", genome)) for genome in islice(mutations(unit, seed), genomes)]
+            measured(found, evaluator, target.compiler, Request("segment", (varied(unit, gene, rng),)))
+        programs = [
+            measured(found, evaluator, target.compiler, Request("program", genome)) for genome in islice(mutations(unit, seed), genomes)
+        ]
         fitting.append([plan for plan in programs if plan is not None])
     plans += [joined(dict(zip(there.names, each, strict=True))) for each in zip(*fitting, strict=False)]
     found.add("file", compiled(there, plans))
     return str(found)
 
 
-def measured(found: Digests, evaluator: Evaluator, request: Request) -> Plan | None:
+def measured(found: Digests, evaluator: Evaluator, compiler: Compiler, request: Request) -> Plan | None:
     """All that comes of a genome; its plan where that fits."""
     measurement = evaluator.measure(request)
     plans = [evaluator.plan(gene) for gene in request.genome]
@@ -98,7 +104,6 @@ def measured(found: Digests, evaluator: Evaluator, request: Request) -> Plan | N
     if measurement.values is None:
         return None
     segments = [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True) if plan is not None]
-    compiler = evaluator.compiler
     parts = compiler.some(segments) if request.kind == "program" else compiler.alone(*segments[0])
     assert not isinstance(parts, Infeasible)
     found.add("streams", *compiler.link(parts).streams)

@@ -23,6 +23,7 @@ from compiler.unit.unit import Unit
 from scripts.studies import network
 from tuner.learn.tile_model import shortlist, single_block_counts
 from tuner.measure.evaluate import Evaluator
+from tuner.measure.npu import Npu
 from tuner.store.digests import canonical_json
 
 PROVEN = 0.002  # ways whose bound is not further below the best than this are not measured
@@ -134,7 +135,7 @@ class Operator:
         """Cycles per level of way i; a very large number where it does not fit UB."""
         if i not in self._known:
             if self._evaluator is None:
-                self._evaluator = Evaluator(self.unit, self.levels, cache_bytes=1)  # no way is measured twice
+                self._evaluator = Evaluator(self.unit, self.levels, Npu(self.unit, self.levels, cache_bytes=1))  # no way is measured twice
             cycles = self._evaluator.cycles_alone(self.space.plan(i), 0)
             self._known[i] = np.full(len(self.levels), NEVER) if cycles is None else cycles
         return self._known[i]

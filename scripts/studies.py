@@ -35,6 +35,7 @@ from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.cli.text import print_table
 from tuner.config import load_config
 from tuner.measure.evaluate import Evaluator
+from tuner.measure.npu import Npu
 from tuner.networks.load import load_network, open_network
 from tuner.networks.zoo import MADE, PREFIX, is_made, resolve, shipped
 from tuner.search.strategy import SearchStrategy
@@ -285,6 +286,6 @@ def measured_on(machine: str) -> Callable[[Unit, tuple[str, ...]], Evaluator]:
 
 
 def _clocked(clock: Machine, unit: Unit, levels: tuple[str, ...]) -> Evaluator:
-    made = Evaluator(unit, levels)
-    made.clock = clock
-    return made
+    target = Npu(unit, levels)
+    target.clock = clock
+    return Evaluator(unit, levels, target)

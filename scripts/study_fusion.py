@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
-from tuner.measure.evaluate import Roofline
+from tuner.measure.roofline import Roofline
 
 SWITCHES = {"row fusion": "block_fusion", "halo cache": "halo_cache", "prefetch": "prefetch", "window": "window"}  # in the order of stages
 STAGES = ("residency", *SWITCHES)

@@ -21,6 +21,7 @@ from simulator.npu.machine import configs_folder, read_yaml
 from simulator.npu.validation import validation_line
 from tuner.store.digests import digest
 
+NPU = "npu"  # the target that comes along
 BUILT_IN = "simulator"  # the runner that needs no board
 
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -124,6 +125,10 @@ class BudgetSettings(_Section):
         return self
 
 
+class TargetSettings(_Section):
+    name: Annotated[str, Field(min_length=1)]
+
+
 class RunnerSettings(_Section):
     name: Annotated[str, Field(min_length=1)]
     repeats: PositiveInt
@@ -175,6 +180,7 @@ class TuneConfig(_Section):
     use: Use
     level_weights: dict[str, Positive]
     budget: BudgetSettings
+    target: TargetSettings
     runner: RunnerSettings
     farm: Farm
     study: Study
@@ -186,6 +192,12 @@ class TuneConfig(_Section):
             value = known.get(path)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"study.parameters: {path!r} is not a number of this configuration{nearest(path, known)}")
+        return self
+
+    @model_validator(mode="after")
+    def _programs_for_a_runner(self) -> Self:
+        if self.target.name != NPU and self.runner.name != BUILT_IN:
+            raise ValueError(f"runner.name: {self.runner.name!r} runs programs of the NPU, and target.name is {self.target.name!r}")
         return self
 
     @property

@@ -14,7 +14,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import load_machine
 from simulator.terminal import say
-from tuner.config import TuneConfig, load_config
+from tuner.config import BUILT_IN, TuneConfig, load_config
 from tuner.farm.attempts import Attempts
 from tuner.farm.conduct import Jobs, SerialJobs
 from tuner.farm.jobs import JobRunnerSpec
@@ -54,6 +54,7 @@ def configured(request: TuneRequest) -> TuneConfig:
         "farm.workers": request.workers,
         "farm.wait_s": request.wait_s,
         "farm.resource": request.resource,
+        "target.name": request.target,
         "runner.name": request.runner,
         "search.strategy": request.strategy,
         "level_weights": {**config.level_weights, **request.level_weights} if request.level_weights else None,
@@ -156,9 +157,9 @@ def _searched(
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
         facts = Facts(origin, unit, levels)
-        evaluator = EvaluatorSpec(unit, levels, board)
+        evaluator = EvaluatorSpec(unit, levels, board, config.target.name)
         shared = None
-        if request.shared is not None and request.shared.is_dir() and board is None:
+        if request.shared is not None and request.shared.is_dir() and origin.runner == BUILT_IN:
             shared = stack.enter_context(SharedResults(LocalPlace(request.shared), world.clock, unit, levels))
         place = folder.place(piece)
         made = JobRunnerSpec(evaluator, facts, config, config.level_weights, request.seed)

@@ -15,6 +15,7 @@ from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.package import write_body
 from compiler.plan.plan import Plan, joined
 from compiler.source import Opened
+from simulator.npu.errors import InfeasibleError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine
 from simulator.session import InferenceSession
@@ -22,19 +23,19 @@ from simulator.terminal import say
 from tuner.checks.check import random_feeds
 from tuner.checks.reference import Stored, reference
 from tuner.checks.values import Compared, Values, values_of
-from tuner.config import TuneConfig
+from tuner.config import NPU, TuneConfig
 from tuner.farm.board import as_measured, pieces_as_measured, plan_for, runner_summary, verdicts
-from tuner.farm.one_search import OneSearch
+from tuner.farm.one_search import OneSearch, SearchEnd
 from tuner.farm.pieces import Searched
-from tuner.measure.evaluate import Roofline
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.layerwise import faster_in_file_order
+from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
 from tuner.measure.shared import WORKER
 from tuner.request import Style, TuneRequest
 from tuner.store.read import read_log
 from tuner.store.runfolder import RunFolder, write_json
-from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TensorSummary
+from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TargetSummary, TensorSummary
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
 
@@ -69,8 +70,14 @@ def finish(
     baseline = _joined(opened, found, bases)
     for name, plan in {**plans, "baseline": baseline}.items():
         write_whole(folder.plans / f"{name}.json", [plan.to_json().encode()])
-    measured = measure(opened, plans)
-    for i, level in enumerate(levels if not said else ()):
+    target = _target(config, found, ends, levels)
+    try:
+        measured = measure(opened, plans)
+    except InfeasibleError as error:
+        if target is None:
+            raise
+        raise InfeasibleError(f"the NPU has no program for a champion of target {target.name}: {error}; plans: {folder.plans}") from None
+    for i, level in enumerate(levels if not said and target is None else ()):
         for search, end in zip(found, ends, strict=True):
             cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
             if cycles != expected:
@@ -118,10 +125,20 @@ def finish(
         host=host_nodes(opened),
         pieces=pieces_as_measured(pieces, found, said) if said else pieces,
         runner=runner_summary(config, found, said) if said else None,
+        target=target,
         levels=as_measured(rows, found, said, opened.machine.clock_hz) if said else rows,
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
+
+
+def _target(config: TuneConfig, found: Sequence[Searched], ends: Sequence[SearchEnd], levels: Sequence[str]) -> TargetSummary | None:
+    """What timed plans, where that was not the NPU, and what it said; pieces that share a search take the same."""
+    if config.target.name == NPU:
+        return None
+    pairs = list(zip(found, ends, strict=True))
+    cycles = {level: sum(len(search.pieces) * int(end.best[i].cycles[i]) for search, end in pairs) for i, level in enumerate(levels)}
+    return TargetSummary(name=config.target.name, cycles=cycles)
 
 
 def _shared(folder: RunFolder[LocalPlace]) -> int:

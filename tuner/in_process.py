@@ -25,14 +25,16 @@ from compiler.space.order import ordered
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from tuner.config import TuneConfig, load_config
+from tuner.config import BUILT_IN, NPU, TuneConfig, load_config
 from tuner.farm.conduct import SerialJobs
 from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.ledger import Deadline, RunBudget
 from tuner.farm.one_search import OneSearch
+from tuner.farm.plugged import plugged
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.layerwise import faster_in_file_order
+from tuner.measure.runners import runner_name
 from tuner.networks.load import open_network
 from tuner.request import TuneRequest
 from tuner.search.knowledge import Knowledge
@@ -52,6 +54,7 @@ class SearchResult:
     """What a search came to.  unit: in the search's order.  best: of every level the fastest program; baseline: of single operators.
 
     known: what its islands know.  log_rows, task_rows: its log and its tasks, as `RUN/log` and `RUN/tasks` have them.
+    timed: by a target that is not the NPU.
     """
 
     unit: Unit
@@ -61,6 +64,7 @@ class SearchResult:
     known: Knowledge
     log_rows: pa.Table
     task_rows: pa.Table
+    timed: bool = False
 
     @property
     def tasks(self) -> int:
@@ -74,7 +78,12 @@ class SearchResult:
 
     @cached_property
     def baseline_cycles(self) -> dict[str, int]:
-        """Level -> those of the best program of single operators, in the search's order or the file's, as a summary has them."""
+        """Level -> those of the best program of single operators, in the search's order or the file's, as a summary has them.
+
+        Where another target timed, what it said of the first.
+        """
+        if self.timed:
+            return {level: int(cycles) for level, cycles in zip(self.levels, self.baseline.cycles, strict=True)}
         compiler = Compiler(self.unit)
         plan = faster_in_file_order(compiler, self.baseline.plan(self.unit), self.levels)
         timings = measure_plans(compiler, dict.fromkeys(self.levels, plan))[self.levels[0]].timings
@@ -131,11 +140,13 @@ class Search:
         config = load_config(self.config, self.settings).given(
             {"search.strategy": self.strategy if isinstance(self.strategy, str) else None}, self.candidates, self.seconds
         )
+        plugged(config, True, None)
         make, unit, levels, name = self._evaluator(config)
+        timed = config.target.name != NPU and self.evaluator is None
         candidates, seconds = config.budget.candidates, config.budget.seconds
         clock = REAL.clock
         budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
-        origin = Origin("search", name, unit.machine.name, simulator.VERSION, seed=self.seed)
+        origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
         facts = Facts(origin, unit, levels)
         made = JobRunnerSpec(
             make, facts, config, config.level_weights, self.seed, self.rules, None if isinstance(self.strategy, str) else self.strategy
@@ -152,8 +163,8 @@ class Search:
             with search.progress():
                 search.search_until_spent()
             best, baseline = search.ended(name)
-            rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
-            return SearchResult(unit, levels, best, baseline, jobs.known(), *rows)
+            log_rows, task_rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
+            return SearchResult(unit, levels, best, baseline, jobs.known(), log_rows, task_rows, timed)
 
     def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], Unit, tuple[str, ...], str]:
         """Who measures, what and at which levels, and what the model is called; the simulator, of the unit in the search's order."""
@@ -170,4 +181,4 @@ class Search:
         if unknown := [level for level in self.levels or () if level not in known]:
             raise BadInputError(f"level {unknown[0]!r}: unknown; levels of {unit.machine.name}: {', '.join(known)}")
         unit, levels = ordered(unit, config.search.order), tuple(self.levels or known)
-        return EvaluatorSpec(unit, levels), unit, levels, name
+        return EvaluatorSpec(unit, levels, target=config.target.name), unit, levels, name

@@ -35,8 +35,9 @@ class TuneRequest:
     warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
-    mirror: URL of a folder that the run folder is copied to while it grows.  runner: what measures (`tuner.measure.runners`); resource: of
-    Ray, that each worker takes one of.  strategy: what is measured next (`tuner.search.strategy`).  quiet: nothing on stderr.
+    mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
+    what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
+    (`tuner.search.strategy`).  quiet: nothing on stderr.
     progress: is told where the search stands, after every few jobs.
 
     Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist.
@@ -63,6 +64,7 @@ class TuneRequest:
     random_weights: int | None = None
     quiet: bool = True
     mirror: str | None = None
+    target: str | None = None
     runner: str | None = None
     resource: str | None = None
     strategy: str | None = None
@@ -101,6 +103,7 @@ class FarmRequest:
     resume: bool = False
     dtype: DTypeName = "float16"
     quiet: bool = False
+    target: str | None = None
     runner: str | None = None
     resource: str | None = None
     share: bool = True

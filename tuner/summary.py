@@ -100,6 +100,13 @@ class RunnerSummary(_Part):
     finalists: tuple[FinalistSummary, ...]
 
 
+class TargetSummary(_Part):
+    """What timed plans in the place of the NPU.  cycles: by level, what it says of the champion; other figures are the simulator's."""
+
+    name: str
+    cycles: dict[str, int]
+
+
 class LevelSummary(_Part):
     """The champion of one contention level.
 
@@ -139,7 +146,7 @@ class Summary(_Part):
     warm_start: what each earlier run brought, a line per search and run.
     """
 
-    schema_version: Literal[2] = SUMMARY_VERSION
+    schema_version: Literal[3] = SUMMARY_VERSION
     status: Literal["done", "unconfirmed"]
     unconfirmed: tuple[str, ...]
     first_beyond: TensorSummary | None
@@ -170,4 +177,5 @@ class Summary(_Part):
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")
     runner: RunnerSummary | None = Field(None, description="what measured, and its finals; null for the simulator")
+    target: TargetSummary | None = Field(None, description="what timed plans; null for the NPU, which all other figures are of")
     levels: dict[str, LevelSummary]

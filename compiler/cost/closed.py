@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.kinds.counts import Pieces, all_steps
 from compiler.unit.machine import writes_l1
 from simulator.npu.cycles import CostTables, cost_tables, latency_cycles
-from simulator.npu.machine import BLOCK_BYTES, CubeShape, DataType, Machine, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
 M, K, N = 0, 1, 2  # axes
 # one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower
@@ -28,7 +28,7 @@ SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 
 
 
 class Cost(NamedTuple):
-    """A core for a data type, as kernels want it: halves of L0 in blocks, what is multiplied at a time, cycles, and bytes
+    """A core for a data type, as kernels want it: halves of L0 in blocks, what is multiplied at a time (`CubeShape`), cycles, and bytes
     per cycle (0 where there is no path).
 
     axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  a, b: to L0A and L0B.  out: of results out of L0C, to L1 where `direct`, else
@@ -38,7 +38,12 @@ class Cost(NamedTuple):
     half_a: int
     half_b: int
     half_c: int
-    cube: CubeShape
+    m0: int
+    k0: int
+    n0: int
+    weight_blocks: int
+    sum_blocks: int
+    planes_per_n1: int
     direct: bool
     cube_startup: int
     cube_latency: int
@@ -66,7 +71,7 @@ def tables(machine: Machine) -> CostTables:
 @lru_cache(maxsize=64)
 def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     """inside: a product's results stay on chip, by FIXPIPE where it has the path."""
-    t, direct = tables(machine), inside and writes_l1(machine)
+    t, cube, direct = tables(machine), machine.cube(dtype), inside and writes_l1(machine)
     halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
     ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB)
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))
@@ -74,7 +79,7 @@ def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     matrix, vector = t.scalars.tolist()
     macs = float(machine.macs_per_cycle[DataType(dtype).name])
     products = matrix, latency_cycles(machine), int(t.step_cycles[dtype]), macs, t.matrix[dtype]
-    return Cost._make((*halves, machine.cube(dtype), direct, *products, *rates, vector))
+    return Cost._make((*halves, *cube, direct, *products, *rates, vector))
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -92,7 +97,7 @@ def moves(size_bytes: float, rate: int, count: float, startup: int) -> float:
 def steps_along(c: Cost, axis: int, along: Pieces, tile: int) -> int:
     """Steps of MMAD of all pieces of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
     (size, count), (rest, one) = along
-    unit = c.cube.k0 if axis == K else c.cube.n0 if axis == N else 1
+    unit = c.k0 if axis == K else c.n0 if axis == N else 1
     return count * all_steps(size * unit, tile * unit, c.axes[axis]) + one * all_steps(rest * unit, tile * unit, c.axes[axis])
 
 
@@ -111,13 +116,13 @@ def a_cycles(c: Cost, moved: int) -> float:
 @njit(cache=True)
 def b_cycles(c: Cost, moved: int) -> float:
     """Cycles of n1 x blocks of k on their way to L0B."""
-    return _per(moved * (c.cube.weight_blocks * BLOCK_BYTES), c.b_rate)
+    return _per(moved * (c.weight_blocks * BLOCK_BYTES), c.b_rate)
 
 
 @njit(cache=True)
 def out_cycles(c: Cost, made: int) -> float:
     """Cycles of pixels x n1 on their way out of L0C."""
-    return _per(made * (c.cube.sum_blocks * BLOCK_BYTES), c.out_rate)
+    return _per(made * (c.sum_blocks * BLOCK_BYTES), c.out_rate)
 
 
 @njit(cache=True)

@@ -38,7 +38,7 @@ from compiler.kinds.counts import partial_blocks
 from compiler.plan.plan import ConvTiling
 from compiler.unit.machine import writes_l1
 from compiler.unit.unit import Unit
-from simulator.npu.machine import CubeShape, Machine, Memory
+from simulator.npu.machine import Machine, Memory
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
 LAST_BUDGETS = (8, 4, 2, 1)  # where nothing else fits, in `CubeShape.weight_blocks`; the last one is n0 channels by one block of k
@@ -168,24 +168,25 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
 
 
 @njit(cache=True)
-def _chunk_choices(cube: CubeShape, n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
+def _chunk_choices(
+    m0: int, weight_blocks: int, sum_blocks: int, n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int
+) -> NDArray[np.int64]:
     """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with
     partial sums."""
     found = np.empty(8, np.int64)  # both in one number, to be sorted
     count = 0
-    one = cube.weight_blocks
-    whole = budget // (k1 * one)
+    whole = budget // (k1 * weight_blocks)
     for n in (whole, (whole + 1) // 2, 1):
         if 1 <= n <= whole:
             n = min(n, n1)
             parts = (n1 + n - 1) // n
             found[count] = (n1 + parts - 1) // parts << _CODE_BITS | k1
             count += 1
-    room = l0c_blocks // partial_blocks(cube, pixels, 1, cube.m0)
+    room = l0c_blocks // partial_blocks(sum_blocks, pixels, 1, m0)
     for n in (room,) + _CHUNKS_N1:
-        n = min(n, room, n1, budget // one)
+        n = min(n, room, n1, budget // weight_blocks)
         if n >= 1:
-            k = min(k1, budget // (one * n))
+            k = min(k1, budget // (weight_blocks * n))
             parts = (k1 + k - 1) // k
             found[count] = n << _CODE_BITS | (k1 + parts - 1) // parts
             count += 1
@@ -197,7 +198,9 @@ def _chunk_choices(cube: CubeShape, n1: int, k1: int, pixels: int, budget: int, 
 
 def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
-    return [(n, k) for n, k in _chunk_choices(spec.cube, spec.n1, spec.k1, rows * spec.out_w, budget, l0c_blocks).tolist()]
+    cube, pixels = spec.cube, rows * spec.out_w
+    found = _chunk_choices(cube.m0, cube.weight_blocks, cube.sum_blocks, spec.n1, spec.k1, pixels, budget, l0c_blocks)
+    return [(n, k) for n, k in found.tolist()]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -209,7 +212,8 @@ def _ranked(
     if resident:
         chunks = np.array([(layer.n1, layer.k1)], np.int64)
     else:
-        chunks = _chunk_choices(machine.cube(dtype), layer.n1, layer.k1, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
+        cube, l0c = machine.cube(dtype), machine.buffer_blocks(Memory.L0C)
+        chunks = _chunk_choices(cube.m0, cube.weight_blocks, cube.sum_blocks, layer.n1, layer.k1, shape.pixels, budget, l0c)
     found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
     return found
 

@@ -55,7 +55,16 @@ def stage_features(
         table = _cube_table(kind, on_chip, inside, tiling.weights, tiling.constants, tiling.chunk_k1 < product.k1)
         source = spec.reads[0]
         source_blocks = spec.input_rows(rows) * unit.storages[source.storage].row_blocks
-        extents = product.groups, rows * spec.out_w, product.n1, product.k1, product.cube, source.planes, source_blocks, product.parts.cut
+        extents = (
+            product.groups,
+            rows * spec.out_w,
+            product.n1,
+            product.k1,
+            *product.cube[:3],
+            source.planes,
+            source_blocks,
+            product.parts.cut,
+        )
         found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times)
         return found
     out = [0.0] * (2 * _MEANS)

@@ -101,24 +101,24 @@ def _sizes(limit: int, top: int, unit: int = 1) -> NDArray[np.int64]:
 @njit(cache=True)
 def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     """Whether tiles fit their halves of L0 and their slot of UB, and partial sums all of L0C."""
-    a, b, sums = l0_blocks(c.cube, m, n, k)
+    a, b, sums = l0_blocks(c.weight_blocks, c.sum_blocks, m, n, k)
     if a > c.half_a or b > c.half_b or sums > c.half_c:
         return False
-    if s.ub_blocks and n * m * c.cube.planes > s.ub_blocks:
+    if s.ub_blocks and n * m * c.planes_per_n1 > s.ub_blocks:
         return False
-    return s.chunks_k == 1 or partial_blocks(c.cube, s.pixels, s.n1, m) <= 2 * c.half_c
+    return s.chunks_k == 1 or partial_blocks(c.sum_blocks, s.pixels, s.n1, m) <= 2 * c.half_c
 
 
 @njit(cache=True)
 def largest_k(c: Cost, m: int, n: int) -> int:
     """The largest k whose tiles fit beside those of m and n."""
-    return min(c.half_a // m, c.half_b // (n * c.cube.weight_blocks))
+    return min(c.half_a // m, c.half_b // (n * c.weight_blocks))
 
 
 @njit(cache=True)
 def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
     """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
-    tiles, rows = (s.pixels + m - 1) // m, padded(c.cube, s.pixels, m)
+    tiles, rows = (s.pixels + m - 1) // m, padded(c.m0, s.pixels, m)
     return tiles, closed.steps_along(c, closed.M, whole(rows), m), int(closed.a_cycles(c, rows * s.k1)), min(m, rows)
 
 
@@ -219,7 +219,7 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), pieces(n1, s.n1), pieces(k1, s.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
-        found = counts(c.cube, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
+        found = counts(c.m0, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
         steps = closed.steps_along(c, closed.M, whole(found.rows), m)
         steps *= closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
         cube = closed.cube(c, found.products, steps)
@@ -232,9 +232,9 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
 @njit(cache=True)
 def axes(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sizes of tiles along m (pixels), n1 and k1 that are looked at."""
-    m0 = c.cube.m0
+    m0 = c.m0
     ms = _sizes((s.pixels + m0 - 1) // m0, c.half_a // m0, m0)
-    return ms, _sizes(s.n1, c.half_b // c.cube.weight_blocks), _sizes(s.k1, c.half_a // m0)
+    return ms, _sizes(s.n1, c.half_b // c.weight_blocks), _sizes(s.k1, c.half_a // m0)
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:

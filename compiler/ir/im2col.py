@@ -17,7 +17,7 @@ from numba import njit
 
 from compiler.ir.operators.conv import Conv
 from simulator.npu.isa import MAX_WINDOW
-from simulator.npu.machine import M0
+from simulator.npu.tiles import M0
 
 # Strides with padding above that no field holds: pixels that see nothing else are zeroed m0 at a time, and a field holds the rows of those
 # that are left

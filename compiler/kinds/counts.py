@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut, instructions
 from simulator.npu.cycles import steps
-from simulator.npu.machine import CubeShape
 
 Pieces = tuple[tuple[int, int], tuple[int, int]]
 
@@ -67,22 +66,22 @@ def cut_in(length: int, size: int) -> list[tuple[int, int]]:
 
 
 @njit(cache=True)
-def l0_blocks(cube: CubeShape, m: int, n1: int, k1: int) -> tuple[int, int, int]:
+def l0_blocks(weight_blocks: int, sum_blocks: int, m: int, n1: int, k1: int) -> tuple[int, int, int]:
     """Blocks of L0A, L0B and L0C that a tile takes: m rows by k1 blocks, n1 times n0 columns by k1 blocks, and m by n1 sums."""
-    return m * k1, n1 * k1 * cube.weight_blocks, n1 * m * cube.sum_blocks
+    return m * k1, n1 * k1 * weight_blocks, n1 * m * sum_blocks
 
 
 @njit(cache=True)
-def partial_blocks(cube: CubeShape, pixels: int, n1: int, tile_m: int) -> int:
+def partial_blocks(sum_blocks: int, pixels: int, n1: int, tile_m: int) -> int:
     """Blocks of L0C that partial sums of all pixels take, of one chunk of n1."""
-    return (pixels + tile_m - 1) // tile_m * tile_m * n1 * cube.sum_blocks
+    return (pixels + tile_m - 1) // tile_m * tile_m * n1 * sum_blocks
 
 
 @njit(cache=True)
-def padded(cube: CubeShape, pixels: int, tile: int) -> int:
+def padded(m0: int, pixels: int, tile: int) -> int:
     """Rows of all tiles of so many pixels: the last one ends with m0 of them, as whole ones do."""
     even = pixels // tile * tile
-    return even + (pixels - even + cube.m0 - 1) // cube.m0 * cube.m0
+    return even + (pixels - even + m0 - 1) // m0 * m0
 
 
 @njit(cache=True)
@@ -97,10 +96,10 @@ def of_chunk(tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: i
 
 @njit(cache=True)
 def counts(
-    cube: CubeShape, pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut
+    m0: int, pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut
 ) -> Counts:
     """along_n, along_k: chunks of weights, in n1 and in blocks of k.  cut: where IM2COL ends along k."""
-    tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(cube, pixels, tile_m)
+    tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(m0, pixels, tile_m)
     products = results = loads_a = moved_a = loads_b = moved_b = 0
     for size_n, count_n in along_n:
         tiles_n = (size_n + tile_n1 - 1) // tile_n1

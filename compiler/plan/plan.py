@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import M0
+from simulator.npu.tiles import M0
 from simulator.npu.validation import validation_line
 
 PLAN_VERSION: Literal[1] = 1

@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.tiles import M0, N0
 from simulator.npu.validation import validation_line
 
 BLOCK_BYTES = 32
@@ -137,7 +138,6 @@ class CubeShape(NamedTuple):
         return cls(m0, k0, n0, n0 * k0 * dtype.size_bytes // BLOCK_BYTES, n0 * SUMS.size_bytes // BLOCK_BYTES, n0 // dtype.lanes)
 
 
-M0, N0 = 16, 16  # rows and columns of every data type's products; a record's N1 and a plan's `tile_n1` count in N0
 CUBE_SHAPES = tuple(CubeShape.of(M0, N0, dtype) for dtype in DataType)
 """By data type of the operands: what records mean, on any machine (`Machine.cube`)."""
 

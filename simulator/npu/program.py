@@ -14,7 +14,8 @@ from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import M0, DataType, Engine, Machine, Memory
+from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.tiles import M0
 
 Code = NDArray[np.int32]
 BufferKind = Literal["constant", "input", "output", "scratch"]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -19,6 +23,12 @@ class Block(NamedTuple):
     line: int
     language: str
     text: str
+
+    @property
+    def file(self) -> str:
+        """Its name, where it is a whole Python file, whose first line is a comment that says it; ''."""
+        found = re.match(r"# (\w+\.py)\b", self.text)
+        return found[1] if found else ""
 
     @property
     def where(self) -> str:
@@ -41,3 +51,17 @@ def commands(page: Path) -> list[tuple[str, list[str]]]:
             if line.startswith("$ "):
                 found.append((f"{block.where}: {line}", shlex.split(line[2:], comments=True)))
     return found
+
+
+def example_files(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Every Python example of a page in the file that its first line names; what is imported from there is forgotten."""
+    for block in blocks(page, "python"):
+        assert block.file, block.where
+        (folder / block.file).write_text(block.text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    before = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - before:
+        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]

@@ -13,7 +13,7 @@ import pytest
 
 import tuner
 from simulator.npu.errors import BadInputError
-from tests.docs.fences import ROOT, blocks
+from tests.docs.fences import ROOT, example_files
 from tests.tuning import QUICK, quick, save_small
 from tuner.plugins import files_digest
 from tuner.store.read import read_log
@@ -24,18 +24,7 @@ PAGE = ROOT / "docs/plug-ins.md"
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Every example in the file that its first line names; what is imported from there is forgotten."""
-    for block in blocks(PAGE, "python"):
-        name = block.text.split()[1]
-        assert name.endswith(".py"), block.where
-        (tmp_path / name).write_text(block.text)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+    yield from example_files(PAGE, tmp_path, monkeypatch)
 
 
 def test_the_linear_model_tunes(files: Path) -> None:

@@ -16,6 +16,7 @@ from tests.everywhere import MACHINES
 from tests.models import random_model
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request
+from tuner.measure.npu import Npu
 from tuner.measure.reading import Bench, Encoded, Reading
 
 
@@ -36,9 +37,9 @@ def evaluator_of(name: str, seed: int) -> tuple[Evaluator, Written]:
     model = corner_model(name) if name in CORNER_MODELS else random_model(seed)
     machine = list(MACHINES.values())[seed % len(MACHINES)]
     packed = pack_unit(lower(model), machine, DataType(seed % 2))
-    evaluator, written = Evaluator(packed.unit, ("none", "severe"), records=True), Written()
-    evaluator.bench, evaluator.constants = Bench(written), packed.constants
-    return evaluator, written
+    target, written = Npu(packed.unit, ("none", "severe"), records=True), Written()
+    target.bench, target.constants = Bench(written), packed.constants
+    return Evaluator(packed.unit, target.levels, target), written
 
 
 @pytest.mark.parametrize(("seed", "name"), [*enumerate(CORNER_MODELS), *((seed, f"random-{seed}") for seed in range(100, 106))])

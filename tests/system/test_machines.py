@@ -15,7 +15,7 @@ from simulator.npu.program import Program
 from simulator.timing import program_bound, simulate_levels
 from tests.compiled import check_program, make_case
 from tests.models import LIGHT, light_graph, light_model, without_final_softmax
-from tuner.measure.evaluate import Roofline
+from tuner.measure.roofline import Roofline
 
 MACHINES = sorted(set(preset_names()) - {"tiny"})  # whose memories are too small for a network
 TPU = load_machine("tpu-like")

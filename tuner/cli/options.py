@@ -96,6 +96,10 @@ class FarmOptions:
     wait_s: Annotated[float | None, typer.Option("--wait", metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")] = (
         None
     )
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="T", help="What times plans: npu, module:Class, an entry point. (default: target.name)"),
+    ] = None
     runner: Annotated[
         str | None,
         typer.Option(

@@ -71,6 +71,9 @@ def tune(
         print_json(summary)
         return code
     print_levels(summary["levels"])
+    if target := summary["target"]:
+        said = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
+        print_line(f"searched with target {target['name']}, which says {said} cycles; the table is the NPU's")
     print_unconfirmed(summary)
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")

@@ -16,6 +16,7 @@ from compiler.space.starts import single_operators
 from tuner.learn.cost_model import TrainingRows
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
+from tuner.measure.npu import Npu
 from tuner.measure.reading import Bench, Encoded, Reading
 from tuner.search.explore import first_genes
 from tuner.search.table import SegmentTable
@@ -53,8 +54,9 @@ def sample_programs(machine: str) -> list[Encoded]:
             found.append(program)
         return Reading(len(level))
 
-    evaluator = Evaluator(unit, tuple(unit.machine.contention), records=True)
-    evaluator.bench, evaluator.constants = Bench(kept), constants
+    target = Npu(unit, tuple(unit.machine.contention), records=True)
+    target.bench, target.constants = Bench(kept), constants
+    evaluator = Evaluator(unit, target.levels, target)
     genome = singles(machine)
     evaluator.measure(Request("segment", genome[:1]))
     evaluator.measure(Request("stage", genome[1:3]))

@@ -19,6 +19,7 @@ from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
 from tuner.learn.training import Trainer
+from tuner.measure.runners import named_by
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
 from tuner.search.collector import Collector
@@ -151,7 +152,7 @@ class OneSearch:
         self.ledger.log.flush()
         row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
         why = f"{row['status']}: {row['error']}"
-        raise BadInputError(f"--runner {runner}: the first program could not be measured: {why}; when it can be, give another --out")
+        raise BadInputError(f"{named_by(runner)}: the first program could not be measured: {why}; when it can be, give another --out")
 
     def _committed(self, findings: bytes) -> None:
         """After a result, not more often than the configuration says; after the first one at once."""

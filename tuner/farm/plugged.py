@@ -10,12 +10,13 @@ from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.learn.cost_model import COST_MODELS
 from tuner.measure.runners import RUNNERS, runner_plugin
+from tuner.measure.target import TARGETS
 from tuner.plugins import Kind, Plugin, find
 from tuner.search.strategy import STRATEGIES
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.world.module_path import search_here
 
-KINDS = (STRATEGIES, COST_MODELS, RUNNERS)
+KINDS = (STRATEGIES, COST_MODELS, TARGETS, RUNNERS)
 
 
 def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
@@ -37,6 +38,7 @@ def _named(config: TuneConfig) -> Iterator[tuple[Kind, str]]:
         yield COST_MODELS, config.model.name
     if config.runner.name != BUILT_IN:
         yield RUNNERS, config.runner.name
+    yield TARGETS, config.target.name
 
 
 def _plugin(kind: Kind, name: str, here: bool) -> Plugin:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from simulator.npu.errors import BadInputError
-from tuner.config import BUILT_IN, TuneConfig
+from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.measure.command import CommandRunner
 from tuner.measure.reading import Bench, Runner
 from tuner.plugins import Kind, Plugin, files_digest, find
@@ -23,6 +23,7 @@ RUNNERS = Kind(
     also=", or 'command:WORDS'",
 )
 COMMAND = "command:"
+_TARGET = "target "
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,16 @@ def runner_spec(config: TuneConfig) -> RunnerSpec | None:
 
 
 def runner_name(config: TuneConfig) -> str:
-    """What the log's column `runner` says."""
+    """What the log's column `runner` says: who took the time."""
     runner = config.runner
+    if config.target.name != NPU:
+        return f"{_TARGET}{config.target.name}"
     return runner.name if runner.name == BUILT_IN or runner.repeats == 1 else f"{runner.name} (median of {runner.repeats})"
+
+
+def named_by(runner: str) -> str:
+    """The option and its value that `runner_name` stands for."""
+    return f"--{runner}" if runner.startswith(_TARGET) else f"--runner {runner}"
 
 
 def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:

@@ -222,6 +222,7 @@ def _settings(run: RunView) -> str:
     summary = run.summary
     facts = [
         ("run", summary["run"]), ("model digest", summary["model_digest"]), ("machine digest", summary["machine_digest"]),
+        *((("target", f"{target['name']}; figures are the NPU's"),) if (target := summary["target"]) else ()),
         ("settings digest", summary["config_digest"]), ("budget", f"{summary['budget']['used']:g} {summary['budget']['kind']}"),
         ("wall seconds", f"{summary['wall_s']:g}"), ("tags", ", ".join(f"{k}={v}" for k, v in summary["tags"].items())),
         *((f"version of {name}", value) for name, value in summary["versions"].items()),

@@ -102,7 +102,7 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("clock_hz", _INT, "clock of the machine", "Hz"),
     Column("predicted_cycles", pa.float64(), "run time that was expected, by a cost model or a formula", "cycles", True),
     Column("model_version", _NAME, "cost model that made the prediction", nullable=True),
-    Column("runner", _NAME, "what measured: the simulator or a board"),
+    Column("runner", _NAME, "what measured: the simulator, a board or another target"),
     Column("seed", _INT, "seed of the run"),
     Column("worker", _NAME, "worker that measured"),
     Column("wall_s", pa.float64(), "wall time of the measurement", "s"),

@@ -38,9 +38,10 @@ OTHERS = {
     ("simulator/trace.py", "_blocks"): "a number of the trace's own",
     ("simulator/trace_events.py", "gzipped"): "zlib's window of a gzip file",
     ("tuner/cli/exporting.py", "DIGEST_DIGITS"): "digits",
-    ("tuner/config.py", "Model.max_depth"): "the depth of a tree",
+    ("tuner/contracts/samples.py", "WIDTHS"): "channels of a model",
+    ("tuner/config.py", "ModelSettings.max_depth"): "the depth of a tree",
     ("tuner/farm/supervision.py", "LOST_MAX"): "actors",
-    ("tuner/learn/cost_model.py", "REGRET_AT"): "ranks in a printout",
+    ("tuner/learn/metrics.py", "REGRET_AT"): "ranks in a printout",
     ("tuner/measure/race.py", "FIRST_LOOK"): "rounds",
     ("tuner/search/placing.py", "_STEPS"): "steps of a search",
     ("tuner/search/proposals.py", "_MANY"): "programs",
@@ -90,7 +91,7 @@ def exempt(tree: ast.Module) -> set[ast.AST]:
                 found |= set(node.args[1:])
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice) and isinstance(node.value, ast.Call):
             function = node.value.func
-            if isinstance(function, ast.Attribute) and function.attr == "hexdigest" and node.slice.upper is not None:
+            if isinstance(function, ast.Attribute) and function.attr in ("hex", "hexdigest") and node.slice.upper is not None:
                 found.add(node.slice.upper)
     return found
 

@@ -268,7 +268,7 @@ def overflown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, floa
 def test_a_run_that_overflows_says_what_and_where(overflown: tuple[Path, str, float]) -> None:
     run, first, largest = overflown
     summary = json.loads((run / "summary.json").read_text())
-    assert (summary["schema_version"], summary["status"]) == (2, "unconfirmed")
+    assert (summary["schema_version"], summary["status"]) == (3, "unconfirmed")
     assert summary["first_beyond"]["tensor"] == first
     assert summary["first_beyond"]["largest"] == pytest.approx(largest, rel=1e-4)
     assert summary["first_beyond"]["held"] == 65504

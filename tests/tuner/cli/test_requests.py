@@ -25,6 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
         summary = {
             "status": "done",
             "unconfirmed": [],
+            "target": None,
             "stopped": ["budget"],
             "levels": {"none": {**level, "baseline_layerwise_cycles": 100}},
         }
@@ -40,7 +41,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     text = (
         f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.population=8 "
         "--set a.b=c --level-weights none=1,severe=3 --backend serial --address auto --workers 2 --wait 5 --resume --style epcontext "
-        "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --runner m:f "
+        "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --runner m:f --target n:T "
         "--resource npu --quiet --json"
     )
     code, out, err = cli(*text.split())
@@ -51,7 +52,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
             model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, seed=3, config="quick",
             overrides=("search.population=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
             workers=2, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32", shapes={"x": (1, 3, 8, 8)},
-            random_weights=4, quiet=True, mirror="s3://b/run", runner="m:f", resource="npu",
+            random_weights=4, quiet=True, mirror="s3://b/run", target="n:T", runner="m:f", resource="npu",
         )
     ]  # fmt: skip
     other = tmp_path / "an other"
@@ -116,7 +117,7 @@ def test_the_result_fits_eighty_columns(cli, monkeypatch, tmp_path, cycles, late
     rows = {name: {**level, "same_as": same, "baseline_layerwise_cycles": cycles} for name, same in (("none", None), ("severe", "none"))}
     (tmp_path / "run.json").write_text(json.dumps({"run": "r", "model": "m", "machine": "edge", "levels": list(rows), "seed": 0}))
     (tmp_path / "summary.json").write_text(
-        json.dumps({"schema_version": 2, "status": "done", "run": "r", "unconfirmed": [], "levels": rows})
+        json.dumps({"schema_version": 3, "status": "done", "run": "r", "unconfirmed": [], "levels": rows})
     )
     code, out, _ = cli("best", tmp_path)
     assert code == 0

@@ -1,0 +1,84 @@
+"""The NPU as a target: plans become records, those are put in order, and the simulator, or a runner, says what that takes.
+
+Where a runner measures, its cycles take the place of the simulator's, which still says what a board does not: bytes, busy cycles, peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.kinds.build import Packed
+from compiler.pipeline import Compiler, CorePart
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.unit.unit import Unit
+from simulator.npu.machine import Engine
+from simulator.timing import Timing, simulate_levels
+from tuner.measure.encode import encoded
+from tuner.measure.prepared import prepared
+from tuner.measure.reading import Bench, Kind, Reading
+from tuner.measure.target import Timed
+
+_BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
+_PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
+
+
+class Npu:
+    """A `Target`.  Holds the compiler's caches.
+
+    clock: the machine whose time is taken; another one than the unit's stands for a board that is not as it was described.
+    bench: the runner, None for the simulator alone; it is given records and constants, which are kept for nothing else.
+    """
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 128 << 20, records: bool = False) -> None:
+        self.unit, self.levels = unit, levels
+        self.compiler = Compiler(unit, cache_bytes, records)
+        self.clock = unit.machine
+        self.bench: Bench | None = None
+        self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def alone(self, plan: SegmentPlan, start: int) -> Timed:
+        return self._timed("segment", (plan,), self.compiler.alone(plan, start))
+
+    def stage(self, segments: Sequence[tuple[SegmentPlan, int]]) -> Timed:
+        return self._timed("stage", [plan for plan, _ in segments], self.compiler.some(segments))
+
+    def program(self, plan: Plan) -> Timed:
+        return self._timed("program", plan.segments, self.compiler.parts(plan))
+
+    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> Timed:
+        """By the simulator, and then by the runner."""
+        if isinstance(parts, Infeasible):
+            return parts
+        values = self._simulated(parts)
+        if self.bench is not None:
+            expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
+            program = encoded(Packed(self.unit, self.constants), kind, self.compiler.link(parts), plans, expected)
+            found = self.bench.cycles(program, self.levels)
+            if isinstance(found, Reading):
+                return found
+            values[:, 0] = found
+        return values
+
+    def _simulated(self, parts: list[CorePart]) -> NDArray[np.int64]:
+        footprints = [part.lowered.footprint for part in parts]
+        program = prepared(self.clock, self.compiler.schedule(parts), footprints)
+        timings = simulate_levels(program, self.clock, self.levels)
+        peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
+        return np.array([_row(timings[level], peaks) for level in self.levels], np.int64)
+
+
+def _row(timing: Timing, peaks: list[int]) -> list[int]:
+    """One level's results in the order of `RESULTS`."""
+    busy = timing.busy_cycles.sum(0)
+    return [
+        timing.cycles,
+        0,
+        timing.ddr_read_bytes,
+        timing.ddr_write_bytes,
+        *(int(busy[engine]) for engine in _BUSY),
+        timing.load_store_cycles,
+        *peaks,
+    ]

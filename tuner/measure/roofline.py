@@ -1,0 +1,81 @@
+"""What no program of a model, or of some of its operators, is faster than."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.ir.operators import Concat, Conv, Shuffle
+from compiler.ir.region import EMPTY, Rows
+from compiler.segment.blocks import needed, operand_rows
+from compiler.unit.unit import Unit
+from simulator.npu.cycles import port_units
+from simulator.npu.machine import SHARE_UNIT, DataType
+
+
+class Roofline:
+    """The model's own lower bound: MACs over all cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth.
+
+    Of rows that somebody reads.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
+        machine, shapes = unit.machine, unit.graph.shapes
+        self.peak = {DataType[name]: int(macs * machine.cores) for name, macs in machine.macs_per_cycle.items()}
+        layout = unit.layout
+        images = {storage.name: storage.n for storage in unit.storages}
+        self.row_bytes = {
+            name: images[layout.placements[name].storage] * shape[1] * shape[3] * layout.type_of(name).size_bytes
+            for name, shape in shapes.items()
+        }
+        # a concatenation or a shuffle moves nothing: what it is made of counts
+        self._leaves: dict[str, set[str]] = {name: {name} for name in shapes}
+        for op in unit.graph.operators:
+            if isinstance(op, Concat | Shuffle):
+                self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
+        self.weight_bytes = [
+            (int(spec.operator.weights.size) + int(spec.operator.bias.size)) * unit.type_of(spec.reads[0]).size_bytes
+            if isinstance(spec.operator, Conv)
+            else 0
+            for spec in unit.operators
+        ]
+
+    def cycles(self, start: int, stop: int, level: str) -> int:
+        """Of operators [start, stop) alone."""
+        return self.of(range(start, stop), level)
+
+    def of(self, operators: Sequence[int], level: str) -> int:
+        """Of some operators, ascending, alone."""
+        macs, moved = self._work(tuple(operators))
+        products = sum(-(-count // self.peak[dtype]) for dtype, count in macs.items())
+        port = port_units(self.unit.machine, self.unit.machine.share_units(level))
+        return max(products, -(-moved * SHARE_UNIT // port))
+
+    def _work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
+        """(MACs by the type of what is multiplied, unpadded bytes)."""
+        found = self._works.get(operators)
+        if found is not None:
+            return found
+        unit, inside = self.unit, set(operators)
+        specs = [unit.operators[k] for k in operators]
+        rows = needed(unit)
+        macs: dict[DataType, int] = {}
+        for spec in specs:
+            dtype = unit.type_of(spec.reads[0])
+            macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * unit.images
+        made = {spec.operator.y for spec in specs}
+        read: dict[str, Rows] = {}
+        for spec in specs:
+            for name, wanted in zip(spec.operator.inputs, operand_rows(unit, spec.index), strict=True):
+                for leaf in self._leaves[name] - made:
+                    read[leaf] = read.get(leaf, EMPTY).hull(wanted)
+        leaving = {
+            spec.operator.y: rows[spec.index]
+            for spec in specs
+            if spec.index in unit.escapes or not inside.issuperset(unit.consumers[spec.index])
+        }
+        moved = sum(self.row_bytes[name] * wanted.size for name, wanted in (*read.items(), *leaving.items()))
+        moved += sum(self.weight_bytes[k] for k in operators)
+        self._works[operators] = macs, moved
+        return macs, moved

@@ -1,0 +1,75 @@
+"""Targets: what turns a segment of a plan into something that can be timed.
+
+The NPU is built in (`tuner.measure.npu`): it writes records, puts them in order and simulates that, or gives them to a runner.  The search
+knows plans and what a target says of them; docs/targets.md shows another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.unit.unit import Unit
+from tuner.config import NPU
+from tuner.measure.reading import Reading
+from tuner.plugins import Kind, find
+from tuner.store.schema import RESULTS
+
+Timed = NDArray[np.int64] | Infeasible | Reading
+"""int64 [levels, len(RESULTS)] (see `results`); or what does not fit; or a reading that failed."""
+
+_AT = {name: i for i, name in enumerate(RESULTS)}
+
+
+class Target(Protocol):
+    """Times plans of one unit at some levels of DDR contention.
+
+    The same plan takes the same time, whatever was timed before it.  A segment that does not fit is a value, `Infeasible`; so is what could
+    not be timed, a `Reading` whose status says why.  It is made and called in a worker's process, by one thread.
+    """
+
+    def alone(self, plan: SegmentPlan, start: int) -> Timed:
+        """A segment by itself, its borders drained, as if its cores were the machine's first.  start: its first operator."""
+
+    def stage(self, segments: Sequence[tuple[SegmentPlan, int]]) -> Timed:
+        """Some segments, each with its first operator, on the cores of their plans; those that share no tensor may run side by side."""
+
+    def program(self, plan: Plan) -> Timed:
+        """A plan of the whole unit.  Its operators come in any topological order."""
+
+
+class MakesTarget(Protocol):
+    """A class of targets."""
+
+    def __call__(self, unit: Unit, levels: tuple[str, ...]) -> Target: ...
+
+
+TARGETS = Kind(
+    "target",
+    "tilefarm.targets",
+    "--target",
+    {NPU: "tuner.measure.npu:Npu"},
+    "a class of targets (tuner.measure.target.Target)",
+    needs=("alone", "stage", "program"),
+    a_class=True,
+)
+
+
+def find_target(name: str) -> MakesTarget:
+    """`npu`, an entry point, or `module:Class`.  Raises `BadInputError`."""
+    return cast(MakesTarget, find(TARGETS, name).object)
+
+
+def results(levels: int, **columns: Sequence[int] | NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Columns of `tuner.store.schema.RESULTS` by their names: a number for every level, or one for all.
+
+    A target says `cycles`, at least 1, and what else it knows; the others are 0.  Nobody need say `roofline_cycles`: it is the model's.
+    """
+    found = np.zeros((levels, len(RESULTS)), np.int64)
+    for name, values in columns.items():
+        found[:, _AT[name]] = values
+    return found
