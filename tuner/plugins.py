@@ -37,6 +37,36 @@ class Kind:
     also: str = ""
 
 
+# as data, so that whoever lists them imports nothing of what they are for
+STRATEGIES = Kind(
+    "strategy",
+    "tilefarm.strategies",
+    "--strategy",
+    {"segmentation": "tuner.search.segmentation:Segmentation"},
+    "a SearchStrategy (tuner.search.strategy)",
+    ("version", "tell", "ask", "elites", "state"),
+    a_class=True,
+)
+COST_MODELS = Kind(
+    "cost model",
+    "tilefarm.cost_models",
+    "model.name",
+    {"boosted_trees": "tuner.learn.trees:BoostedTrees"},
+    "a CostModel (tuner.learn.cost_model)",
+    ("version", "train", "predict", "save", "load"),
+    a_class=True,
+)
+RUNNERS = Kind(
+    "runner",
+    "tilefarm.runners",
+    "--runner",
+    {"simulator": "tuner.measure.simulated:measure"},
+    "a function, or a class of such (tuner.measure.reading.Runner)",
+    also=", or 'command:WORDS'",
+)
+KINDS = (STRATEGIES, COST_MODELS, RUNNERS)
+
+
 @dataclass(frozen=True)
 class Plugin:
     """What an identity holds.  version: its own, else its package's, '' where neither has one.

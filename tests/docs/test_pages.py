@@ -30,6 +30,7 @@ TINY += tuple(word for setting in (
     "model.min_rows=20", "model.rounds=10", "segments.measured=16", "segments.candidates=24", "search.generation=4", "search.islands=1",
     "use.cost_model=true", "search.climb=2",
 ) for word in ("--set", setting))  # fmt: skip
+FILE = re.compile(r"# \w+\.py\b")  # first line of a block that is one
 FIRST, MORE = 8, 12  # programs of the run, and after --resume
 
 
@@ -97,6 +98,8 @@ def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks(page):
+        if block.language == "python" and FILE.match(block.text):
+            continue  # a file, which tests of its own run
         if block.language == "python":
             exec(compile(block.text, block.where, "exec"), names)
         elif block.language == "console":

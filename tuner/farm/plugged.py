@@ -8,14 +8,10 @@ from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.learn.cost_model import COST_MODELS
-from tuner.measure.runners import RUNNERS, runner_plugin
-from tuner.plugins import Kind, Plugin, find
-from tuner.search.strategy import STRATEGIES
+from tuner.measure.runners import runner_plugin
+from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, Kind, Plugin, find
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.world.module_path import search_here
-
-KINDS = (STRATEGIES, COST_MODELS, RUNNERS)
 
 
 def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
