@@ -21,7 +21,7 @@ from tuner.world.module_path import folders
 
 
 @dataclass(frozen=True)
-class Kind:
+class PluginKind:
     """name: for people.  group: of entry points.  option: where one is named.  built_in: name -> `module:name` of what comes along.
 
     expected: the Protocol, for people; needs: names that it has; a class: whether it has to be one.  also: what else may be named there.
@@ -38,7 +38,7 @@ class Kind:
 
 
 # as data, so that whoever lists them imports nothing of what they are for
-STRATEGIES = Kind(
+STRATEGIES = PluginKind(
     "strategy",
     "tilefarm.strategies",
     "--strategy",
@@ -47,7 +47,7 @@ STRATEGIES = Kind(
     ("version", "tell", "ask", "elites", "state"),
     a_class=True,
 )
-COST_MODELS = Kind(
+COST_MODELS = PluginKind(
     "cost model",
     "tilefarm.cost_models",
     "model.name",
@@ -56,7 +56,7 @@ COST_MODELS = Kind(
     ("version", "train", "predict", "save", "load"),
     a_class=True,
 )
-RUNNERS = Kind(
+RUNNERS = PluginKind(
     "runner",
     "tilefarm.runners",
     "--runner",
@@ -93,7 +93,7 @@ class Found:
     where: str
 
 
-def find(kind: Kind, name: str) -> Found:
+def find(kind: PluginKind, name: str) -> Found:
     """What comes along, an entry point, or `module:name`.  Raises `BadInputError`."""
     points = _offered(kind)
     if name not in kind.built_in and name not in points and ":" not in name:
@@ -121,7 +121,7 @@ def find(kind: Kind, name: str) -> Found:
     return Found(Plugin(kind.name, name, version, files_digest(file)), found, offered)
 
 
-def offered_names(kind: Kind) -> Iterator[str]:
+def offered_names(kind: PluginKind) -> Iterator[str]:
     """Of installed packages, sorted."""
     yield from sorted(_offered(kind))
 
@@ -135,7 +135,7 @@ def files_digest(*files: str) -> str:
     return hashlib.sha256(parts).hexdigest()[:32] if there else ""
 
 
-def _offered(kind: Kind) -> dict[str, EntryPoint]:
+def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=kind.group)}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.measure.runners import runner_plugin
-from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, Kind, Plugin, find
+from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, Plugin, PluginKind, find
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.world.module_path import search_here
 
@@ -27,7 +27,7 @@ def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plug
     return tuple(_plugin(kind, name, here) for kind, name in named)
 
 
-def _named(config: TuneConfig) -> Iterator[tuple[Kind, str]]:
+def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
     yield STRATEGIES, config.search.strategy
     if config.learns:
         yield COST_MODELS, config.model.name
@@ -35,7 +35,7 @@ def _named(config: TuneConfig) -> Iterator[tuple[Kind, str]]:
         yield RUNNERS, config.runner.name
 
 
-def _plugin(kind: Kind, name: str, here: bool) -> Plugin:
+def _plugin(kind: PluginKind, name: str, here: bool) -> Plugin:
     if kind is not RUNNERS:
         return find(kind, name).plugin
     try:
