@@ -87,6 +87,11 @@ class _Slot:
         self.since_s, self.trying, self.items = now_s, self.queue[0].work.item if self.queue else None, -1
 
     @property
+    def at_rest(self) -> bool:
+        """Nothing of it can be late: it has nothing to do, or is not there."""
+        return not self.queue if self.built else self.actor is None
+
+    @property
     def head(self) -> _Tracked:
         """What it is at."""
         return self.queue[0].work
@@ -131,9 +136,10 @@ class Supervision:
 
     def at_home(self, home: int) -> bool:
         """Whether work that is given now may lie with this slot: nobody has less."""
-        open_ = [slot for slot in self._built if not slot.queue or self._open(slot)]
-        least = min((len(slot.queue) for slot in open_), default=0)
-        return any(slot.index == home and len(slot.queue) == least for slot in open_)
+        slot = self._slots[home]
+        if not slot.built or not slot.queue:
+            return slot.built
+        return self._open(slot) and all(len(other.queue) >= len(slot.queue) for other in self._built)
 
     def due_s(self, now_s: float) -> float | None:
         """Until `tick` has something to do, if nothing happens before."""
@@ -170,7 +176,7 @@ class Supervision:
     def tick(self, now_s: float) -> list[Action]:
         """Time has passed."""
         for slot in self._slots:
-            if slot.actor is None:
+            if slot.at_rest:
                 continue
             allowed_s, waited_s = self._allowed_s(slot), now_s - slot.since_s
             if self._waits_long(slot) and waited_s > PATIENCE_S:
@@ -237,14 +243,12 @@ class Supervision:
     def _allowed_s(self, slot: _Slot) -> float | None:
         if not slot.built:
             return None if any(self._built) else self._build_timeout_s
-        if not slot.queue:
-            return None
         return slot.head.work.kind.silence_s if slot.trying is None else self._item_timeout_s
 
     def _instants(self, now_s: float) -> Iterator[float]:
         idle = any(not slot.queue for slot in self._built)
         for slot in self._slots:
-            if slot.actor is None:
+            if slot.at_rest:
                 continue
             if self._waits_long(slot):
                 yield slot.since_s + PATIENCE_S
