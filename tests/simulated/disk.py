@@ -414,6 +414,29 @@ class SimPlace:
         return isinstance(node, _File) and node.holder is not None and node.holder.alive
 
 
+class SimUrl(SimPlace):
+    """A file or folder behind a URL: a file appears when all of it was sent, and is as durable there as it gets."""
+
+    def beside(self) -> Self:
+        """As in an object store."""
+        return self
+
+    def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
+        """Whole or not at all."""
+        assert not at
+        self._call("send", WRITE_US, writes=True)
+        folder, node = self.parent._folder(), self._node()
+        if isinstance(node, _Folder):
+            raise _error(errno.EISDIR, self)
+        if node is None:
+            node = _File()
+            self._disk.change((folder, self.name, node))
+        self._wrote(node, b"".join(map(bytes, chunks)))
+
+    def fsync(self) -> None:
+        """Nothing to wait for."""
+
+
 def _below(folder: _Folder, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for name, node in folder.names.items():
         yield (*path, name)

@@ -10,7 +10,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.farm.jobs import Job, News, Result, Training, Workshop, WorkshopSpec
 from tuner.farm.recorder import FEATURE_SETS, Answers
-from tuner.farm.workers import JobWorker, Lone, Told
+from tuner.farm.workers import Lone
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Answer, Ask, Evaluator
 from tuner.measure.outcome import Outcome
@@ -43,12 +43,11 @@ class Recording:
     def seconds(self, message: Message) -> float:
         """That a message takes an actor of usual speed."""
         told = pickle.loads(message.packed)
-        if isinstance(told, Lone):
-            return 0.05
-        if isinstance(told.job, Training):
-            return 4.0
-        spread = int(_sha(told.job.state)[:4], 16) / 0xFFFF
-        return 0.3 + 1.5 * spread
+        return 0.05 if isinstance(told, Lone) else self.seconds_of(told.job)
+
+    def seconds_of(self, job: Job | Training) -> float:
+        """That a job takes."""
+        return 4.0 if isinstance(job, Training) else 0.3 + 1.5 * int(_sha(job.state)[:4], 16) / 0xFFFF
 
 
 def lone_item(message: Message) -> bytes | None:
@@ -94,9 +93,9 @@ class Heard:
 class RecordingWorkshop(Workshop):
     """A real one, that notes what it was asked for and what came of it."""
 
-    def __init__(self, spec: WorkshopSpec, evaluator: Evaluator, recording: Recording) -> None:
+    def __init__(self, spec: WorkshopSpec, evaluator: Evaluator, replay: Replay) -> None:
         super().__init__(spec, evaluator)
-        self.recording, self.heard, self._asks = recording, Heard(), list[Ask]()
+        self.replay, self.recording, self.heard, self._asks = replay, replay.recording, Heard(), list[Ask]()
 
     def hear(self, news: News) -> None:
         """And note it."""
@@ -112,7 +111,7 @@ class RecordingWorkshop(Workshop):
         """Unless it kills."""
         if self.recording.kills(ask):
             self.recording.fatal.add(ask)
-            raise Dies
+            self.replay.die()
         return super().answered(ask)
 
     def _spared(self, answers: Answers, culprits: Any) -> Answers:  # type: ignore[override]
@@ -133,6 +132,7 @@ class RecordingWorkshop(Workshop):
         if isinstance(result, Result):
             result = slim(result)
         self.recording.results[digest], self.recording.asks[digest] = result, self._asks
+        self.replay.sleep(self.recording.seconds_of(job))
         return result
 
 
@@ -152,8 +152,8 @@ def slim(result: Result) -> Result:
 class ReplayingWorkshop(Workshop):
     """Looks up what a job's result is."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording, self.heard, self.done, self.worker = recording, Heard(), 0, ""
+    def __init__(self, replay: Replay) -> None:
+        self.replay, self.heard, self.done, self.worker = replay, Heard(), 0, "driver"
         self.known = self.heard  # type: ignore[assignment]
 
     def hear(self, news: News) -> None:
@@ -164,46 +164,77 @@ class ReplayingWorkshop(Workshop):
 
     def answered(self, ask: Ask) -> Outcome[Answer]:
         """Survived, or not."""
-        if ask in self.recording.fatal:
-            raise Dies
+        if ask in self.replay.recording.fatal:
+            self.replay.die()
         self.done += 1
         return Outcome("ok", None, None, self.worker, 0.0)
 
     def work(self, job: Job | Training, news: News, answers: Answers | None = None) -> Result | Trained:
         """Raises `SimulationError` for one that is not there."""
         self.hear(news)
-        digest = job_digest(job, self.heard.digest(job))
-        found = self.recording.results.get(digest)
+        recording, digest = self.replay.recording, job_digest(job, self.heard.digest(job))
+        found = recording.results.get(digest)
         if found is None:
             what = job if isinstance(job, Training) else job._replace(state=b"", own=(), culprits=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
         if isinstance(job, Job):
-            if spared := [ask for ask, _ in job.culprits if ask not in self.recording.fatal]:
+            if spared := [ask for ask, _ in job.culprits if ask not in recording.fatal]:
                 raise SimulationError(
                     f"what the world did is blamed on an item that does no harm: {spared[0].kind} of {spared[0].genome[0]}"
                 )
-            self._try(self.recording.asks[digest], dict(job.culprits), answers)
+            self._try(recording.asks[digest], dict(job.culprits), answers)
+        self.replay.sleep(recording.seconds_of(job))
         return found
 
     def _try(self, asks: Sequence[Ask], spared: dict[Ask, Any], answers: Answers | None) -> None:
-        fatal = self.recording.fatal
+        fatal = self.replay.recording.fatal
         if answers is None:
             if any(ask in fatal and ask not in spared for ask in asks):
-                raise Dies
+                self.replay.die()
             self.done += len(asks)
             return
         for _ in answers([ask for ask in asks if ask not in spared]):
             pass
 
 
-def replaying(recording: Recording) -> JobWorker:
-    """A worker as actors have it."""
-    return JobWorker(lambda: ReplayingWorkshop(recording))
+def _dies() -> NoReturn:
+    raise Dies
 
 
-def recording_worker(spec: WorkshopSpec, recording: Recording) -> JobWorker:
-    """A worker that computes."""
-    return JobWorker(lambda: RecordingWorkshop(spec, spec.evaluator(), recording))
+def _no_time(seconds: float) -> None:
+    del seconds
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recording, and what else a job runner of it needs.
+
+    die: what an item does that nobody survives.  sleep: for so many seconds of a job, where no actor takes them.
+    """
+
+    recording: Recording
+    die: Callable[[], NoReturn] = _dies
+    sleep: Callable[[float], None] = _no_time
+
+
+@dataclass(frozen=True)
+class ReplaySpec(WorkshopSpec):
+    """Looks up."""
+
+    replay: Replay = field(kw_only=True)
+
+    def __call__(self) -> Workshop:
+        return ReplayingWorkshop(self.replay)
+
+
+@dataclass(frozen=True)
+class RecordingSpec(WorkshopSpec):
+    """Computes, and notes it."""
+
+    replay: Replay = field(kw_only=True)
+
+    def __call__(self) -> Workshop:
+        return RecordingWorkshop(self, self.evaluator(), self.replay)
 
 
 def kills_none(ask: Ask) -> bool:
@@ -223,6 +254,3 @@ def kills_some(one_in: int) -> Callable[[Ask], bool]:
 
 def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-__all__ = ["Recording", "Told", "job_digest", "kills_none", "kills_some", "lone_item", "recording_worker", "replaying"]

@@ -37,6 +37,7 @@ from tuner.store.read import read_log, read_rows
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.store.runs import Run, open_run
 from tuner.store.schema import FEATURE_PREFIX
+from tuner.world.place import Place
 
 _SEGMENTS = ("operator", "segment")
 _REASONS = {
@@ -94,7 +95,7 @@ class WarmStart:
         return Findings(list(self.genes), list(self.cycles), self.moved_bytes.tolist(), good, proposed=list(self.programs))
 
 
-def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
+def sources(paths: Sequence[Path], out: Place | Path, resume: bool) -> tuple[str, ...]:
     """What `run.json` of a run in `out` has to say of the runs that it begins with: a line each, its id and a digest of its log.
 
     A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a
