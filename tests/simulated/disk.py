@@ -313,7 +313,12 @@ class SimPlace:
             raise _error(errno.EEXIST, self)
         if parents and self.parts and self.parent._node() is None:
             self.parent.mkdir(parents=True, exist_ok=True)
-        self._disk.change((self.parent._folder(), self.name, _Folder()))
+        self._named((self.parent._folder(), self.name, _Folder()))
+
+    def _named(self, *entries: tuple[_Folder, str, _Node | None]) -> None:
+        self._disk.change(*entries)
+        if self._process is not None:
+            self._process.names += 1
 
     def beside(self) -> Self:
         """A name that is like the real ones, and the same for the same seed."""
@@ -377,7 +382,7 @@ class SimPlace:
             raise _error(errno.ENOTEMPTY, to)
         if there is not None and isinstance(node, _Folder) != isinstance(there, _Folder):
             raise _error(errno.EISDIR if isinstance(there, _Folder) else errno.ENOTDIR, to)
-        self._disk.change((to.parent._folder(), to.name, node), (self.parent._folder(), self.name, None))
+        self._named((to.parent._folder(), to.name, node), (self.parent._folder(), self.name, None))
         return to
 
     def remove(self) -> None:

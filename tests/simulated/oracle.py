@@ -121,7 +121,7 @@ def _beginning(computed: Computed, run: SimPlace, parts: Parts, verified: bool) 
     """Rows by dataset, which are the first of those that are expected."""
     rows = Counter[str]()
     for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
-        if (run / name).is_dir():
+        if [*run.glob(f"{name}/*")]:  # a copy's folder is made before its first part is sent
             try:
                 found = whole(run / name, name)
             except BadInputError as error:
@@ -129,7 +129,7 @@ def _beginning(computed: Computed, run: SimPlace, parts: Parts, verified: bool) 
             for each in found.parts:
                 compare(each, rows[name], expected, parts)
                 rows[name] += each.rows
-    if verified and all((run / name).is_dir() for name in DATASETS):
+    if verified and all([*run.glob(f"{name}/*")] for name in DATASETS):
         for fault in verify(run):
             raise SimulationError(f"log verify: {fault.file}: {fault.what}")
     return rows

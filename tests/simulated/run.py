@@ -82,7 +82,7 @@ class _Run:
         self.struck: set[bytes] = set()
 
     def until_it_ends(self) -> None:
-        for faults in sessions(self.rng, self.computed.calls):
+        for faults in sessions(self.rng, self.computed.calls, self.computed.names):
             if self._session(faults) and self.rng.random() < 0.5:
                 break
         else:

@@ -79,7 +79,8 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Computed:
-    """A scenario as it goes where nothing goes wrong.  log, tasks: its rows without what may differ.  calls: of the driver to the world."""
+    """A scenario as it goes where nothing goes wrong.  log, tasks: its rows without what may differ.  calls, names: of the driver to the
+    world."""
 
     scenario: Scenario
     search: Search
@@ -88,6 +89,7 @@ class Computed:
     log: pa.Table
     tasks: pa.Table
     calls: int
+    names: int
     time_s: float
     events: int
 
@@ -171,7 +173,7 @@ def computed(name: str) -> Computed:
         else:
             break
     log, tasks = rows_of(disks.here)
-    return Computed(scenario, search, recording, ended, log, tasks, process.calls, kernel.now_us / US, kernel.events)
+    return Computed(scenario, search, recording, ended, log, tasks, process.calls, process.names, kernel.now_us / US, kernel.events)
 
 
 def _search(scenario: Scenario) -> Search:
