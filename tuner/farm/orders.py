@@ -29,14 +29,20 @@ class Care:
 class Errand(NamedTuple):
     """A piece of work, to be done once.
 
-    number: ascending in the order in which they are wanted.  home: slot that does it best.  until_s: it stops by itself then, so it must
-    begin before.
+    number: its own.  rank: of those that wait the least is wanted first.  home: slot that does it best.  until_s: it stops by itself then,
+    so it must begin before.
     """
 
     number: int
     kind: Care
     home: int | None = None
     until_s: float | None = None
+    rank: tuple[int, int] = (0, 0)
+
+    @property
+    def order(self) -> tuple[tuple[int, int], int]:
+        """The least is wanted first."""
+        return self.rank, self.number
 
 
 class Start(NamedTuple):

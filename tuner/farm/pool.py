@@ -68,11 +68,9 @@ class Pool:
         return self._crew.supervision.names
 
     @property
-    def free(self) -> int:
-        return self._crew.supervision.room
-
-    def at_home(self, island: int) -> bool:
-        return self._crew.supervision.at_home(self._home(island))
+    def free(self) -> bool:
+        """Always: what no actor has room for waits here, and who is fast takes the first of it."""
+        return True
 
     def _home(self, island: int) -> int:
         """Slot of an island: its actor's caches hold the segments of the island's programs, compiled.
@@ -91,11 +89,11 @@ class Pool:
         number, self._number = self._number, self._number + 1
         if isinstance(job, Training):
             self._jobs[number] = _Begun(key, job, None)
-            self._crew.submit(Errand(number, self._training))
+            self._crew.submit(Errand(number, self._training, rank=key))
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _Begun(key, job, until_s)
-        self._crew.submit(Errand(number, self._epoch, self._home(job.island), until_s))
+        self._crew.submit(Errand(number, self._epoch, self._home(job.island), until_s, key))
 
     def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
         clock = self._crew.clock
