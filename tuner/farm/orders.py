@@ -15,7 +15,8 @@ class Care:
 
     silence_s: with nothing finished for so long it hangs; None: never.  announces: it has items, and can say which one it is about to try.
     pure: it may be done twice at a time, and is where it is late.  follows: it may lie behind another piece of work.  followed: another one
-    may lie behind it.  tries: actors that it may take along, where it does not announce.
+    may lie behind it.  alike: what one takes tells of the speed of its actor.  tries: actors that it may take along, where it does not
+    announce.
     """
 
     silence_s: float | None = None
@@ -23,6 +24,7 @@ class Care:
     pure: bool = False
     follows: bool = False
     followed: bool = False
+    alike: bool = False
     tries: int = DEATHS_ALONE
 
 

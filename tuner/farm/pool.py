@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tuner.farm.conduct import Key
@@ -17,6 +18,7 @@ from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Ask
+from tuner.search.epoch import EVOLVING
 from tuner.world.actors import Actor, Actors, FarmError
 from tuner.world.world import Clock
 
@@ -47,7 +49,8 @@ class Pool:
         self._done: list[tuple[Key, Result | Trained]] = []
         self.culprits: dict[Ask, Culprit] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
-        self._epoch = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._first = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._evolving = replace(self._first, alike=True)  # those before are shorter, or longer
         self._training = Care(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
         self._crew = Crew(actors, clock, self, say, item_timeout_s)
 
@@ -93,7 +96,8 @@ class Pool:
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _Begun(key, job, until_s)
-        self._crew.submit(Errand(number, self._epoch, self._home(job.island), until_s, key))
+        care = self._evolving if job.epoch >= EVOLVING else self._first
+        self._crew.submit(Errand(number, care, self._home(job.island), until_s, key))
 
     def finished(self, patience_s: float) -> list[tuple[Key, Result | Trained]]:
         clock = self._crew.clock

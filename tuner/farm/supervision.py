@@ -278,7 +278,9 @@ class Supervision:
         if lying is slot.queue[0]:
             if each.work.kind.pure and not each.suspect:
                 took_s = max(SHORTEST_S, now_s - slot.begun_s)
-                self._usual_s, slot.pace_s = _newer(self._usual_s, took_s), _newer(slot.pace_s, took_s)
+                self._usual_s = _newer(self._usual_s, took_s)
+                if each.work.kind.alike:
+                    slot.pace_s = _newer(slot.pace_s, took_s)
                 self._longest_s = max(self._longest_s, took_s)
             slot.queue.popleft()
             slot.begins(now_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -255,7 +255,7 @@ def test_who_has_nothing_to_do_repeats_what_somebody_is_late_with() -> None:
 
 def paced(play: Play, *paces_s: float) -> None:
     """Each of the actors has done a job in so long."""
-    play.submit(*range(100, 100 + len(paces_s)))
+    play.submit(*range(100, 100 + len(paces_s)), kind=replace(JOB, alike=True))
     begun_s = play.now_s
     for pace_s, slot in sorted((pace_s, slot) for slot, pace_s in enumerate(paces_s)):
         play.now_s = begun_s + pace_s
