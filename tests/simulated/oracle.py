@@ -94,7 +94,8 @@ def read_once(parts: Parts) -> Iterator[None]:
         return data
 
     def decoded(data: memoryview, columns: Sequence[str] | None = None) -> Part:
-        assert isinstance(data.obj, bytes)
+        if not isinstance(data.obj, bytes):  # of an earlier run, on the computer's own disk
+            return real(data, columns)
         if (found := parts.read.get(data.obj)) is None:
             found = parts.read[data.obj] = real(data)
         return found if columns is None else found._replace(table=found.table.select(list(columns)))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -37,7 +40,10 @@ NO_MODEL = "use.cost_model=false"
 
 @dataclass(frozen=True)
 class Scenario:
-    """A search and the world it is in.  workers: None for the serial backend."""
+    """A search and the world it is in.  workers: None for the serial backend.  warm: it begins with what `plain` found.
+
+    turns: how often it comes, among the others.
+    """
 
     name: str
     model: str
@@ -47,6 +53,8 @@ class Scenario:
     overrides: tuple[str, ...] = ()
     kills: Callable[[Ask], bool] = kills_none
     mirror: bool = False
+    warm: bool = False
+    turns: int = 3
 
     @property
     def serial(self) -> bool:
@@ -70,10 +78,12 @@ SCENARIOS = (
     Scenario("plain", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=30")),
     Scenario("model", "residual_block", 48, 5, 3),
     Scenario("deadly", "inception_block", 40, 4, 4, (NO_MODEL,), kills_some(40)),
-    Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8")),
+    Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8"), turns=2),
     Scenario("queue", "conv_chain", 60, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
     Scenario("mirror", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
     Scenario("serial", "residual_block", 32, None, 2, (NO_MODEL,)),
+    Scenario("warm", "residual_block", 24, 4, 4, warm=True),
+    Scenario("long", "inception_block", 320, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
 )
 
 
@@ -84,6 +94,7 @@ class Computed:
 
     scenario: Scenario
     search: Search
+    disks: Disks
     recording: Recording
     ended: Ended
     log: pa.Table
@@ -173,7 +184,21 @@ def computed(name: str) -> Computed:
         else:
             break
     log, tasks = rows_of(disks.here)
-    return Computed(scenario, search, recording, ended, log, tasks, process.calls, process.names, kernel.now_us / US, kernel.events)
+    return Computed(scenario, search, disks, recording, ended, log, tasks, process.calls, process.names, kernel.now_us / US, kernel.events)
+
+
+@cache
+def _earlier() -> Path:
+    """A run, on the computer's own disk: `plain`."""
+    folder = Path(mkdtemp(prefix="tilefarm-simulated-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    run = SimPlace(computed("plain").disks.here, OUT)
+    for path in run.glob("**/*"):
+        if path.is_file():
+            file = folder / path.relative_to(run)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(path.read_bytes())
+    return folder
 
 
 def _search(scenario: Scenario) -> Search:
@@ -188,5 +213,6 @@ def _search(scenario: Scenario) -> Search:
         workers=scenario.workers,
         resume=True,
         mirror="sim://bucket/RUN" if scenario.mirror else None,
+        warm_start=(_earlier(),) if scenario.warm else (),
     )
     return Search(opened, configured(request), request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from unittest import mock
 
@@ -16,6 +17,7 @@ from tests.simulated.kernel import Kernel, Process
 from tests.simulated.replay import FEW_FEATURES, Recording, lone_item
 from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
+from tuner.farm import warm_start
 from tuner.farm.one_search import OneSearch
 from tuner.request import TuneRequest
 from tuner.session import MakeSpec, Surroundings, session
@@ -52,6 +54,11 @@ class Disks:
     away: SimDisk
 
 
+# of an earlier run, which stays as it is
+_log_digest_once = cache(warm_start._log_digest)
+_read_once = cache(warm_start.read_warm_start)
+
+
 def searched(
     search: Search,
     recording: Recording,
@@ -83,6 +90,7 @@ def searched(
     with (
         # a part of a hundred columns takes longer to write than all else that a session does
         mock.patch.object(tuner.session, "FEATURE_SETS", FEW_FEATURES),
+        mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
         session(around, search.opened, search.config, search.request, world.clock.monotonic_s()) as ended,
     ):
         (run,) = ended.runs

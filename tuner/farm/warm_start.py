@@ -89,6 +89,11 @@ class WarmStart:
         """Nothing of it is usable."""
         return not (self.genes or self.programs)
 
+    @property
+    def described(self) -> int:
+        """Segments that a model can learn from: others were logged with other features."""
+        return int((~np.isnan(self.features).any(1)).sum())
+
     def findings(self) -> Findings:
         """As a search begins with them."""
         good = [None if np.isnan(row).any() else row for row in self.features]
