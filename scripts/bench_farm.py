@@ -1,12 +1,13 @@
 """How well a farm is used: two actors against two processes on their own, what the driver costs, what a model scores, what an actor holds.
 
-    python scripts/bench_farm.py [--network light:resnet50] [--machine ascend310] [--epochs 16] [--pairs 5] [--out FILE.json]
+    python scripts/bench_farm.py [--network light:resnet50] [--machine ascend310] [--epochs 16] [--pairs 5] [--busy] [--out FILE.json]
 
 Rates are measured tasks per second of a search without model training, over its first --epochs evolving epochs: what comes before is over
 sooner on two actors, and its tasks are smaller.  A pair is one search on two actors, and the same search twice at the same time in
-processes of their own, one after the other, in turns the one or the other first, so that what else the computer does falls on both.  All
-three measure the same tasks, which is checked: in the same time two actors come further into a search, where tasks take longer.  The
-driver's cost is the CPU time of its process (Ray's threads and the log's among it) for each task that was committed meanwhile.
+processes of their own, one after the other, in turns the one or the other first, so that what else the computer does falls on both; with
+--busy that is a process which spins: two actors and it share two cores, as the two processes and it do.  All three measure the same tasks,
+which is checked: in the same time two actors come further into a search, where tasks take longer.  The driver's cost is the CPU time of its
+process (Ray's threads and the log's among it) for each task that was committed meanwhile.
 
 Scores are of genes that nobody has seen: from gene to plan, to features, to predictions at every level; and of whole programs, children of
 known ones, most of whose segments are known.  About six minutes on two idle cores.
@@ -19,7 +20,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -159,6 +161,20 @@ def alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
     return [json.loads(text) for text in texts]
 
 
+@contextmanager
+def beside(busy: bool) -> Iterator[int | None]:
+    """The id of a process that spins while this lasts, where it is `busy`: as on a computer that does something else, too."""
+    if not busy:
+        yield None
+        return
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield spinning.pid
+    finally:
+        spinning.kill()
+        spinning.wait()
+
+
 class Scorer:
     """What a worker does to look at candidates, without measuring any."""
 
@@ -226,8 +242,8 @@ def _rate(score: Callable[[], tuple[int, float]], seconds: float) -> float:
     return count / max(spent, 1e-9)
 
 
-def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides: Sequence[str]) -> dict[str, Any]:
-    """All figures."""
+def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides: Sequence[str], busy: bool) -> dict[str, Any]:
+    """All figures.  busy: of rates beside a process that spins."""
     unit = network(name, machine)
     config = load_config(None, (*overrides, "model.min_rows=1000000000"))
     connection = connect(None, WORKERS)
@@ -236,9 +252,10 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
         for pair in range(pairs):
             spec = specification(unit, config, seed + pair)
             commands = [serial_command(name, machine, epochs, seed + pair, overrides)] * WORKERS
-            own = alone(commands) if pair % 2 else []
-            window, memory = on_actors(spec, epochs)
-            own = own or alone(commands)
+            with beside(busy):
+                own = alone(commands) if pair % 2 else []
+                window, memory = on_actors(spec, epochs)
+                own = own or alone(commands)
             memories += memory
             if {each["tasks"] for each in own} != {window.tasks}:
                 raise SystemExit(f"seed {seed + pair}: one search, and other tasks on actors than on its own")
@@ -258,7 +275,7 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
     assert window is not None
     middle = {key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us", "work", "busy")}
     scorer = Scorer(specification(unit, load_config(None, overrides), seed), window)
-    result = {"network": name, "machine": machine, "epochs": epochs, "pairs": rows, **middle}
+    result = {"network": name, "machine": machine, "epochs": epochs, "beside_busy": busy, "pairs": rows, **middle}
     result["actors_per_driver"] = WORKERS / middle["actors_per_s"] * 1e6 / middle["driver_us"]
     result["absorbed_us"] = scorer.absorbed_us
     result["scored_per_s"], result["programs_scored_per_s"] = (
@@ -278,7 +295,11 @@ def report(r: dict[str, Any]) -> None:
         ],
     )
     rows = [
-        ["2 actors / 2 processes (median)", f"{r['ratio']:.3f}", *_asked(r, "ratio", 1)],
+        [
+            "2 actors / 2 processes" + (" beside a busy one" if r["beside_busy"] else "") + " (median)",
+            f"{r['ratio']:.3f}",
+            *_asked(r, "ratio", 1),
+        ],
         ["  CPU time of the actors over that of a process", f"{r['work']:.3f}", "", ""],
         ["  share of the time in which actors work", f"{r['busy']:.3f}", "", ""],
         ["driver CPU per task, us", f"{r['driver_us']:.0f}", *_asked(r, "driver_us", -1)],
@@ -305,6 +326,7 @@ def main(
     pairs: Annotated[int, typer.Option(min=1, help="Comparisons; medians are reported.")] = 5,
     seed: Annotated[int, typer.Option(help="Of the first search.")] = 0,
     settings: Annotated[list[str] | None, typer.Option("--set", help="a.b=c, as of `tilefarm tune`.")] = None,
+    busy: Annotated[bool, typer.Option("--busy", help="Rates beside a process that spins.")] = False,
     out: Annotated[Path | None, typer.Option(help="JSON of everything.")] = None,
     serial_seed: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -317,7 +339,7 @@ def main(
             window = Window(epochs).run(spec, jobs)
         print(json.dumps({"tasks": window.tasks, "wall_s": window.wall_s, "workers_s": window.workers_s}))
         return
-    found = bench(network_name, machine, epochs, pairs, seed, overrides)
+    found = bench(network_name, machine, epochs, pairs, seed, overrides, busy)
     report(found)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)

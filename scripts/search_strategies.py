@@ -34,7 +34,7 @@ Rng = np.random.Generator
 POPULATION, TOURNAMENT, CROSSOVER, AGAIN, MOST_MOVES = 32, 3, 0.3, 0.7, 4  # those of configs/tune/default.yaml
 HOT, COLD, COOLING = 0.15, 0.005, 256  # octaves that annealing takes for a small loss, at the start and after so many steps
 EPOCH = 32  # points of an epoch: each goes the whole way again
-REPEATS = 64 * EPOCH  # in an epoch, after which a walk that only repeats itself is stopped
+REPEATS = 64 * 256  # on the whole way, after which a walk that only repeats itself is stopped
 
 
 class Space(Protocol[P]):
@@ -67,6 +67,7 @@ class Walk(ABC):
     def __init__(self, context: StrategyContext, state: bytes | None) -> None:
         self.context = context
         self.heard: list[float | None] = [] if state is None else json.loads(state)
+        self.began: Sequence[Individual] = ()
 
     @abstractmethod
     def points(self, space: Space[Any], seed: int) -> Points[Any]:
@@ -76,7 +77,9 @@ class Walk(ABC):
         return space_of(self.context.unit)
 
     def tell(self, known: Knowledge, models: Sequence[Predictor | None]) -> None:
-        del known, models  # what it heard is all that it goes by
+        """Only of the program that was measured first: it goes by what it heard."""
+        del models
+        self.began = known.elites.get(0, ())
 
     def ask(self, epoch: int) -> Asking[None]:
         space = self.space()
@@ -89,8 +92,12 @@ class Walk(ABC):
                 if len(known) == end:
                     return
                 if len(known) == len(self.heard):
-                    (found,) = yield [Request("program", space.genome(point))]
-                    self.heard.append(None if found.cycles is None else float(np.log2(found.cycles[0])))
+                    genome = space.genome(point)
+                    cycles = next((each.cycles for each in self.began if each.genome == genome), None)
+                    if cycles is None:
+                        (found,) = yield [Request("program", genome)]
+                        cycles = found.cycles
+                    self.heard.append(None if cycles is None else float(np.log2(cycles[0])))
                 known[point] = self.heard[len(known)]
             point = walk.send(known[point])
 

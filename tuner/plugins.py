@@ -21,7 +21,7 @@ from tuner.world.module_path import folders
 
 
 @dataclass(frozen=True)
-class Kind:
+class PluginKind:
     """name: for people.  group: of entry points.  option: where one is named.  built_in: name -> `module:name` of what comes along.
 
     expected: the Protocol, for people; needs: names that it has; a class: whether it has to be one.  also: what else may be named there.
@@ -35,6 +35,45 @@ class Kind:
     needs: tuple[str, ...] = ()
     a_class: bool = False
     also: str = ""
+
+
+# as data, so that whoever lists them imports nothing of what they are for
+STRATEGIES = PluginKind(
+    "strategy",
+    "tilefarm.strategies",
+    "--strategy",
+    {"segmentation": "tuner.search.segmentation:Segmentation"},
+    "a SearchStrategy (tuner.search.strategy)",
+    ("version", "tell", "ask", "elites", "state"),
+    a_class=True,
+)
+COST_MODELS = PluginKind(
+    "cost model",
+    "tilefarm.cost_models",
+    "model.name",
+    {"boosted_trees": "tuner.learn.trees:BoostedTrees"},
+    "a CostModel (tuner.learn.cost_model)",
+    ("version", "train", "predict", "save", "load"),
+    a_class=True,
+)
+RUNNERS = PluginKind(
+    "runner",
+    "tilefarm.runners",
+    "--runner",
+    {"simulator": "tuner.measure.simulated:measure"},
+    "a function, or a class of such (tuner.measure.reading.Runner)",
+    also=", or 'command:WORDS'",
+)
+TARGETS = PluginKind(
+    "target",
+    "tilefarm.targets",
+    "--target",
+    {"npu": "tuner.measure.npu:Npu"},
+    "a class of targets (tuner.measure.target.Target)",
+    ("alone", "stage", "program"),
+    a_class=True,
+)
+KINDS = (STRATEGIES, COST_MODELS, TARGETS, RUNNERS)
 
 
 @dataclass(frozen=True)
@@ -63,7 +102,7 @@ class Found:
     where: str
 
 
-def find(kind: Kind, name: str) -> Found:
+def find(kind: PluginKind, name: str) -> Found:
     """What comes along, an entry point, or `module:name`.  Raises `BadInputError`."""
     points = _offered(kind)
     if name not in kind.built_in and name not in points and ":" not in name:
@@ -91,7 +130,7 @@ def find(kind: Kind, name: str) -> Found:
     return Found(Plugin(kind.name, name, version, files_digest(file)), found, offered)
 
 
-def offered_names(kind: Kind) -> Iterator[str]:
+def offered_names(kind: PluginKind) -> Iterator[str]:
     """Of installed packages, sorted."""
     yield from sorted(_offered(kind))
 
@@ -105,7 +144,7 @@ def files_digest(*files: str) -> str:
     return hashlib.sha256(parts).hexdigest()[:32] if there else ""
 
 
-def _offered(kind: Kind) -> dict[str, EntryPoint]:
+def _offered(kind: PluginKind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=kind.group)}
 
 

@@ -7,6 +7,12 @@ import os
 import sys
 
 
+def share(text: str) -> tuple[int, int]:
+    """Of `K/N`."""
+    first, step = map(int, text.split("/"))
+    return first, step
+
+
 def main() -> int:
     """1 where a seed failed."""
     os.environ["OMP_NUM_THREADS"] = "1"  # read when xgboost is imported; threads of its pool are not there after a fork, and waited for
@@ -17,6 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulated", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--share", type=share, default=(0, 1), metavar="K/N", help="those of every N-th scenario, from the K-th on")
     parser.add_argument("--seed", type=int, help="this one alone, with what happened in it")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--scenario", choices=[scenario.name for scenario in SCENARIOS], help="each seed has one of its own otherwise")
@@ -27,7 +34,9 @@ def main() -> int:
         return int(bool(report_bugs(list(BUGS), range(options.first, options.first + options.seeds), options.processes)))
     if options.seed is None:
         seeds = range(options.first, options.first + options.seeds)
-        return int(bool(report([Case(seed, options.scenario, options.bug) for seed in seeds], options.processes)))
+        cases = [Case(seed, options.scenario, options.bug) for seed in seeds]
+        mine = {scenario.name for scenario in SCENARIOS[options.share[0] :: options.share[1]]}
+        return int(bool(report([case for case in cases if case.name in mine], options.processes)))
     trace: list[str] = []
     verdict = simulated(Case(options.seed, options.scenario, options.bug), trace)
     print("\n".join(trace))

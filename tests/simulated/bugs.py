@@ -26,6 +26,12 @@ _COUNTS = "{w.folder.name: w.count._replace(parts=w.count.parts + bool(n)) for w
 BUGS: dict[str, tuple[Edit, ...]] = {
     "part-not-fsynced": (Edit("tuner.store.dataset:_publish", "staged.fsync()", "pass"),),
     "folder-not-fsynced": (Edit("tuner.store.dataset:_publish", "    folder.fsync()", "    pass"),),
+    "killed-part-not-made-durable": (Edit("tuner.store.dataset:DatasetWriter.__init__", "begin = folder.fsync", "begin = str"),),
+    "claimed-folder-not-made-durable": (
+        Edit("tuner.store.runfolder:RunFolder.__init__", "path.parent.fsync()", "pass"),
+        Edit("tuner.store.runfolder:_there", "folder.parent.fsync()", "pass"),
+    ),
+    "mirror-of-a-folder-taken-away": (Edit("tuner.store.mirror:Mirror._adopt", "(0, *here)", "here"),),
     "acknowledged-before-rename": (
         Edit(
             "tuner.store.dataset:DatasetWriter.publish_table",

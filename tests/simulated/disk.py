@@ -313,7 +313,12 @@ class SimPlace:
             raise _error(errno.EEXIST, self)
         if parents and self.parts and self.parent._node() is None:
             self.parent.mkdir(parents=True, exist_ok=True)
-        self._disk.change((self.parent._folder(), self.name, _Folder()))
+        self._named((self.parent._folder(), self.name, _Folder()))
+
+    def _named(self, *entries: tuple[_Folder, str, _Node | None]) -> None:
+        self._disk.change(*entries)
+        if self._process is not None:
+            self._process.names += 1
 
     def beside(self) -> Self:
         """A name that is like the real ones, and the same for the same seed."""
@@ -377,7 +382,7 @@ class SimPlace:
             raise _error(errno.ENOTEMPTY, to)
         if there is not None and isinstance(node, _Folder) != isinstance(there, _Folder):
             raise _error(errno.EISDIR if isinstance(there, _Folder) else errno.ENOTDIR, to)
-        self._disk.change((to.parent._folder(), to.name, node), (self.parent._folder(), self.name, None))
+        self._named((to.parent._folder(), to.name, node), (self.parent._folder(), self.name, None))
         return to
 
     def remove(self) -> None:
@@ -412,6 +417,29 @@ class SimPlace:
         """By a process that lives."""
         node = self._node()
         return isinstance(node, _File) and node.holder is not None and node.holder.alive
+
+
+class SimUrl(SimPlace):
+    """A file or folder behind a URL: a file appears when all of it was sent, and is as durable there as it gets."""
+
+    def beside(self) -> Self:
+        """As in an object store."""
+        return self
+
+    def put(self, chunks: Iterable[bytes | memoryview], at: int | None = None) -> None:
+        """Whole or not at all."""
+        assert not at
+        self._call("send", WRITE_US, writes=True)
+        folder, node = self.parent._folder(), self._node()
+        if isinstance(node, _Folder):
+            raise _error(errno.EISDIR, self)
+        if node is None:
+            node = _File()
+            self._disk.change((folder, self.name, node))
+        self._wrote(node, b"".join(map(bytes, chunks)))
+
+    def fsync(self) -> None:
+        """Nothing to wait for."""
 
 
 def _below(folder: _Folder, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

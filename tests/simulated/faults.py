@@ -6,8 +6,10 @@ interesting way.  After a number of sessions there are no more, and the run has 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 SESSIONS = 4  # at most that are disturbed
 
@@ -16,12 +18,14 @@ SESSIONS = 4  # at most that are disturbed
 class Faults:
     """Of one session of the driver.
 
-    crash_at, interrupts_at: numbers of calls to the world.  power: it is the computer that goes down.  switch: probability that another
-    thread goes on at a call.  disk: probability of an error at a file operation.  full: calls between which the disk is.
+    crash_at, interrupts_at: numbers of calls to the world.  crash_after: number of the name made or changed that it crashes behind, before
+    that is durable.  power: it is the computer that goes down.  switch: probability that another thread goes on at a call.
+    disk: probability of an error at a file operation.  full: calls between which the disk is.
     fsync_s: that one takes.
     """
 
     crash_at: int = -1
+    crash_after: int = -1
     power: bool = False
     interrupts_at: frozenset[int] = frozenset()
     switch: float = 0.05
@@ -60,32 +64,43 @@ class ActorFaults:
 CALM = ActorFaults()
 
 
-def sessions(rng: Random, calls: int) -> list[Faults]:
-    """Of the sessions that are disturbed, one after the other.  calls: that an undisturbed run makes."""
+def sessions(rng: Random, calls: int, names: int) -> list[Faults]:
+    """Of the sessions that are disturbed, one after the other.  calls, names: that an undisturbed run makes."""
     kinds = {kind for kind in ("crash", "interrupt", "disk", "full", "actors") if rng.random() < 0.5}
-    count = rng.randint(1, SESSIONS)
     switch = rng.choice((0.0, 0.02, 0.1, 0.5))
-    found = []
-    for _ in range(count):
-        faults = Faults(switch=switch, fsync_s=10 ** rng.uniform(-3.5, 0.3), actors=_actors(rng) if "actors" in kinds else CALM)
-        end = rng.choice(("crash", "interrupt", "disk", "full"))
-        if end not in kinds:
-            end = "crash" if "crash" in kinds else end if end in kinds else ""
-        # half of the ends are anywhere, half near the beginning, where folders are made and old things are read
-        call = rng.randint(1, calls) if rng.random() < 0.5 else int(calls ** rng.random())
-        if end == "crash":
-            faults = replace(faults, crash_at=call, power=rng.random() < 0.6)
-        elif end == "interrupt":
-            again = [call + rng.randint(1, 40) for _ in range(rng.choice((0, 0, 1, 2)))]
-            faults = replace(faults, interrupts_at=frozenset([call, *again]))
-        elif end == "disk":
-            faults = replace(faults, disk=10 ** rng.uniform(-3.5, -1.5))
-        elif end == "full":
-            faults = replace(faults, full=(call, call + rng.choice((1, 5, 50, 10_000))))
-        if rng.random() < 0.3 and end in ("disk", "full") and "crash" in kinds:
-            faults = replace(faults, crash_at=call + rng.randint(1, 200), power=rng.random() < 0.6)
-        found.append(faults)
-    return found
+    ends = [_end(rng, kinds, calls) for _ in range(rng.randint(1, SESSIONS))]
+    if "crash" in kinds and rng.random() < 0.3:
+        # whoever goes on finds a name that no crash of a process takes away, and one of the computer does
+        ends[:1] = [{"crash_after": _some(rng, names)}, {"crash_at": _some(rng, calls), "power": True}]
+    return [
+        replace(Faults(switch=switch, fsync_s=10 ** rng.uniform(-3.5, 0.3), actors=_actors(rng) if "actors" in kinds else CALM), **end)
+        for end in ends
+    ]
+
+
+def _some(rng: Random, count: int) -> int:
+    """Half are anywhere, half near the beginning, where folders are made and old things are read."""
+    return rng.randint(1, count) if rng.random() < 0.5 else int(count ** rng.random())
+
+
+def _end(rng: Random, kinds: Set[str], calls: int) -> dict[str, Any]:
+    """What a session ends by, if anything."""
+    end, call = rng.choice(("crash", "interrupt", "disk", "full")), _some(rng, calls)
+    if end not in kinds:
+        end = "crash" if "crash" in kinds else ""
+    faults = dict[str, Any]()
+    if end == "crash":
+        faults = {"crash_at": call, "power": rng.random() < 0.6}
+    elif end == "interrupt":
+        again = [call + rng.randint(1, 40) for _ in range(rng.choice((0, 0, 1, 2)))]
+        faults = {"interrupts_at": frozenset([call, *again])}
+    elif end == "disk":
+        faults = {"disk": 10 ** rng.uniform(-3.5, -1.5)}
+    elif end == "full":
+        faults = {"full": (call, call + rng.choice((1, 5, 50, 10_000)))}
+    if rng.random() < 0.3 and end in ("disk", "full") and "crash" in kinds:
+        faults |= {"crash_at": call + rng.randint(1, 200), "power": rng.random() < 0.6}
+    return faults
 
 
 def _actors(rng: Random) -> ActorFaults:

@@ -56,7 +56,7 @@ class Process:
         self.kernel, self.faults, self.alive = kernel, faults, True
         self.main = Task(self, "driver", 0)
         self.tasks: list[Task] = []  # beside the main one
-        self.calls = 0
+        self.calls = self.names = 0
         self.apart = 0
         self.interrupted = False
         self.disk_errors = self.actor_faults = 0
@@ -119,7 +119,7 @@ class Kernel:
         self._happen(process)
         if not process.alive:
             raise Crash
-        if process.calls == faults.crash_at:
+        if process.calls == faults.crash_at or process.names == faults.crash_after:
             self.say(f"CRASH {'of the computer' if faults.power else 'of the process'} at {what}")
             process.kill(faults.power)
             raise Crash

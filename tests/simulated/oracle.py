@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 import pyarrow as pa
 
@@ -13,13 +14,18 @@ from simulator.npu.errors import BadInputError, TilefarmError
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.kernel import Crash, Process, SimulationError
 from tests.simulated.scenarios import VOLATILE, Computed, plain_table
-from tests.simulated.session import OUT, Ended
-from tuner.store import care, dataset
+from tests.simulated.session import MIRROR, OUT, Disks, Ended
+from tuner.store import dataset, part
 from tuner.store.care import verify
+from tuner.store.checkpoint import FILE as CHECKPOINT
+from tuner.store.checkpoint import FINDINGS
 from tuner.store.dataset import DATASETS, DatasetWriter, whole
-from tuner.store.part import PartFile, read_part
+from tuner.store.mirror import RUN_DATASETS, RUN_FILES
+from tuner.store.part import Mark, PartFile
+from tuner.store.runfolder import IDENTITY, read_json
 from tuner.world.actors import FarmError
-from tuner.world.place import Place
+
+PARSED = 4
 
 
 @dataclass
@@ -70,27 +76,35 @@ def allowed(error: BaseException, process: Process) -> None:
 
 @dataclass
 class Parts:
-    """Of a seed.  read: by name and bytes.  right: first row of those whose rows are as expected, by identity."""
+    """Of a seed.  read: by their bytes.  right: first row of those whose rows are as expected, by identity."""
 
-    read: dict[tuple[str, bytes], PartFile] = field(default_factory=dict)
+    read: dict[bytes, PartFile] = field(default_factory=dict)
     right: dict[int, int] = field(default_factory=dict)
 
 
 @contextmanager
-def _read_once(parts: Parts) -> Iterator[None]:
-    """A part of the same bytes is not read again while a seed runs: most of a seed's time would be that."""
+def read_once(parts: Parts) -> Iterator[None]:
+    """While a seed runs, the same bytes are parsed once, whoever reads them, and of those that were written here one in `PARSED` at all: a
+    third of its time would be that."""
 
-    def read(path: Place, columns: Sequence[str] | None = None) -> PartFile:
-        key = path.name, path.read_bytes()
-        if (part := parts.read.get(key)) is None:
-            part = parts.read[key] = read_part(path)
-        return part if columns is None else part._replace(table=part.table.select(list(columns)))
+    def encoded(table: pa.Table, mark: Mark) -> bytes:
+        data = part.encoded(table, mark)
+        if mark.number % PARSED:
+            parts.read[data] = PartFile(mark, table.num_rows, table.schema, table)
+        return data
 
-    dataset.read_part = care.read_part = read
+    def decoded(data: memoryview, columns: Sequence[str] | None = None) -> PartFile:
+        if not isinstance(data.obj, bytes):  # of an earlier run, on the computer's own disk
+            return real(data, columns)
+        if (found := parts.read.get(data.obj)) is None:
+            found = parts.read[data.obj] = real(data)
+        return found if columns is None else found._replace(table=found.table.select(list(columns)))
+
+    real, part.decoded, dataset.encoded = part.decoded, decoded, encoded
     try:
         yield
     finally:
-        dataset.read_part = care.read_part = read_part
+        part.decoded, dataset.encoded = real, part.encoded
 
 
 def check_standing(computed: Computed, disk: SimDisk, published: Acknowledged, parts: Parts, verified: bool) -> None:
@@ -99,22 +113,48 @@ def check_standing(computed: Computed, disk: SimDisk, published: Acknowledged, p
     verified: by `log verify`, too.
     """
     run = SimPlace(disk, OUT)
-    with _read_once(parts):
-        for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
-            rows = 0
-            if (run / name).is_dir():
-                try:
-                    found = whole(run / name, name)
-                except BadInputError as error:
-                    raise SimulationError(f"what readers say: {error}") from None
-                for part in found.parts:
-                    compare(part, rows, expected, parts)
-                    rows += part.rows
-            if rows < published.rows[name]:
-                raise SimulationError(f"{published.rows[name]} rows of {name} were acknowledged, {rows} are there")
-        if verified and all((run / name).is_dir() for name in DATASETS):
-            for fault in verify(run):
-                raise SimulationError(f"log verify: {fault.file}: {fault.what}")
+    for name, rows in _beginning(computed, run, parts, verified).items():
+        if rows < published.rows[name]:
+            raise SimulationError(f"{published.rows[name]} rows of {name} were acknowledged, {rows} are there")
+
+
+def _beginning(computed: Computed, run: SimPlace, parts: Parts, verified: bool) -> Counter[str]:
+    """Rows by dataset, which are the first of those that are expected."""
+    rows = Counter[str]()
+    for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
+        if [*run.glob(f"{name}/*")]:  # a copy's folder is made before its first part is sent
+            try:
+                found = whole(run / name, name)
+            except BadInputError as error:
+                raise SimulationError(f"what readers say: {error}") from None
+            for each in found.parts:
+                compare(each, rows[name], expected, parts)
+                rows[name] += each.rows
+    if verified and all([*run.glob(f"{name}/*")] for name in DATASETS):
+        for fault in verify(run):
+            raise SimulationError(f"log verify: {fault.file}: {fault.what}")
+    return rows
+
+
+def check_mirror(computed: Computed, disks: Disks, parts: Parts, verified: bool, ended: bool) -> None:
+    """The copy as readers find it: nothing is there before what it refers to.  ended: all of it is."""
+    here, there = SimPlace(disks.here, OUT), SimPlace(disks.away, MIRROR)
+    rows = _beginning(computed, there, parts, verified)
+    state = there / "checkpoint" / CHECKPOINT
+    if state.is_file():
+        saved = read_json(state)
+        findings, seq = saved["head"]["findings"], saved["state"]["seq"]
+        data = (there / "checkpoint" / FINDINGS).read_bytes()[: findings["bytes"]]
+        if sha256(data).hexdigest() != findings["digest"]:
+            raise SimulationError("the copy of a checkpoint counts findings that are not there")
+        if seq * len(computed.levels) > rows["log"]:
+            raise SimulationError(f"the copy of a checkpoint counts {seq} tasks, {rows['log']} rows of log are there")
+    if ended:
+        for pattern in (IDENTITY, *RUN_FILES, *(f"{name}/*.parquet" for name in RUN_DATASETS)):
+            for path in here.glob(pattern):
+                name = path.relative_to(here)
+                if not (there / name).is_file() or (there / name).read_bytes() != path.read_bytes():
+                    raise SimulationError(f"the copy has another {name}, or none")
 
 
 def check_end(computed: Computed, disk: SimDisk, ended: Ended, parts: Parts) -> None:
@@ -122,27 +162,26 @@ def check_end(computed: Computed, disk: SimDisk, ended: Ended, parts: Parts) -> 
     if ended != computed.ended:
         raise SimulationError(f"another end: {_difference(vars(ended), vars(computed.ended))}")
     run = SimPlace(disk, OUT)
-    with _read_once(parts):
-        for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
-            rows = whole(run / name, name, ()).rows
-            if rows != expected.num_rows:
-                raise SimulationError(f"{rows} rows of {name}, not {expected.num_rows}")
+    for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
+        rows = whole(run / name, name, ()).rows
+        if rows != expected.num_rows:
+            raise SimulationError(f"{rows} rows of {name}, not {expected.num_rows}")
 
 
-def compare(part: PartFile, first: int, expected: pa.Table, parts: Parts) -> None:
+def compare(found: PartFile, first: int, expected: pa.Table, parts: Parts) -> None:
     """Its rows are those that are expected from row `first` on."""
-    name = part.mark.dataset
-    if parts.right.get(id(part)) == first:
+    name = found.mark.dataset
+    if parts.right.get(id(found)) == first:
         return
-    found, wanted = plain_table(part.table, VOLATILE), expected.slice(first, part.rows)
-    if not found.equals(wanted):
-        if first + part.rows > expected.num_rows:
-            raise SimulationError(f"{first + part.rows} rows of {name}, not {expected.num_rows}")
+    rows, wanted = plain_table(found.table, VOLATILE), expected.slice(first, found.rows)
+    if not rows.equals(wanted):
+        if first + found.rows > expected.num_rows:
+            raise SimulationError(f"{first + found.rows} rows of {name}, not {expected.num_rows}")
         for column in expected.column_names:
-            for at, (one, other) in enumerate(zip(found[column].to_pylist(), wanted[column].to_pylist(), strict=True)):
+            for at, (one, other) in enumerate(zip(rows[column].to_pylist(), wanted[column].to_pylist(), strict=True)):
                 if one != other and not (one != one and other != other):
                     raise SimulationError(f"{name}: row {first + at}: {column} is {str(one)[:80]!r}, not {str(other)[:80]!r}")
-    parts.right[id(part)] = first
+    parts.right[id(found)] = first
 
 
 def _difference(found: dict[str, object], expected: dict[str, object]) -> str:

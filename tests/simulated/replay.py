@@ -10,12 +10,12 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
 from tuner.farm.jobs import EpochResult, Job, JobRunner, JobRunnerSpec, Training, Update
-from tuner.farm.workers import JobWorker, Lone, Told
+from tuner.farm.workers import Lone
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Measurer, Request
@@ -37,12 +37,11 @@ class Recording:
     def seconds(self, message: Message) -> float:
         """That a message takes an actor of usual speed."""
         told = pickle.loads(message.packed)
-        if isinstance(told, Lone):
-            return 0.05
-        if isinstance(told.job, Training):
-            return 4.0
-        spread = int(_sha(told.job.state)[:4], 16) / 0xFFFF
-        return 0.3 + 1.5 * spread
+        return 0.05 if isinstance(told, Lone) else self.seconds_of(told.job)
+
+    def seconds_of(self, job: Job | Training) -> float:
+        """That a job takes."""
+        return 4.0 if isinstance(job, Training) else 0.3 + 1.5 * int(_sha(job.state)[:4], 16) / 0xFFFF
 
 
 def lone_item(message: Message) -> bytes | None:
@@ -88,9 +87,9 @@ class Heard:
 class RecordingJobRunner(JobRunner):
     """A real one, that notes what it was asked for and what came of it."""
 
-    def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator, recording: Recording) -> None:
+    def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator, replay: Replay) -> None:
         super().__init__(spec, evaluator)
-        self.recording, self.heard, self._asks = recording, Heard(), list[Request]()
+        self.replay, self.recording, self.heard, self._asks = replay, replay.recording, Heard(), list[Request]()
 
     def hear(self, update: Update) -> None:
         """And note it."""
@@ -106,7 +105,7 @@ class RecordingJobRunner(JobRunner):
         """Unless it kills."""
         if self.recording.kills(request):
             self.recording.fatal.add(request)
-            raise Dies
+            self.replay.die()
         return super().measure(request)
 
     def _spared(self, measurer: Measurer, failing: Any) -> Measurer:
@@ -125,14 +124,15 @@ class RecordingJobRunner(JobRunner):
         result = super().work(job, update, measurer)
         digest = job_digest(job, self.heard.digest(job))
         self.recording.results[digest], self.recording.requests[digest] = result, self._asks
+        self.replay.sleep(self.recording.seconds_of(job))
         return result
 
 
 class ReplayingJobRunner(JobRunner):
     """Looks up what a job's result is."""
 
-    def __init__(self, recording: Recording) -> None:
-        self.recording, self.heard, self.done, self.worker = recording, Heard(), 0, ""
+    def __init__(self, replay: Replay) -> None:
+        self.replay, self.heard, self.done, self.worker = replay, Heard(), 0, "driver"
         self.known = self.heard  # type: ignore[assignment]
 
     def hear(self, update: Update) -> None:
@@ -143,46 +143,77 @@ class ReplayingJobRunner(JobRunner):
 
     def measure(self, request: Request) -> Measurement:
         """Survived, or not."""
-        if request in self.recording.fatal:
-            raise Dies
+        if request in self.replay.recording.fatal:
+            self.replay.die()
         self.done += 1
         return Measurement("ok", worker=self.worker)
 
     def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """Raises `SimulationError` for one that is not there."""
         self.hear(update)
-        digest = job_digest(job, self.heard.digest(job))
-        found = self.recording.results.get(digest)
+        recording, digest = self.replay.recording, job_digest(job, self.heard.digest(job))
+        found = recording.results.get(digest)
         if found is None:
             what = job if isinstance(job, Training) else job._replace(state=b"", own=(), failing=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
         if isinstance(job, Job):
-            if spared := [request for request, _ in job.failing if request not in self.recording.fatal]:
+            if spared := [request for request, _ in job.failing if request not in recording.fatal]:
                 raise SimulationError(
                     f"what the world did is blamed on an item that does no harm: {spared[0].kind} of {spared[0].genome[0]}"
                 )
-            self._try(self.recording.requests[digest], dict(job.failing), measurer)
+            self._try(recording.requests[digest], dict(job.failing), measurer)
+        self.replay.sleep(recording.seconds_of(job))
         return found
 
     def _try(self, requests: Sequence[Request], spared: dict[Request, Any], measurer: Measurer | None) -> None:
-        fatal = self.recording.fatal
+        fatal = self.replay.recording.fatal
         if measurer is None:
             if any(request in fatal and request not in spared for request in requests):
-                raise Dies
+                self.replay.die()
             self.done += len(requests)
             return
         for _ in measurer([request for request in requests if request not in spared]):
             pass
 
 
-def replaying(recording: Recording) -> JobWorker:
-    """A worker as actors have it."""
-    return JobWorker(lambda: ReplayingJobRunner(recording))
+def _dies() -> NoReturn:
+    raise Dies
 
 
-def recording_worker(spec: JobRunnerSpec, recording: Recording) -> JobWorker:
-    """A worker that computes."""
-    return JobWorker(lambda: RecordingJobRunner(spec, spec.evaluator(), recording))
+def _no_time(seconds: float) -> None:
+    del seconds
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A recording, and what else a job runner of it needs.
+
+    die: what an item does that nobody survives.  sleep: for so many seconds of a job, where no actor takes them.
+    """
+
+    recording: Recording
+    die: Callable[[], NoReturn] = _dies
+    sleep: Callable[[float], None] = _no_time
+
+
+@dataclass(frozen=True)
+class ReplaySpec(JobRunnerSpec):
+    """Looks up."""
+
+    replay: Replay = field(kw_only=True)
+
+    def __call__(self) -> JobRunner:
+        return ReplayingJobRunner(self.replay)
+
+
+@dataclass(frozen=True)
+class RecordingSpec(JobRunnerSpec):
+    """Computes, and notes it."""
+
+    replay: Replay = field(kw_only=True)
+
+    def __call__(self) -> JobRunner:
+        return RecordingJobRunner(self, self.evaluator(), self.replay)
 
 
 def kills_none(request: Request) -> bool:
@@ -202,6 +233,3 @@ def kills_some(one_in: int) -> Callable[[Request], bool]:
 
 def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
-
-
-__all__ = ["Recording", "Told", "job_digest", "kills_none", "kills_some", "lone_item", "recording_worker", "replaying"]

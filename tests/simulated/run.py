@@ -12,14 +12,14 @@ from tests.simulated.bugs import planted
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults, sessions
 from tests.simulated.kernel import US, Crash, Kernel, Process, SimulationError
-from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_standing
-from tests.simulated.replay import replaying
+from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_mirror, check_standing, read_once
+from tests.simulated.replay import ReplaySpec
 from tests.simulated.scenarios import SCENARIOS, Computed, computed
-from tests.simulated.session import OUT, searched
+from tests.simulated.session import OUT, Disks, searched
 
 EVENTS_MAX = 100_000
 SECONDS_MAX = 10_000
-TURNS = (*(scenario.name for scenario in SCENARIOS), *(scenario.name for scenario in SCENARIOS if scenario.workers < 10))
+TURNS = [scenario.name for turn in range(3) for scenario in SCENARIOS if turn < scenario.turns]
 HANGS_S = 120.0  # of real time without any verdict: a thread waits for what no world gives it
 VERIFIED = 0.3  # of the ends of sessions
 
@@ -57,7 +57,7 @@ def simulated(case: Case, trace: list[str] | None = None) -> Verdict:
     run = _Run(computed(case.name), case.seed, trace)
     fault = None
     try:
-        with planted(case.bug), acknowledged() as run.published:
+        with planted(case.bug), read_once(run.parts), acknowledged() as run.published:
             run.until_it_ends()
     except SimulationError as error:
         fault = str(error)
@@ -72,8 +72,8 @@ class _Run:
     def __init__(self, found: Computed, seed: int, trace: list[str] | None) -> None:
         self.computed, self.kernel = found, Kernel(seed, trace)
         self.kernel.events_max, self.kernel.until_us = EVENTS_MAX, SECONDS_MAX * US
-        self.disk = SimDisk(self.kernel.stream("disk"))
-        above = SimPlace(self.disk, OUT).parent
+        self.disks = Disks(SimDisk(self.kernel.stream("disk")), SimDisk(self.kernel.stream("away")))
+        above = SimPlace(self.disks.here, OUT).parent
         above.mkdir()
         above.parent.fsync()
         self.rng = self.kernel.stream("faults")
@@ -82,7 +82,7 @@ class _Run:
         self.struck: set[bytes] = set()
 
     def until_it_ends(self) -> None:
-        for faults in sessions(self.rng, self.computed.calls):
+        for faults in sessions(self.rng, self.computed.calls, self.computed.names):
             if self._session(faults) and self.rng.random() < 0.5:
                 break
         else:
@@ -97,12 +97,11 @@ class _Run:
         self.sessions += 1
         self.published.waiting.clear()
         kernel.say(f"session {self.sessions}: {faults}")
+        spec = partial(ReplaySpec, replay=found.scenario.replay(found.recording, kernel, process))
         try:
             ended = kernel.run(
                 process,
-                lambda: searched(
-                    found.search, found.recording, lambda: replaying(found.recording), self.disk, kernel, process, self.struck
-                ),
+                lambda: searched(found.search, found.recording, spec, self.disks, kernel, process, self.struck),
             )
         except SimulationError:
             raise
@@ -112,12 +111,18 @@ class _Run:
                 raise SimulationError(f"a session without faults ended with {error!r}") from error
             allowed(error, process)
             if process.power_lost:
-                self.disk.power_cut()
-            check_standing(found, self.disk, self.published, self.parts, self.rng.random() < VERIFIED)
+                self.disks.here.power_cut()
+            self._check(ended=False)
             return False
-        check_standing(found, self.disk, self.published, self.parts, self.rng.random() < VERIFIED)
-        check_end(found, self.disk, ended, self.parts)
+        self._check(ended=True)
+        check_end(found, self.disks.here, ended, self.parts)
         return True
+
+    def _check(self, ended: bool) -> None:
+        verified = self.rng.random() < VERIFIED
+        check_standing(self.computed, self.disks.here, self.published, self.parts, verified)
+        if self.computed.search.request.mirror is not None:
+            check_mirror(self.computed, self.disks, self.parts, verified, ended)
 
 
 def run_all(cases: Sequence[Case], processes: int) -> Iterator[Verdict]:

@@ -2,71 +2,112 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from compiler.kinds.build import make_unit
-from simulator.npu.machine import DataType, load_machine
-from tests.models import small_graph
+from compiler.source import Source, open_source
+from simulator.npu.machine import load_machine
+from tests.models import small_model
 from tests.simulated.actors import Dies
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
-from tests.simulated.kernel import Kernel, Process
-from tests.simulated.replay import Recording, RecordingJobRunner, kills_none, kills_some, recording_worker
-from tests.simulated.session import OUT, Ended, Search, searched
+from tests.simulated.kernel import US, Crash, Kernel, Process
+from tests.simulated.replay import Recording, RecordingSpec, Replay, kills_none, kills_some
+from tests.simulated.session import OUT, Disks, Ended, Search, searched
 from tests.tuning import QUICK
-from tuner.config import load_config
-from tuner.farm.jobs import EpochResult, FailingItem, Job, JobRunnerSpec, Training
+from tuner.driver import configured
+from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
 from tuner.farm.one_search import OneSearch
 from tuner.farm.orders import DIED
 from tuner.farm.pool import ActorPool
 from tuner.learn.trained import Trained
-from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Request
+from tuner.request import TuneRequest
 from tuner.store.read import read_table
 
 VOLATILE = ("worker", "wall_s", "time", "attempt", "row_id")
+NO_MODEL = "use.cost_model=false"
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A search and the world it is in."""
+    """A search and the world it is in.  workers: None for the serial backend.  warm: it begins with what `plain` found.
+
+    turns: how often it comes, among the others.
+    """
 
     name: str
     model: str
     candidates: int
-    workers: int
+    workers: int | None
     islands: int
     overrides: tuple[str, ...] = ()
     kills: Callable[[Request], bool] = kills_none
+    mirror: bool = False
+    warm: bool = False
+    turns: int = 3
+
+    @property
+    def serial(self) -> bool:
+        """No actors."""
+        return self.workers is None
+
+    def replay(self, recording: Recording, kernel: Kernel, process: Process) -> Replay:
+        """As job runners need it in a session."""
+        if not self.serial:
+            return Replay(recording)
+
+        def die() -> NoReturn:
+            kernel.say("the item that is measured kills the process")
+            process.kill()
+            raise Crash
+
+        return Replay(recording, die, lambda seconds: kernel.wait(None, round(seconds * US)))
 
 
 SCENARIOS = (
-    Scenario("plain", "residual_block", 40, 4, 4, ("use.cost_model=false", "farm.checkpoint_every_s=30")),
+    Scenario("plain", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=30")),
     Scenario("model", "residual_block", 48, 5, 3),
-    Scenario("deadly", "inception_block", 40, 4, 4, ("use.cost_model=false",), kills_some(40)),
-    Scenario("crowd", "shuffle_block", 64, 64, 16, ("use.cost_model=false", "segments.measured=8")),
-    Scenario("queue", "conv_chain", 60, 4, 12, ("use.cost_model=false", "segments.measured=8", "farm.checkpoint_every_s=60")),
+    Scenario("deadly", "inception_block", 40, 4, 4, (NO_MODEL,), kills_some(40)),
+    Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8"), turns=2),
+    Scenario("queue", "conv_chain", 60, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
+    Scenario("mirror", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
+    Scenario("serial", "residual_block", 32, None, 2, (NO_MODEL,)),
+    Scenario("warm", "residual_block", 24, 4, 4, warm=True),
+    Scenario("long", "inception_block", 320, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
 )
 
 
 @dataclass(frozen=True)
 class Computed:
-    """A scenario as it goes where nothing goes wrong.  log, tasks: its rows without what may differ.  calls: of the driver to the world."""
+    """A scenario as it goes where nothing goes wrong.  log, tasks: its rows without what may differ.  calls, names: of the driver to the
+    world."""
 
     scenario: Scenario
     search: Search
+    disks: Disks
     recording: Recording
     ended: Ended
     log: pa.Table
     tasks: pa.Table
     calls: int
+    names: int
     time_s: float
     events: int
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Of contention."""
+        return tuple(self.search.opened.machine.contention)
 
 
 def plain_table(table: pa.Table, but: tuple[str, ...] = ()) -> pa.Table:
@@ -85,18 +126,22 @@ def rows_of(disk: SimDisk) -> tuple[pa.Table, pa.Table]:
     return plain_table(read_table(run, "log").table, VOLATILE), plain_table(read_table(run, "tasks").table, VOLATILE)
 
 
-def _ahead(spec: JobRunnerSpec, recording: Recording, run: OneSearch, jobs: ActorPool) -> None:
+def _ahead(made: list[RecordingSpec], run: OneSearch) -> None:
     """What islands could be at when the end is reached, where others are slower: in other worlds it is begun, and never committed."""
+    jobs = run.conductor.jobs
+    if not isinstance(jobs, ActorPool):
+        return
     schedule, candidates = run.schedule, run.ledger.budget.candidates
     schedule._running.clear()
     schedule.waiting.clear()
+    (spec,) = made
     while True:
         if (due := schedule.next(candidates, None)) is not None:
-            result = _computed_alone(spec, recording, jobs, due.job)
+            result = _computed_alone(spec, jobs._broadcast, due.job)
             assert isinstance(result, EpochResult)
             schedule.received(due.key, result)
         elif (training := schedule.next_training()) is not None:
-            trained = _computed_alone(spec, recording, jobs, training)
+            trained = _computed_alone(spec, jobs._broadcast, training)
             assert isinstance(trained, Trained)
             schedule.trained += 1
             jobs.tell_models(trained.models)
@@ -104,15 +149,14 @@ def _ahead(spec: JobRunnerSpec, recording: Recording, run: OneSearch, jobs: Acto
             return
 
 
-def _computed_alone(spec: JobRunnerSpec, recording: Recording, jobs: ActorPool, job: Job | Training) -> EpochResult | Trained:
+def _computed_alone(spec: RecordingSpec, broadcast: Broadcast, job: Job | Training) -> EpochResult | Trained:
     """Asks that kill are found by the way."""
     fatal = FailingItem("crash", DIED, 1)
     while True:
-        job_runner = RecordingJobRunner(spec, spec.evaluator(), recording)
         if isinstance(job, Job):
-            job = job._replace(failing=tuple((request, fatal) for request in recording.fatal))
+            job = job._replace(failing=tuple((request, fatal) for request in spec.replay.recording.fatal))
         try:
-            return job_runner.work(job, jobs._broadcast.update(job, (0, 0)))
+            return spec().work(job, broadcast.update(job, (0, 0)))
         except Dies:
             pass
 
@@ -121,19 +165,54 @@ def _computed_alone(spec: JobRunnerSpec, recording: Recording, jobs: ActorPool, 
 def computed(name: str) -> Computed:
     """A scenario by its name."""
     (scenario,) = (each for each in SCENARIOS if each.name == name)
-    unit = make_unit(small_graph(scenario.model), load_machine("edge"), DataType.float16)
-    levels = tuple(unit.machine.contention)
-    overrides = (*QUICK, f"search.islands={scenario.islands}", "farm.checkpoint_every_s=8", *scenario.overrides)
-    search = Search(unit, levels, load_config(None, overrides), scenario.candidates, scenario.workers)
-    spec = JobRunnerSpec(EvaluatorSpec(unit, levels), search.facts, search.config, {}, 0)
-    recording = Recording(scenario.kills)
-    kernel, disk = Kernel(0), SimDisk(Random(0))
-    process = Process(kernel, Faults(switch=0.0))
-    ended = kernel.run(
-        process,
-        lambda: searched(
-            search, recording, lambda: recording_worker(spec, recording), disk, kernel, process, set(), partial(_ahead, spec, recording)
-        ),
+    search, recording, disks = _search(scenario), Recording(scenario.kills), Disks(SimDisk(Random(0)), SimDisk(Random(0)))
+    kernel, made = Kernel(0), list[RecordingSpec]()
+
+    def spec(*values: Any) -> RecordingSpec:
+        made.append(RecordingSpec(*values, replay=scenario.replay(recording, kernel, process)))
+        return made[-1]
+
+    while True:
+        process, before = Process(kernel, Faults(switch=0.0)), len(recording.fatal)
+        made.clear()
+        session = partial(searched, search, recording, spec, disks, kernel, process, set(), partial(_ahead, made))
+        try:
+            ended = kernel.run(process, session)
+        except Crash:  # of the serial backend, with the items that kill; each of them does so twice
+            assert scenario.serial
+            assert len(recording.fatal) >= before
+        else:
+            break
+    log, tasks = rows_of(disks.here)
+    return Computed(scenario, search, disks, recording, ended, log, tasks, process.calls, process.names, kernel.now_us / US, kernel.events)
+
+
+@cache
+def _earlier() -> Path:
+    """A run, on the computer's own disk: `plain`."""
+    folder = Path(mkdtemp(prefix="tilefarm-simulated-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    run = SimPlace(computed("plain").disks.here, OUT)
+    for path in run.glob("**/*"):
+        if path.is_file():
+            file = folder / path.relative_to(run)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(path.read_bytes())
+    return folder
+
+
+def _search(scenario: Scenario) -> Search:
+    opened = open_source(Source(Path("m.onnx"), load_machine("edge")), small_model(scenario.model), "m")
+    request = TuneRequest(
+        Path("m.onnx"),
+        "edge",
+        Path(*OUT),
+        scenario.candidates,
+        overrides=(*QUICK, f"search.islands={scenario.islands}", "farm.checkpoint_every_s=8", *scenario.overrides),
+        backend="serial" if scenario.serial else "ray",
+        workers=scenario.workers,
+        resume=True,
+        mirror="sim://bucket/RUN" if scenario.mirror else None,
+        warm_start=(_earlier(),) if scenario.warm else (),
     )
-    log, tasks = rows_of(disk)
-    return Computed(scenario, search, recording, ended, log, tasks, process.calls, kernel.now_us / 1e6, kernel.events)
+    return Search(opened, configured(request), request)

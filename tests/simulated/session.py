@@ -1,57 +1,38 @@
-"""One session of the driver: what `tilefarm tune` does between its options and its summary, in a simulated world."""
+"""One session of the driver: `tuner.session` as `tilefarm tune` runs it, in surroundings that are a seed's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 from typing import Any
+from unittest import mock
 
-import simulator
-from compiler.unit.unit import Unit
-from simulator.npu.files import write_whole
+from compiler.source import Opened
 from tests.simulated.actors import SimActors
-from tests.simulated.disk import SimDisk, SimPlace
+from tests.simulated.disk import SimDisk, SimPlace, SimUrl
 from tests.simulated.kernel import Kernel, Process
 from tests.simulated.replay import Recording, lone_item
 from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
-from tuner.farm.ledger import RunBudget
+from tuner.farm import warm_start
 from tuner.farm.one_search import OneSearch
-from tuner.farm.pool import ActorPool
-from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.request import TuneRequest
-from tuner.store.run_log import Origin, RunLog
-from tuner.store.runfolder import SETTINGS, RunFolder, RunIdentity
+from tuner.session import MakeSpec, Surroundings, session
 from tuner.world.actors import Worker
 
 OUT = ("runs", "RUN")
+MIRROR = ("bucket", "RUN")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Search:
-    """What a user asks for.  said: of the runs that it begins with."""
+    """What a user asks for; `--resume` always, whatever has happened."""
 
-    unit: Unit
-    levels: tuple[str, ...]
+    opened: Opened
     config: TuneConfig
-    candidates: int
-    workers: int
-    said: tuple[str, ...] = ()
-
-    @property
-    def identity(self) -> RunIdentity:
-        """Of its run."""
-        machine = self.unit.machine
-        return RunIdentity(
-            "m", self.unit.digest, machine.name, machine.digest, self.config.digest, simulator.VERSION, 0, self.levels, "", self.said
-        )
-
-    @property
-    def facts(self) -> Facts:
-        """Of its rows."""
-        return Facts(Origin(self.identity.run, "m", self.unit.machine.name, simulator.VERSION), self.unit, self.levels)
+    request: TuneRequest
 
 
 @dataclass(frozen=True)
@@ -64,29 +45,51 @@ class Ended:
     stopped: str | None
 
 
+@dataclass
+class Disks:
+    """here: of the driver.  away: of what is behind a URL, which no power cut here touches."""
+
+    here: SimDisk
+    away: SimDisk
+
+
+# of an earlier run, which stays as it is
+_log_digest_once = cache(warm_start._log_digest)
+_read_once = cache(warm_start.read_warm_start)
+
+
 def searched(
     search: Search,
     recording: Recording,
-    make_worker: Callable[[], Worker],
-    disk: SimDisk,
+    spec: MakeSpec,
+    disks: Disks,
     kernel: Kernel,
     process: Process,
     struck: set[bytes],
-    after: Callable[[OneSearch, ActorPool], None] = lambda run, jobs: None,
+    after: Callable[[OneSearch], None] = lambda run: None,
 ) -> Ended:
-    """A new run, or one that goes on: `--resume` is what a user says, whatever has happened.  after: called at its end."""
-    world = simulated_world(kernel, process)
-    out = SimPlace(disk, OUT, kernel, process)
-    request = TuneRequest(Path("m"), search.unit.machine.name, Path("RUN"), quiet=True, resume=True)
-    with ExitStack() as stack:
-        folder = stack.enter_context(RunFolder(out, search.identity, resume=True))
-        write_whole(folder.path / SETTINGS, [b"settings\n"])
-        log = stack.enter_context(RunLog(folder.path, world, search.facts.origin, FEATURE_SETS))
-        actors = SimActors(kernel, process, search.workers, make_worker, recording.seconds, lone_item, struck)
-        stack.callback(actors.close)
-        jobs = ActorPool(actors, world.clock, kernel.say, search.config.farm.item_timeout_s)
-        run = OneSearch(world, search.facts, search.config, request, folder.place(), log, jobs, RunBudget(search.candidates), search.said)
-        with run.progress():
-            run.search_until_spent()
-        after(run, jobs)
-    return Ended(run.champions.state(), run.ledger.seq, dict(run.ledger.failures), run.conductor.stopped)
+    """A new run, or one that goes on.  after: called at its end."""
+
+    @contextmanager
+    def actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> Iterator[SimActors]:
+        del request, run
+        assert config.farm.workers is not None
+        found = SimActors(kernel, process, config.farm.workers, make_worker, recording.seconds, lone_item, struck)
+        try:
+            yield found
+        finally:
+            found.close()
+
+    def mirror(url: str) -> SimPlace:
+        del url
+        return SimUrl(disks.away, MIRROR, kernel, process)
+
+    world, out = simulated_world(kernel, process), SimPlace(disks.here, OUT, kernel, process)
+    around = Surroundings(world, out, mirror, actors, kernel.say, spec)
+    with (
+        mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
+        session(around, search.opened, search.config, search.request, world.clock.monotonic_s()) as ended,
+    ):
+        (run,) = ended.runs
+        after(run)
+        return Ended(run.champions.state(), run.ledger.seq, dict(run.ledger.failures), run.conductor.stopped)

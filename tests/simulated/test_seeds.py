@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS = 200
+SEEDS, SHARES = 1000, 2
 
 
 def command(*options: str) -> subprocess.CompletedProcess[str]:
@@ -19,10 +20,14 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=1800)
 
 
-def test_every_seed_ends_as_the_undisturbed_run() -> None:
-    done = command("--seeds", str(SEEDS))
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_seed_ends_as_the_undisturbed_run(share: int) -> None:
+    """In two shares that may run beside each other: each computes its own scenarios."""
+    done = command("--seeds", str(SEEDS), "--share", f"{share}/{SHARES}", "--processes", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{SEEDS} seeds, 0 failed" in done.stdout
+    found = re.fullmatch(r"(\d+) seeds, 0 failed, .*", done.stdout.strip())
+    assert found is not None, done.stdout
+    assert int(found[1]) > SEEDS / SHARES / 2
 
 
 def test_a_seed_that_fails_says_how_to_see_it_again() -> None:

@@ -232,13 +232,14 @@ CASES = [
     ("tune {d}/good.onnx --machine edge --out {out} --tag a", "--tag a: expected key=value"),
     ("study {d}/missing.onnx --machine edge --out {out}", "missing.onnx: no such file"),
     (TUNE + " --mirror {d}/copy", "--mirror .*copy: expected a URL"),
-    (TUNE + " --runner board", "--runner board: unknown; known: .*simulator.*module:function"),
-    (TUNE + " --runner os:measure", "--runner os:measure: os has no function measure"),
+    (TUNE + " --runner board", "--runner board: unknown; known: .*simulator.*module:name"),
+    (TUNE + " --runner os:measure", "--runner os:measure: os has nothing to call by the name measure"),
+    (TUNE + " --strategy nobody", "--strategy nobody: unknown; known: segmentation; or module:name"),
     (TUNE + " --runner command:./board.sh", "--runner command:./board.sh: ./board.sh: no such command here"),
     (TUNE + " --backend ray --address 10.1.2.3:6379", "--address 10.1.2.3:6379: not on this computer, and without a token"),
     (TUNE.replace("tune", "sweep") + " --mirror {d}/copy", "--mirror .*copy: expected a URL"),
     (TUNE.replace("tune", "sweep") + " --runner board", "--runner board: unknown"),
-    (TUNE.replace("tune", "study") + " --runner os:measure", "--runner os:measure: os has no function measure"),
+    (TUNE.replace("tune", "study") + " --runner os:measure", "--runner os:measure: os has nothing to call by the name measure"),
     (TUNE.replace("tune", "study") + " --storage nonsense", "--storage nonsense: "),
 ]  # fmt: skip
 DOES_NOT_FIT = [

@@ -12,11 +12,10 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tuner import plugins
-from tuner.config import load_config
-from tuner.farm.plugged import KINDS, plugged
+from tuner.config import BUILT_IN, load_config
+from tuner.farm.plugged import plugged
 from tuner.learn import trees
-from tuner.learn.cost_model import COST_MODELS
-from tuner.plugins import Plugin, files_digest, find, offered_names
+from tuner.plugins import COST_MODELS, KINDS, RUNNERS, Plugin, files_digest, find, offered_names
 
 MODEL = """
 class Constant:
@@ -89,3 +88,12 @@ def test_only_what_is_used_and_does_not_come_along_is_in_an_identity() -> None:
     assert plugged(load_config(None, ["model.name=no:Where"]), True, None) == (), "nothing is learnt"
     away = load_config(None, ["runner.name=no:where", "use.cost_model=false"])
     assert plugged(away, False, "head:6379") == (Plugin("runner", "no:where", "", ""),), "only the workers know"
+
+
+def test_what_comes_along_is_found_by_the_same_finder() -> None:
+    assert BUILT_IN in RUNNERS.built_in
+    config = load_config()
+    assert {config.search.strategy, config.model.name, config.runner.name} <= {name for kind in KINDS for name in kind.built_in}
+    for kind in KINDS:
+        for name in kind.built_in:
+            assert find(kind, name).plugin.kind == kind.name

@@ -102,8 +102,7 @@ def _machines() -> CheckResult:
 
 def _plugins() -> CheckResult:
     """What installed packages offer, by its entry point; modules that are named by themselves are nobody's but their run's."""
-    from tuner.farm.plugged import KINDS
-    from tuner.plugins import find, offered_names
+    from tuner.plugins import KINDS, find, offered_names
 
     found = [find(kind, name) for kind in KINDS for name in offered_names(kind)]
     rows = [{"kind": f.plugin.kind, "name": f.plugin.name, "version": f.plugin.version, "from": f.where} for f in found]

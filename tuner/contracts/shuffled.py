@@ -35,12 +35,8 @@ class ShuffledJobs:
         self._started: list[tuple[Key, Job | Training]] = []
 
     @property
-    def free(self) -> int:
-        return self.workers - len(self._started)
-
-    def at_home(self, island: int) -> bool:
-        del island
-        return True
+    def free(self) -> bool:
+        return len(self._started) < self.workers
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._broadcast.epochs.append(list(findings))

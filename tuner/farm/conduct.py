@@ -38,12 +38,8 @@ class Jobs(Protocol):
     def workers(self) -> int: ...
 
     @property
-    def free(self) -> int:
-        """Jobs that could be started now."""
-        ...
-
-    def at_home(self, island: int) -> bool:
-        """Whether a job of this island, started now, would run where the island's programs are in a worker's caches."""
+    def free(self) -> bool:
+        """Whether another job can be started now."""
         ...
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
@@ -90,12 +86,8 @@ class SerialJobs:
         gc.set_threshold(*self._thresholds)
 
     @property
-    def free(self) -> int:
-        return int(self._job is None)
-
-    def at_home(self, island: int) -> bool:
-        del island
-        return True
+    def free(self) -> bool:
+        return self._job is None
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._broadcast.epochs.append(list(findings))
@@ -197,7 +189,7 @@ class Conductor:
                 self.jobs.start(TRAINING, training)
                 continue
             budget = self.ledger.budget
-            due = self.schedule.next(budget.candidates, budget.seconds(), self.jobs.at_home)
+            due = self.schedule.next(budget.candidates, budget.seconds())
             if due is None:
                 return
             self._running += 1

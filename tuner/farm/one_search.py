@@ -125,7 +125,7 @@ class OneSearch:
         if warm is not None:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
             self.ledger.tasks.update(warm.tasks)
-            self.trainer.measured = len(warm.tasks)
+            self.trainer.measured = warm.described
             if not self.quiet:
                 for line in self.warm_start:
                     say(line)

@@ -17,7 +17,8 @@ class Care:
 
     silence_s: with nothing finished for so long it hangs; None: never.  announces: it has items, and can say which one it is about to try.
     pure: it may be done twice at a time, and is where it is late.  follows: it may lie behind another piece of work.  followed: another one
-    may lie behind it.  tries: actors that it may take along, where it does not announce.
+    may lie behind it.  alike: what one takes tells of the speed of its actor.  tries: actors that it may take along, where it does not
+    announce.
     """
 
     silence_s: float | None = None
@@ -25,20 +26,27 @@ class Care:
     pure: bool = False
     follows: bool = False
     followed: bool = False
+    alike: bool = False
     tries: int = DEATHS_ALONE
 
 
 class Errand(NamedTuple):
     """A piece of work, to be done once.
 
-    number: ascending in the order in which they are wanted.  home: slot that does it best.  until_s: it stops by itself then, so it must
-    begin before.
+    number: its own.  rank: of those that wait the least is wanted first.  home: slot that does it best.  until_s: it stops by itself then,
+    so it must begin before.
     """
 
     number: int
     kind: Care
     home: int | None = None
     until_s: float | None = None
+    rank: tuple[int, int] = (0, 0)
+
+    @property
+    def order(self) -> tuple[tuple[int, int], int]:
+        """The least is wanted first."""
+        return self.rank, self.number
 
 
 class StartActor(NamedTuple):

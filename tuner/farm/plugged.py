@@ -8,15 +8,10 @@ from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.learn.cost_model import COST_MODELS
-from tuner.measure.runners import RUNNERS, runner_plugin
-from tuner.measure.target import TARGETS
-from tuner.plugins import Kind, Plugin, find
-from tuner.search.strategy import STRATEGIES
+from tuner.measure.runners import runner_plugin
+from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, TARGETS, Plugin, PluginKind, find
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.world.module_path import search_here
-
-KINDS = (STRATEGIES, COST_MODELS, TARGETS, RUNNERS)
 
 
 def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
@@ -32,7 +27,7 @@ def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plug
     return tuple(_plugin(kind, name, here) for kind, name in named)
 
 
-def _named(config: TuneConfig) -> Iterator[tuple[Kind, str]]:
+def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
     yield STRATEGIES, config.search.strategy
     if config.learns:
         yield COST_MODELS, config.model.name
@@ -41,7 +36,7 @@ def _named(config: TuneConfig) -> Iterator[tuple[Kind, str]]:
     yield TARGETS, config.target.name
 
 
-def _plugin(kind: Kind, name: str, here: bool) -> Plugin:
+def _plugin(kind: PluginKind, name: str, here: bool) -> Plugin:
     if kind is not RUNNERS:
         return find(kind, name).plugin
     try:

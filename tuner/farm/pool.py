@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tuner.farm.conduct import Key
@@ -17,6 +18,7 @@ from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
 from tuner.farm.workers import Lone, Told
 from tuner.learn.trained import Models, Trained
 from tuner.measure.measurement import Request
+from tuner.search.epoch import EVOLVING
 from tuner.world.actors import Actor, Actors, FarmError
 from tuner.world.world import Clock
 
@@ -47,7 +49,8 @@ class ActorPool:
         self._done: list[tuple[Key, EpochResult | Trained]] = []
         self.failing: dict[Request, FailingItem] = {}
         silence_s = None if item_timeout_s is None else max(SILENCE_S, item_timeout_s)  # nothing is finished while an item runs
-        self._epoch = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._first = Care(silence_s, announces=True, pure=True, follows=True, followed=True)
+        self._evolving = replace(self._first, alike=True)  # those before are shorter, or longer
         self._training = Care(None if item_timeout_s is None else TRAINING_SILENCE_S, follows=True, tries=TRAINING_TRIES)
         self._crew = Crew(actors, clock, self, say, item_timeout_s)
 
@@ -68,11 +71,9 @@ class ActorPool:
         return self._crew.supervision.names
 
     @property
-    def free(self) -> int:
-        return self._crew.supervision.room
-
-    def at_home(self, island: int) -> bool:
-        return self._crew.supervision.at_home(self._home(island))
+    def free(self) -> bool:
+        """Always: what no actor has room for waits here, and who is fast takes the first of it."""
+        return True
 
     def _home(self, island: int) -> int:
         """Slot of an island: its actor's caches hold the segments of the island's programs, compiled.
@@ -91,11 +92,12 @@ class ActorPool:
         number, self._number = self._number, self._number + 1
         if isinstance(job, Training):
             self._jobs[number] = _Begun(key, job, None)
-            self._crew.submit(Errand(number, self._training))
+            self._crew.submit(Errand(number, self._training, rank=key))
             return
         until_s = None if job.seconds is None else self._crew.clock.monotonic_s() + job.seconds
         self._jobs[number] = _Begun(key, job, until_s)
-        self._crew.submit(Errand(number, self._epoch, self._home(job.island), until_s))
+        care = self._evolving if job.epoch >= EVOLVING else self._first
+        self._crew.submit(Errand(number, care, self._home(job.island), until_s, key))
 
     def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
         clock = self._crew.clock

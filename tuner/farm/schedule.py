@@ -12,7 +12,7 @@ less than is left, which the ledger knows to the last program.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tuner.farm.jobs import EpochResult, Job, Training
@@ -71,15 +71,15 @@ class EpochSchedule:
         """Islands of an epoch."""
         return 1 if epoch == FIRST else self.islands
 
-    def next(self, programs: int | None, seconds: float | None, at_home: Callable[[int], bool] = lambda _: True) -> Due | None:
-        """The earliest job that may run and does not, one of an island `at_home` if there is one; None where all wait for something.
+    def next(self, programs: int | None, seconds: float | None) -> Due | None:
+        """The earliest job that may run and does not; None where all wait for something.
 
         programs: of the whole run.  seconds: that are left.
         """
         ready = [(epoch, island) for island, epoch in enumerate(self._next) if self._may(epoch, island)]
         if not ready:
             return None
-        epoch, island = key = min(ready, key=lambda each: (not at_home(each[1]), each))
+        epoch, island = key = min(ready)
         self._running.add(key)
         version = version_of(epoch)
         left = None if programs is None or key in self._unlimited else max(0, programs - self.programs[version])

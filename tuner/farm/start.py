@@ -20,6 +20,7 @@ from compiler.space.gene_of import genome_of
 from compiler.space.order import ORDERS, Order, ordered
 from simulator.npu.errors import BadInputError
 from tuner.store.runfolder import IDENTITY, began_with
+from tuner.world.place import Place
 
 
 class Start(NamedTuple):
@@ -39,7 +40,7 @@ class Start(NamedTuple):
             yield f"start: {where}: {len(pinned)} segments, {sum(pinned)} with tilings that no rank names; it is measured first"
 
 
-def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Path, resume: bool) -> Start:
+def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place | Path, resume: bool) -> Start:
     """What plan files, each of all of the model, say of it in the order of the search; of equal plans the first.
 
     Raises `BadInputError` (no plan, a plan of something else or in another order, other plans than those that a resumed run began with) and

@@ -10,16 +10,20 @@ there, counts against nobody.
 
 An errand that does not announce is an item itself: it is tried again elsewhere, so often and no more.
 
-An actor that is free, with nothing that waits, does a piece again that another one is late with; the first result counts.  So a slow
-actor holds up nobody, and neither does what lies behind it.
+An actor that is free, with nothing that waits, does a piece again that another one is late with, or so much slower with that it would be
+done later; the first result counts.  Of what waits, an actor leaves alone as much as faster ones will have done before it.  So a slow actor
+holds up nobody, and neither does what lies behind it.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+import numpy as np
 
 from tuner.farm.orders import DEATHS_ALONE, DIED, Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
 from tuner.world.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
@@ -29,6 +33,9 @@ BUILD_TRIES = 3
 PATIENCE_S = 20.0  # an actor starts in seconds where there is room
 LATE_TIMES, LATE_S = 4.0, 1.0  # as usual work takes, and at least: who takes longer is late
 NEWEST = 0.3  # weight of the last piece of work in what is usual
+FASTER = 0.75  # of another one's pace: who is so much faster
+HELPS = 1.5  # times its own pace: what is done later than that by somebody slower, an idle one does again
+SHORTEST_S = 0.001  # piece of work that tells of a pace
 LOST_MAX = 16  # actors of one piece of work, with no item of it to blame
 
 
@@ -56,6 +63,10 @@ class _Tracked:
         return self.lost > 0 or self.announces
 
 
+def _newer(usual_s: float | None, took_s: float) -> float:
+    return took_s if usual_s is None else (1 - NEWEST) * usual_s + NEWEST * took_s
+
+
 class _Lying(NamedTuple):
     """With an actor: under this number."""
 
@@ -67,6 +78,7 @@ class _Lying(NamedTuple):
 class _Slot:
     """since_s: when its first piece of work could begin, or last said something new; or when its actor was started.
 
+    begun_s: when its first piece of work could begin.  pace_s: that it takes for one, lately, whoever its actor is.
     trying: item that it announced last.  items: that it had finished when it last said so.  waits: that it does was said.
     """
 
@@ -80,10 +92,22 @@ class _Slot:
     items: int = -1
     failed_builds: int = 0
     waits: bool = False
+    begun_s: float = 0.0
+    pace_s: float | None = None
 
     def begins(self, now_s: float) -> None:
         """Its first piece of work."""
+        self.begun_s = now_s
         self.since_s, self.trying, self.items = now_s, self.queue[0].work.item if self.queue else None, -1
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing of it can be late: it has nothing to do, or is not there."""
+        return not self.queue if self.built else self.actor is None
+
+    def ends_s(self, pieces: int) -> float:
+        """When so many pieces of its work will be done, or were to be."""
+        return self.begun_s + (self.pace_s or 0.0) * pieces
 
     @property
     def head(self) -> _Tracked:
@@ -102,7 +126,7 @@ class Supervision:
         self._item_timeout_s, self._build_timeout_s = item_timeout_s, build_timeout_s
         self._of: dict[Actor, _Slot] = {}
         self._born = self._sent = 0
-        self._fresh: deque[_Tracked] = deque()
+        self._fresh: list[_Tracked] = []  # that wanted first first
         self._suspects: deque[_Tracked] = deque()
         self._blamed: set[bytes] = set()
         self._usual_s: float | None = None
@@ -121,19 +145,6 @@ class Supervision:
         """Of the actors that are there."""
         return [slot.name for slot in self._built]
 
-    @property
-    def room(self) -> int:
-        """Pieces of work, of a kind that follows and is followed, that would lie with an actor at once."""
-        deep = 1 if self._suspects else DEPTH
-        places = sum(deep if not slot.queue else int(self._open(slot)) for slot in self._built)
-        return max(0, places - len(self._fresh))
-
-    def at_home(self, home: int) -> bool:
-        """Whether work that is given now may lie with this slot: nobody has less."""
-        open_ = [slot for slot in self._built if not slot.queue or self._open(slot)]
-        least = min((len(slot.queue) for slot in open_), default=0)
-        return any(slot.index == home and len(slot.queue) == least for slot in open_)
-
     def due_s(self, now_s: float) -> float | None:
         """Until `tick` has something to do, if nothing happens before."""
         return min((at_s - now_s for at_s in self._instants(now_s)), default=None)
@@ -146,7 +157,7 @@ class Supervision:
         return self._decided(now_s)
 
     def submit(self, work: Errand, now_s: float) -> list[Action]:
-        self._fresh.append(_Tracked(work))
+        self._wait(_Tracked(work))
         return self._decided(now_s)
 
     def heard(self, event: Event, now_s: float) -> list[Action]:
@@ -169,7 +180,7 @@ class Supervision:
     def tick(self, now_s: float) -> list[Action]:
         """Time has passed."""
         for slot in self._slots:
-            if slot.actor is None:
+            if slot.at_rest:
                 continue
             allowed_s, waited_s = self._allowed_s(slot), now_s - slot.since_s
             if self._waits_long(slot) and waited_s > PATIENCE_S:
@@ -236,14 +247,12 @@ class Supervision:
     def _allowed_s(self, slot: _Slot) -> float | None:
         if not slot.built:
             return None if any(self._built) else self._build_timeout_s
-        if not slot.queue:
-            return None
         return slot.head.work.kind.silence_s if slot.trying is None else self._item_timeout_s
 
     def _instants(self, now_s: float) -> Iterator[float]:
         idle = any(not slot.queue for slot in self._built)
         for slot in self._slots:
-            if slot.actor is None:
+            if slot.at_rest:
                 continue
             if self._waits_long(slot):
                 yield slot.since_s + PATIENCE_S
@@ -267,8 +276,10 @@ class Supervision:
         each = lying.work
         if lying is slot.queue[0]:
             if each.work.kind.pure and not each.suspect:
-                took_s = now_s - slot.since_s
-                self._usual_s = took_s if self._usual_s is None else (1 - NEWEST) * self._usual_s + NEWEST * took_s
+                took_s = max(SHORTEST_S, now_s - slot.begun_s)
+                self._usual_s = _newer(self._usual_s, took_s)
+                if each.work.kind.alike:
+                    slot.pace_s = _newer(slot.pace_s, took_s)
                 self._longest_s = max(self._longest_s, took_s)
             slot.queue.popleft()
             slot.begins(now_s)
@@ -335,7 +346,12 @@ class Supervision:
             return
         if each.suspect:
             each.item, each.tried = each.item or each.tried, None
-        (self._suspects if each.suspect else self._fresh).appendleft(each)
+            self._suspects.appendleft(each)
+        else:
+            self._wait(each)
+
+    def _wait(self, each: _Tracked) -> None:
+        insort(self._fresh, each, key=lambda other: other.work.order)
 
     # who does what
 
@@ -346,9 +362,11 @@ class Supervision:
                 if each.item in self._blamed:
                     each.item, each.alone = None, 0
                 self._send(slot, each, now_s)
-        while self._fresh and (slot := self._place(self._fresh[0], now_s)) is not None:
-            self._send(slot, self._fresh.popleft(), now_s)
-        if not self._fresh and not self._suspects:
+        while self._fresh and (found := self._placed(now_s)) is not None:
+            slot, each = found
+            self._fresh.remove(each)
+            self._send(slot, each, now_s)
+        if not self._suspects:
             self._help(now_s)
 
     def _elsewhere(self, each: _Tracked) -> _Slot | None:
@@ -357,26 +375,58 @@ class Supervision:
         idle = [slot for slot in others or self._built if not slot.queue]
         return min(idle, key=lambda slot: slot.index != each.work.home, default=None)
 
-    def _place(self, each: _Tracked, now_s: float) -> _Slot | None:
-        """Whoever has least, of those the one where it is at home."""
+    def _placed(self, now_s: float) -> tuple[_Slot, _Tracked] | None:
+        """Whoever has least takes what is at home there, or else what is wanted first; of several the fastest one.
+
+        But for that which faster ones will have done before: who is slow holds up least with what is wanted last, and does nothing rather
+        than hold up everybody.
+        """
+        fresh, passed = self._fresh, dict[int, int]()
+        known = [slot for slot in self._built if slot.pace_s is not None]
+        paces_s = np.array([slot.pace_s for slot in known])
+        frees_s = np.array([slot.ends_s(len(slot.queue)) if slot.queue else now_s for slot in known])
+        sound = frees_s > now_s - paces_s  # who is later than that may hang
+        frees_s = np.maximum(frees_s, now_s)
+
+        def left(slot: _Slot) -> int:
+            """How many of the first ones faster actors could have done by the time that this one would have done one more."""
+            if slot.pace_s is None:
+                return 0
+            if slot.index not in passed:
+                end_s = (slot.ends_s(len(slot.queue)) if slot.queue else now_s) + slot.pace_s
+                faster = sound & (paces_s < FASTER * slot.pace_s)
+                passed[slot.index] = int(np.maximum((end_s - frees_s[faster]) // paces_s[faster], 0).sum())
+            return passed[slot.index]
+
+        for depth in range(DEPTH):
+            open_ = {slot.index: slot for slot in self._built if len(slot.queue) == depth and (not depth or self._open(slot))}
+            for at, each in enumerate(fresh):
+                home = None if each.work.home is None else open_.get(each.work.home)
+                if home is not None and left(home) <= at and self._may_lie(each, depth, now_s):
+                    return home, each
+            for slot in sorted(open_.values(), key=lambda slot: slot.pace_s or self._usual_s or 0.0):
+                found = next((each for each in fresh[left(slot) :] if self._may_lie(each, depth, now_s)), None)
+                if found is not None:
+                    return slot, found
+        return None
+
+    def _may_lie(self, each: _Tracked, depth: int, now_s: float) -> bool:
         work = each.work
-        behind = work.kind.follows and (work.until_s is None or work.until_s - now_s > 2 * self._longest_s)
-        open_ = [slot for slot in self._built if not slot.queue or (behind and self._open(slot))]
-        return min(open_, key=lambda slot: (len(slot.queue), slot.index != work.home), default=None)
+        return not depth or (work.kind.follows and (work.until_s is None or work.until_s - now_s > 2 * self._longest_s))
 
     def _open(self, slot: _Slot) -> bool:
         """Whether work may be put behind what it has.  Not while a suspect waits for an actor of its own."""
         last = slot.queue[-1].work
         return len(slot.queue) < DEPTH and not self._suspects and last.work.kind.followed and not last.suspect
 
-    def _send(self, slot: _Slot, each: _Tracked, now_s: float) -> None:
+    def _send(self, slot: _Slot, each: _Tracked, now_s: float, late: bool = False) -> None:
         assert slot.actor is not None
         number, self._sent = self._sent, self._sent + 1
         slot.queue.append(_Lying(number, each))
         each.copies += 1
         if len(slot.queue) == 1:
             slot.begins(now_s)
-        announces = (each.announces or each.copies > 1) and each.item is None
+        announces = (each.announces or late) and each.item is None
         self._actions.append(Send(slot.actor, number, each.work.number, slot.name, announces, each.item))
 
     @property
@@ -384,16 +434,35 @@ class Supervision:
         return max(LATE_S, LATE_TIMES * (self._usual_s or 0.0))
 
     def _help(self, now_s: float) -> None:
-        """Whoever has nothing to do takes what somebody is late with, that which is wanted first.
+        """Whoever has nothing to do takes what somebody is late with, or would have done much later, that which is wanted first.
 
-        It announces what it tries: who is late may hang, and then this one will.
+        It announces what it tries where that is late: who is late may hang, and then this one will.
         """
+        if self._usual_s is None or not any(not slot.queue for slot in self._built):
+            return
+        at_work = [slot for slot in self._built if slot.queue]
+        late = [slot for slot in at_work if now_s - slot.since_s >= self._late_s]
+        slowest_s = max((slot.pace_s or 0.0 for slot in at_work), default=0.0)
         for slot in self._built:
-            if slot.queue or self._usual_s is None:
+            if slot.queue:
                 continue
-            slow = [other for other in self._built if other.queue and now_s - other.since_s >= self._late_s]
-            pure = (lying.work for other in slow for lying in other.queue if lying.work.work.kind.pure)
-            late = [each for each in pure if each.copies == 1 and not each.suspect and not each.over]
-            if not late:
-                return
-            self._send(slot, min(late, key=lambda each: each.work.number), now_s)
+            each, is_late = self._first_of(lying.work for other in late for lying in other.queue), True
+            if each is None and not self._fresh and slot.pace_s is not None and slot.pace_s < FASTER * slowest_s:
+                each, is_late = self._first_of(self._much_later(slot, at_work, now_s)), False
+            if each is not None:
+                self._send(slot, each, now_s, is_late)
+
+    @staticmethod
+    def _first_of(works: Iterable[_Tracked]) -> _Tracked | None:
+        may = (each for each in works if each.work.kind.pure and each.copies == 1 and not each.suspect and not each.over)
+        return min(may, key=lambda each: each.work.order, default=None)
+
+    @staticmethod
+    def _much_later(slot: _Slot, at_work: Iterable[_Slot], now_s: float) -> Iterator[_Tracked]:
+        """What slower ones have, and will have done long after this one would."""
+        assert slot.pace_s is not None
+        for other in at_work:
+            if other.pace_s is not None and slot.pace_s < FASTER * other.pace_s:
+                for at, lying in enumerate(other.queue, 1):
+                    if other.ends_s(at) > now_s + HELPS * slot.pace_s:
+                        yield lying.work

@@ -37,6 +37,7 @@ from tuner.store.read import read_log, read_rows
 from tuner.store.runfolder import IDENTITY, began_with
 from tuner.store.runs import RunEntry, open_run
 from tuner.store.schema import FEATURE_PREFIX
+from tuner.world.place import Place
 
 _SEGMENTS = ("operator", "segment")
 _REASONS = {
@@ -88,12 +89,17 @@ class WarmStart:
         """Nothing of it is usable."""
         return not (self.genes or self.programs)
 
+    @property
+    def described(self) -> int:
+        """Segments that a model can learn from: others were logged with other features."""
+        return int((~np.isnan(self.features).any(1)).sum())
+
     def findings(self, programs: Sequence[Genome]) -> bytes:
         """Its segments as a search begins with them, and the programs that are to be measured."""
         return pack_segments(self.genes, self.cycles, self.moved_bytes, self.features, programs)
 
 
-def sources(paths: Sequence[Path], out: Path, resume: bool) -> tuple[str, ...]:
+def sources(paths: Sequence[Path], out: Place | Path, resume: bool) -> tuple[str, ...]:
     """What `run.json` of a run in `out` has to say of the runs that it begins with: a line each, its id and a digest of its log.
 
     A run that is resumed has what it began with; paths may be left out then.  Raises `BadInputError` where they name other runs, or a

@@ -18,17 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.config import ModelSettings
-from tuner.plugins import Kind, find
-
-COST_MODELS = Kind(
-    "cost model",
-    "tilefarm.cost_models",
-    "model.name",
-    {"boosted_trees": "tuner.learn.trees:BoostedTrees"},
-    "a CostModel (tuner.learn.cost_model)",
-    ("version", "train", "predict", "save", "load"),
-    a_class=True,
-)
+from tuner.plugins import COST_MODELS, find
 
 
 class TrainingRows(NamedTuple):

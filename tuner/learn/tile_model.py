@@ -23,9 +23,9 @@ from compiler.space.gene import Gene, block_counts, choice_count
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
-from tuner.learn.cost_model import COST_MODELS, Predictor, find_cost_model
+from tuner.learn.cost_model import Predictor, find_cost_model
 from tuner.learn.trained import KeptModel, load_trained
-from tuner.plugins import offered_names
+from tuner.plugins import COST_MODELS, offered_names
 from tuner.store.runfolder import read_json
 from tuner.store.source import SOURCE, read_source
 from tuner.world.local import LocalPlace

@@ -12,16 +12,8 @@ from simulator.npu.errors import BadInputError
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.measure.command import CommandRunner
 from tuner.measure.reading import Bench, Runner
-from tuner.plugins import Kind, Plugin, files_digest, find
+from tuner.plugins import RUNNERS, Plugin, files_digest, find
 
-RUNNERS = Kind(
-    "runner",
-    "tilefarm.runners",
-    "--runner",
-    {BUILT_IN: "tuner.measure.simulated:measure"},
-    "a function, or a class of such (tuner.measure.reading.Runner)",
-    also=", or 'command:WORDS'",
-)
 COMMAND = "command:"
 _TARGET = "target "
 

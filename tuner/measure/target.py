@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.unit.unit import Unit
-from tuner.config import NPU
 from tuner.measure.reading import Reading
-from tuner.plugins import Kind, find
+from tuner.plugins import TARGETS, find
 from tuner.store.schema import RESULTS
 
 Timed = NDArray[np.int64] | Infeasible | Reading
@@ -46,17 +45,6 @@ class MakesTarget(Protocol):
     """A class of targets."""
 
     def __call__(self, unit: Unit, levels: tuple[str, ...]) -> Target: ...
-
-
-TARGETS = Kind(
-    "target",
-    "tilefarm.targets",
-    "--target",
-    {NPU: "tuner.measure.npu:Npu"},
-    "a class of targets (tuner.measure.target.Target)",
-    needs=("alone", "stage", "program"),
-    a_class=True,
-)
 
 
 def find_target(name: str) -> MakesTarget:

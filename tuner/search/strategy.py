@@ -14,21 +14,11 @@ from typing import ClassVar, Protocol
 from compiler.unit.unit import Unit
 from tuner.config import TuneConfig
 from tuner.learn.cost_model import Predictor
-from tuner.plugins import Kind, find
+from tuner.plugins import STRATEGIES, find
 from tuner.search.asking import Asking
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual
 from tuner.search.rules import Rules
-
-STRATEGIES = Kind(
-    "strategy",
-    "tilefarm.strategies",
-    "--strategy",
-    {"segmentation": "tuner.search.segmentation:Segmentation"},
-    "a SearchStrategy (tuner.search.strategy)",
-    ("version", "tell", "ask", "elites", "state"),
-    a_class=True,
-)
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,6 +39,8 @@ class Checkpoint:
         try:
             findings_file.put([data], self._size)  # over what a killed session wrote and did not count
             findings_file.fsync()
+            if not self._size:  # its name, too: a crash may keep that of the state, which is newer, and lose this one
+                self.folder.fsync()
         except OSError as error:
             raise BadInputError(f"{findings_file}: cannot be written: {error.strerror or error}") from None
         self._size += len(data)

@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import put_whole
+from tuner.store.count import Count, read_counts
 from tuner.store.dataset import part_numbers
 from tuner.store.part import part_name
 from tuner.store.runfolder import IDENTITY, read_json
@@ -24,6 +25,7 @@ from tuner.world.world import World
 POLL_S = 1.0
 MOST_S = 60.0  # between tries while it cannot be written
 TRIES = 3  # at the end
+_FAILS = (OSError, BadInputError)  # whoever looks, or reads what is counted, says it so
 
 RUN_DATASETS = ("tasks", "log")
 RUN_FILES = (
@@ -99,7 +101,7 @@ class Mirror:
             try:
                 self._copy()
                 return
-            except OSError as error:
+            except _FAILS as error:
                 why = _line(error)
             if last < TRIES - 1:
                 self._clock.sleep(POLL_S * 2**last)
@@ -108,7 +110,7 @@ class Mirror:
     def _step(self) -> float:
         try:
             self._copy()
-        except OSError as error:
+        except _FAILS as error:
             if not self._failing:
                 self._say(f"--mirror {self.to}: cannot be written, will be tried again: {_line(error)}")
             self._failing, self._wait_s = True, min(MOST_S, self._wait_s * 2)
@@ -130,7 +132,8 @@ class Mirror:
             here = part_numbers(self.folder / name)
             sizes = _sizes(self.to / name)
             parts = {part for part in sizes if not part.startswith(".")}
-            if more := sorted(parts - {part_name(number) for number in here}):
+            # part 0 has no rows; a session that ended before it had any took its own away again
+            if more := sorted(parts - {part_name(number) for number in (0, *here)}):
                 raise BadInputError(f"--mirror {self.to}: holds {name}/{more[0]} of {theirs['run']}, {self.folder} does not; give another")
             for number in here:
                 part = part_name(number)
@@ -139,7 +142,7 @@ class Mirror:
                 self._next[name] = number + 1
 
     def _copy(self) -> None:
-        """One round.  Raises OSError, ArrowException; what was written before stays counted."""
+        """One round.  Raises `_FAILS`; what was written before stays counted."""
         files = list(self._changed())
         parts = [(name, self._published(name)) for name in reversed(self._datasets)]
         for name, stop in reversed(parts):
@@ -160,11 +163,8 @@ class Mirror:
                     yield _File(name, version, path.read_bytes())
 
     def _published(self, name: str) -> int:
-        """One past the last part of an unbroken row of them."""
-        number = self._next[name]
-        while (self.folder / name / part_name(number)).exists():
-            number += 1
-        return number
+        """One past the last part that is counted: another one may be there, and be gone when the computer goes down."""
+        return (read_counts(self.folder) or {}).get(name, Count()).parts
 
     def _put(self, name: str, data: bytes) -> None:
         """A file that is there whole or not at all."""

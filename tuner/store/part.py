@@ -90,6 +90,11 @@ def read_part(path: Place, columns: Sequence[str] | None = None) -> PartFile:
         data = path.mapped()  # a file may be as large as it likes before its mark has been looked at
     except OSError as error:
         raise PartError(f"cannot be read: {error.strerror or error}") from None
+    return decoded(data, columns)
+
+
+def decoded(data: memoryview, columns: Sequence[str] | None = None) -> PartFile:
+    """A part from all bytes of its file.  Raises `PartError`."""
     mark = _mark(data)
     buffer = pa.BufferReader(pa.py_buffer(data))
     try:

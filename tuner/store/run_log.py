@@ -10,13 +10,13 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.store.columns import Columns, from_bytes
 from tuner.store.count import write_counts
 from tuner.store.dataset import DatasetWriter
-from tuner.store.read import read_log
 from tuner.store.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
 from tuner.store.travelling import EPOCH, apart, gathered
 from tuner.world.place import Place
@@ -99,14 +99,14 @@ class RunLog:
         self._publishing = self._threads.lock()  # of the writers; taken first where both are
         self._run_folder, tmp = run_folder, run_folder / ".tmp"
         self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp, ("task",))
-        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq"))
+        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq", "task"))
         self._note_counts()
         self._known_tasks: set[str] = set(self._tasks.earlier["task"].to_pylist())
-        earlier = self._rows.earlier.to_pandas()
-        if others := sorted(set(earlier["run"]) - {origin.run, *beside}):
+        earlier = self._rows.earlier
+        if others := sorted(set(pc.unique(earlier["run"].cast(pa.string())).to_pylist()) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
-        earlier = earlier[earlier["run"].astype("str") == origin.run]
-        self._measured = np.unique(earlier["seq"].to_numpy(np.int64))  # a part has all rows of its tasks
+        self._earlier = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
+        self._measured = np.unique(self._earlier["seq"].to_numpy())  # a part has all rows of its tasks
         self._new_tasks: list[_Chosen] = []
         self._new_rows: list[_Chosen] = []
         self._pending = 0  # rows
@@ -131,9 +131,8 @@ class RunLog:
         return before - int((self._measured < before).sum())
 
     def tasks(self, before: int) -> set[str]:
-        """Of published rows of this run with a lower number."""
-        rows = read_log(self._run_folder, ("run", "seq", "task"))
-        return set(rows["task"][(rows["run"].astype("str") == self.origin.run) & (rows["seq"] < before)])
+        """That earlier sessions of this run have rows of with a lower number."""
+        return set(self._earlier["task"].filter(pc.less(self._earlier["seq"], before)).to_pylist())
 
     def append(self, opened: Opened, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
         """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""

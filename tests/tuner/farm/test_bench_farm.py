@@ -23,12 +23,13 @@ def test_rates_are_counts_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bench_farm, "SCORING_S", 0.1)
     monkeypatch.setattr(bench_farm, "SCORED_AT_ONCE", 32)
     out = tmp_path / "deep" / "b.json"
-    bench_farm.main(str(save_small("conv_chain", tmp_path)), epochs=3, pairs=1, settings=FEW, out=out)
+    bench_farm.main(str(save_small("conv_chain", tmp_path)), epochs=3, pairs=1, settings=FEW, busy=True, out=out)
     found = json.loads(out.read_text())
     (pair,) = found["pairs"]
     assert pair["ratio"] == pytest.approx(pair["actors_per_s"] / pair["alone_per_s"])
     assert found["ratio"] == pair["ratio"]
     assert pair["tasks"] > 0
+    assert found["beside_busy"]
     assert pair["work"] > 0
     # no bound: in a window this short, what the computer does between the readings of two clocks is more than what is read
     assert pair["busy"] == pytest.approx(pair["workers_s"] / pair["wall_s"] / 2)
@@ -36,7 +37,21 @@ def test_rates_are_counts_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert 0 < found["unique_mb"] < found["rss_mb"]
     assert found["scored_per_s"] > 0
     assert found["programs_scored_per_s"] > 0
-    assert "actors that a driver feeds" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "actors that a driver feeds" in said
+    assert "beside a busy one" in said
+
+
+def test_what_is_busy_is_so_while_it_lasts() -> None:
+    with bench_farm.beside(True) as pid:
+        assert pid is not None
+        end = time.monotonic() + 30
+        while not bench_farm.cpu_s(pid) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert bench_farm.cpu_s(pid) > 0
+    assert not Path(f"/proc/{pid}").exists()
+    with bench_farm.beside(False) as nobody:
+        assert nobody is None
 
 
 def test_a_window_reads_its_clocks_where_it_begins_and_ends(tmp_path: Path) -> None:

@@ -276,16 +276,6 @@ def test_an_island_may_be_an_epoch_ahead() -> None:
     assert schedule.next(None, None) is None, "two ahead would have to know what is not known yet"
 
 
-def test_an_island_goes_where_it_was_before_if_there_is_a_choice() -> None:
-    schedule = EpochSchedule([b"a", b"b", b"c"])
-    first = schedule.next(None, None)
-    assert first is not None
-    schedule.received(first.key, blank(first.job))
-    schedule.committed(0)
-    homes = [due.key for home in (2, 2, 0) if (due := schedule.next(None, None, lambda island, home=home: island == home)) is not None]  # type: ignore[misc]
-    assert homes == [(1, 2), (1, 0), (1, 1)], "rather the first of those that have another home than nothing"
-
-
 @pytest.mark.parametrize("commits", [0, 1, 2, 3, 4, 6, 9])
 @pytest.mark.usefixtures("lag")
 def test_a_schedule_goes_on_from_its_state(commits: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
@@ -99,15 +99,12 @@ def test_what_raised_ends_the_run() -> None:
 
 def test_two_lie_with_an_actor_the_idle_come_first_and_homes_are_a_preference() -> None:
     play = Play(2)
-    assert play.machine.room == 2 * DEPTH
-    assert play.machine.at_home(0)
     assert play.submit(0, home=1) == [send(1, 0)]
-    assert (play.machine.at_home(0), play.machine.at_home(1)) == (True, False)
     assert play.submit(1, home=1) == [send(0, 1)], "who is free takes what is due"
     assert play.submit(2, 3, home=1) == [send(1, 2), send(0, 3)]
-    assert play.machine.room == 0
-    assert play.submit(4) == []
-    assert play(Done(0, 1, b"one")) == [Deliver(1, b"one"), send(0, 4)]
+    assert play.submit(4, 5, home=1) + play.submit(6, home=0) == [], "they wait"
+    assert play(Done(0, 1, b"one")) == [Deliver(1, b"one"), send(0, 6)]
+    assert play(Done(0, 3, b"3")) == [Deliver(3, b"3"), send(0, 4)], "rather the first of those that have another home than nothing"
     assert play(Done(0, 1, b"one")) == [], "said twice"
     assert play(Done(0, 9, b"?")) == []
     training = Play(1)
@@ -243,15 +240,45 @@ def test_who_has_nothing_to_do_repeats_what_somebody_is_late_with() -> None:
     play = Play(2)
     late(play)
     play.submit(0, 1, 2)
+    play.now_s += 0.1
     play(Done(1, 1, b""))
-    assert play.machine.due_s(play.now_s) == pytest.approx(LATE_S)
-    assert play.after(LATE_S - 0.01) == []
+    assert play.machine.due_s(play.now_s) == pytest.approx(LATE_S - 0.1)
+    assert play.after(LATE_S - 0.11) == []
     assert play.after(0.02) == [send(1, 0, announces=True)]
     assert play.after(0.5) == [], "once"
     assert play(Done(1, 0, b"first")) == [Deliver(0, b"first"), send(1, 2, announces=True)], "what lies behind it, too"
     assert play(Done(1, 2, b"2")) == [Deliver(2, b"2")]
     assert play(Done(0, 0, b"second")) == []
     assert play(Done(0, 2, b"2")) == []
+
+
+def paced(play: Play, *paces_s: float) -> None:
+    """Each of the actors has done a job in so long."""
+    play.submit(*range(100, 100 + len(paces_s)), kind=replace(JOB, alike=True))
+    begun_s = play.now_s
+    for pace_s, slot in sorted((pace_s, slot) for slot, pace_s in enumerate(paces_s)):
+        play.now_s = begun_s + pace_s
+        play(Done(slot, 100 + slot, b""))
+
+
+def test_who_is_slow_leaves_alone_what_faster_ones_will_have_done_before() -> None:
+    play = Play(2)
+    paced(play, 0.55, 0.1)
+    assert play.submit(0, 1, 2, 3, 4, home=0) == [send(1, 0), send(1, 1)]
+    assert play.submit(5, home=0) == [send(0, 5)], "before it is done the fast one will have done five"
+    assert play.submit(6, home=0) == [], "nothing is put behind what is slow"
+
+
+def test_who_is_fast_and_idle_does_again_what_would_take_much_longer() -> None:
+    play = Play(2)
+    paced(play, 0.55, 0.1)
+    play.submit(0, 1, 2, 3, 4, 5, home=0)
+    for work in range(4):
+        play.now_s += 0.02
+        play(Done(1, work, b""))
+    assert play(Done(1, 4, b"")) == [Deliver(4, b""), send(1, 5)]
+    assert play(Done(1, 5, b"first")) == [Deliver(5, b"first")]
+    assert play(Done(0, 5, b"second")) == []
 
 
 def test_one_that_hangs_takes_its_helper_along_but_is_found_sooner() -> None:
@@ -319,7 +346,7 @@ class World:
         self.do(self.machine.begin(0.0))
         waiting = list(self.jobs)
         for _ in range(20_000):
-            if waiting and self.machine.room and self.rng.random() < 0.5:
+            if waiting and self.rng.random() < 0.5:
                 self.do(self.machine.submit(Errand(waiting.pop(0), JOB, self.rng.randrange(self.slots)), self.now_s))
             if len(self.delivered) == len(self.jobs):
                 return

@@ -241,13 +241,47 @@ def test_what_a_mirror_is_not_laid_over(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="holds r; give another"):
         Mirror(LocalPlace(tmp_path / "other"), mirror_place(copy.as_uri()), REAL, print)
     identity(tmp_path / "again")
-    with pytest.raises(BadInputError, match=r"holds tasks/00000000\.parquet of r"):
+    with pytest.raises(BadInputError, match=r"holds tasks/00000001\.parquet of r"):
         Mirror(LocalPlace(tmp_path / "again"), mirror_place(copy.as_uri()), REAL, print)
     with pytest.raises(BadInputError, match="expected a URL"):
         Mirror(LocalPlace(run), mirror_place(str(copy)), REAL, print)
     (tmp_path / "file").write_text("x")
     with pytest.raises(BadInputError, match="cannot be written"):
         Mirror(LocalPlace(run), mirror_place((tmp_path / "file" / "below").as_uri()), REAL, print)
+
+
+def test_a_part_that_is_not_counted_is_not_copied(tmp_path: Path) -> None:
+    """Its name may not be on the disk yet: after a crash the copy would be ahead of the run, and refused."""
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    identity(run)
+    with RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log:
+        add_rows(log, 0, 3)
+        log.flush()
+        counted = (run / "parts.json").read_bytes()
+        add_rows(log, 3, 3)
+    (run / "parts.json").write_bytes(counted)
+    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
+    assert {path.name for path in (copy / "log").iterdir()} == {"00000000.parquet", "00000001.parquet"}
+    for name in ("log", "tasks"):
+        (run / name / "00000002.parquet").unlink()
+    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
+    assert contents(copy) == contents(run)
+
+
+def test_a_run_that_was_taken_away_before_it_had_rows_may_begin_again(tmp_path: Path) -> None:
+    run, copy = tmp_path / "run", tmp_path / "copy"
+    identity(run)
+    RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")).close()
+    Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print).close()
+    assert (copy / "log" / "00000000.parquet").is_file()
+    shutil.rmtree(run)
+    identity(run)
+    with (
+        Mirror(LocalPlace(run), mirror_place(copy.as_uri()), REAL, print),
+        RunLog(LocalPlace(run), REAL, Origin("r", "net", "tiny", "1")) as log,
+    ):
+        add_rows(log, 0, 3)
+    assert contents(copy) == contents(run)
 
 
 def test_places_and_urls() -> None:

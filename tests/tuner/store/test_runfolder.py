@@ -7,16 +7,20 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put
+from tests.simulated.disk import SimDisk, SimPlace
+from tests.simulated.faults import Faults
+from tests.simulated.kernel import Crash, Kernel, Process
 from tuner.store.care import repair
 from tuner.store.checkpoint import FINDINGS, VERSION, Checkpoint
 from tuner.store.read import read_log
 from tuner.store.run_log import Origin, RunLog
-from tuner.store.runfolder import RunFolder, RunIdentity, read_json, write_json
+from tuner.store.runfolder import FOLDERS, RunFolder, RunIdentity, read_json, write_json
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
@@ -60,6 +64,40 @@ def test_what_a_killed_driver_was_writing_is_swept_away(tmp_path: Path) -> None:
     with RunFolder(LocalPlace(tmp_path / "run"), IDENTITY, resume=True):
         assert not any(path.exists() for path in left)
         assert mine.exists()
+
+
+def claimed(disk: SimDisk, faults: Faults) -> bool:
+    """A session that claims a folder; returns whether it came to its end."""
+    kernel = Kernel(0)
+    process = Process(kernel, faults)
+
+    def session() -> None:
+        with RunFolder(SimPlace(disk, ("runs", "RUN"), kernel, process), IDENTITY, resume=True) as folder:
+            folder.place("piece")
+
+    try:
+        kernel.run(process, session)
+    except Crash:
+        return False
+    return True
+
+
+def test_a_folder_that_a_killed_session_made_outlives_a_crash_once_it_is_claimed() -> None:
+    """Whoever made it was killed before its name was on the disk; whoever goes on finds it, and must not take it for safe."""
+    call, ended = 0, False
+    while not ended:
+        call += 1
+        for seed in range(4):
+            disk = SimDisk(Random(seed))
+            SimPlace(disk, ("runs",)).mkdir()
+            SimPlace(disk, ()).fsync()
+            ended = claimed(disk, Faults(crash_at=call))
+            assert claimed(disk, Faults())
+            disk.power_cut()
+            run = SimPlace(disk, ("runs", "RUN"))
+            there = {path.relative_to(run) for path in run.glob("**/*")}
+            assert there >= {"run.json", *FOLDERS, "models/piece", "checkpoint/piece"}, (call, seed)
+    assert call > 20
 
 
 def test_resume_of_nothing_starts(tmp_path: Path) -> None:

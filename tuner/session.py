@@ -1,0 +1,199 @@
+"""One session of a run: what lies between a model that was opened and champions that become files.
+
+What is outside the program comes in as `Surroundings`: in the world as it is they are `tuner.driver`'s, under simulation those of a seed
+(`tests.simulated`).  So what is composed here, and in which order it is undone, is what both of them run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import simulator
+from compiler.beyond import beyond_lines
+from compiler.source import Opened
+from compiler.space.order import ordered
+from simulator.npu.files import write_whole
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.farm.attempts import Attempts
+from tuner.farm.conduct import Jobs, SerialJobs
+from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.ledger import Deadline, RunBudget
+from tuner.farm.one_search import OneSearch
+from tuner.farm.orders import DEATHS_ALONE
+from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
+from tuner.farm.plugged import replugged
+from tuner.farm.pool import ActorPool
+from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.start import Start, read_start
+from tuner.farm.warm_start import sources
+from tuner.farm.workers import JobWorker
+from tuner.measure.evaluate import Board, EvaluatorSpec
+from tuner.measure.host import mac_share, work_lines
+from tuner.measure.runners import runner_name, runner_spec
+from tuner.measure.shared import SharedResults
+from tuner.plugins import Plugin
+from tuner.request import TuneRequest
+from tuner.store.digests import digest
+from tuner.store.mirror import Mirror
+from tuner.store.run_log import Origin, RunLog
+from tuner.store.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
+from tuner.store.source import write_source
+from tuner.world.actors import Actors, Worker
+from tuner.world.local import LocalPlace
+from tuner.world.place import Place
+from tuner.world.world import Clock, World
+
+P = TypeVar("P", bound=Place)
+MakeSpec = Callable[[EvaluatorSpec, Facts, TuneConfig, Mapping[str, float], int], JobRunnerSpec]
+MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], AbstractContextManager[Actors]]
+
+
+@dataclass(frozen=True)
+class Surroundings(Generic[P]):
+    """out: the run's folder.  mirror: what a URL names.  actors: of a farm, by how a worker is made, configuration, request and run.
+
+    say: takes a line for a person.  spec: what makes a job runner.
+    """
+
+    world: World
+    out: P
+    mirror: Callable[[str], Place]
+    actors: MakeActors
+    say: Callable[[str], None]
+    spec: MakeSpec = JobRunnerSpec
+
+
+class Ended(NamedTuple, Generic[P]):
+    """searches: one for each of `runs`, which are spent, their logs closed."""
+
+    folder: RunFolder[P]
+    searches: Sequence[Searched]
+    runs: Sequence[OneSearch]
+
+
+@contextmanager
+def session(
+    around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
+) -> Iterator[Ended[P]]:  # fmt: skip
+    """A new run, or one that goes on, until every search has spent its budget; the folder is locked, and mirrored, until it is left.
+
+    begun_s: on the clock; from when on a time budget counts.  plugins: in use (`tuner.farm.plugged`).  Raises as `tuner.driver.tune`.
+    """
+    world, machine, out = around.world, opened.machine, around.out
+    start = read_start(request.start, opened, config.search.order, out, request.resume)
+    identity = RunIdentity(
+        opened.name,
+        opened.digest,
+        machine.name,
+        machine.digest,
+        digest([config.digest, request.dtype]),
+        simulator.VERSION,
+        request.seed,
+        tuple(machine.contention),
+        request.tag,
+        sources(request.warm_start, out, request.resume),
+        start.said,
+        tuple(plugins),
+    )
+    with ExitStack() as stack:
+        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
+        folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
+        write_source(folder.path, opened.source, opened.digest, request.style)
+        write_whole(folder.path / SETTINGS, [config.to_yaml().encode()])
+        if request.mirror is not None:
+            stack.enter_context(Mirror(folder.path, around.mirror(request.mirror), world, around.say))
+        if not request.quiet:
+            operators = sum(len(unit.operators) for unit in opened.units)
+            around.say(
+                f"{opened.name} on {machine.name}, {request.dtype}: {operators} operators, {mac_share(opened)}; "
+                f"starting workers (the first run on a computer compiles kernels, half a minute)"
+            )
+            for line in (*work_lines(opened), *beyond_lines(opened.weights_beyond, opened.source.dtype), *start.lines()):
+                around.say(line)
+        found = searches(opened, folder.run)
+        write_searches(folder.path, opened, found)
+        runs = [
+            _searched(around, opened, search, budget, beside, folder, config, request, start)
+            for search, budget, beside in zip(
+                found,
+                _budgets(world.clock, opened, found, config, begun_s),
+                ({s.run for s in found} - {search.run} for search in found),
+                strict=True,
+            )
+        ]
+        yield Ended(folder, found, runs)
+
+
+def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
+    """What makes the digest of the settings another one than that of the run that is there."""
+    path = request.out / SETTINGS
+    if not path.is_file():
+        return []
+    return config.changed_since(path) or [f"another dtype than {request.dtype}"]
+
+
+def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, begun_s: float) -> list[RunBudget]:
+    """What every search may spend: of a time its part, one after the other."""
+    candidates, seconds = config.budget.candidates, config.budget.seconds
+    weights = weights_of(opened, found) if len(found) > 1 else [1]
+    if candidates is not None:
+        return [RunBudget(count) for count in dealt(candidates, weights)]
+    assert seconds is not None
+    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
+    return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
+
+
+def _searched(
+    around: Surroundings[P], opened: Opened, search: Searched, budget: RunBudget, beside: set[str], folder: RunFolder[P],
+    config: TuneConfig, request: TuneRequest, start: Start,
+) -> OneSearch:  # fmt: skip
+    """One search, until its budget is spent; its log is closed, its champions are known."""
+    (given, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
+    unit = ordered(given, config.search.order)
+    piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
+    if piece is not None and not request.quiet:
+        for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
+        around.say(f"{piece}: {unit.operators[0].name}..{unit.operators[-1].name}, {len(unit.operators)} operators{for_all}")
+    world = around.world
+    board = None if (runner := runner_spec(config)) is None else Board(runner, constants)
+    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
+    with ExitStack() as stack:
+        log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
+        facts = Facts(origin, unit, levels)
+        evaluator = EvaluatorSpec(unit, levels, board, config.target.name)
+        shared = None
+        if request.shared is not None and request.shared.is_dir() and origin.runner == BUILT_IN:
+            shared = stack.enter_context(SharedResults(LocalPlace(request.shared), world.clock, unit, levels))
+        place = folder.place(piece)
+        made = around.spec(evaluator, facts, config, config.level_weights, request.seed)
+        jobs = stack.enter_context(_jobs(around, made, request, place, shared))
+        assert isinstance(folder.identity, RunIdentity)
+        run = OneSearch(world, facts, config, request, place, log, jobs, budget, folder.identity.warm_start, start.of(search.pieces[0]))
+        idle = jobs.workers - run.schedule.islands
+        if idle > 0 and not request.quiet:
+            around.say(
+                f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each"
+            )
+        with run.progress():
+            run.search_until_spent()
+    return run
+
+
+@contextmanager
+def _jobs(
+    around: Surroundings[P], spec: JobRunnerSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None
+) -> Iterator[Jobs]:
+    farm, clock = spec.config.farm, around.world.clock
+    if farm.backend == "serial":
+        attempts = Attempts(place.checkpoint, clock, farm.item_timeout_s)
+        with SerialJobs(spec, shared, attempts) as serial:
+            if attempts.failing and not request.quiet:
+                around.say(f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
+            yield serial
+        return
+    with around.actors(partial(JobWorker, spec), spec.config, request, spec.facts.origin.run) as actors:
+        yield ActorPool(actors, clock, around.say, farm.item_timeout_s)
