@@ -21,6 +21,7 @@ from tests.models import small_graph
 from tests.tuner.world.by_hand import Hand
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
+from tuner.measure.npu import Npu
 from tuner.measure.shared import SharedResults
 from tuner.store.columns import schema_of, to_bytes
 from tuner.store.digests import task_digest
@@ -65,7 +66,8 @@ def test_what_one_measured_another_is_told(tmp_path: Path) -> None:
             np.testing.assert_array_equal(*each)
         assert second.shared is not None
         assert second.shared.find(task_digest(request.task_kind, measurement.payload)) is not None, "by the log's own name"
-    assert not second.compiler._cache, "nothing was compiled"
+    assert isinstance(second.target, Npu)
+    assert not second.target.compiler._cache, "nothing was compiled"
 
 
 @pytest.mark.parametrize(("name", "machine", "levels"), [
