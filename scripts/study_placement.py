@@ -42,12 +42,12 @@ class Remembering(Evaluator):
 
     def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
         super().__init__(unit, levels)
-        self._measured: dict[Request, Measurement] = {}
+        self._before: dict[Request, Measurement] = {}
 
     def measure(self, request: Request) -> Measurement:
-        found = self._measured.get(request)
+        found = self._before.get(request)
         if found is None:
-            found = self._measured[request] = super().measure(request)
+            found = self._before[request] = super().measure(request)
         return found
 
 

@@ -102,9 +102,7 @@ class FarmOptions:
     ] = None
     runner: Annotated[
         str | None,
-        typer.Option(
-            "--runner", metavar="R", help="What measures: module:function, 'command:WORDS', an entry point. (default: runner.name)"
-        ),
+        typer.Option("--runner", metavar="R", help="What measures: module:name, 'command:WORDS', an entry point. (default: runner.name)"),
     ] = None
     resource: Annotated[
         str | None,
