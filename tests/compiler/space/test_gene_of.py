@@ -27,7 +27,7 @@ from tests.models import SMALL_MODELS, small_graph
 from tests.plans import random_plan, with_cores
 from tuner.search.champions import genome_from
 from tuner.search.names import genome_name
-from tuner.search.packing import pack_genes, unpack_genes
+from tuner.search.packing import pack_genomes, unpack_genomes
 
 
 @lru_cache(maxsize=32)
@@ -119,7 +119,7 @@ def test_every_plan_that_runs_has_a_gene(name: str, machine: str, cores: int, se
     verify(u, genome)
     assert decode_all(u, genome) == plan == parse_plan(plan.to_json())
     assert genome_from(json.loads(json.dumps([gene_json(gene) for gene in genome]))) == genome
-    assert unpack_genes(pack_genes(genome)) == list(genome)
+    assert unpack_genomes(pack_genomes([genome])) == [genome]
     structures = Structures(u)
     for gene in genome:
         if gene.pinned:
