@@ -14,9 +14,8 @@ from enum import IntEnum
 from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
-import numpy as np
 import yaml
 from pydantic import (
     AfterValidator,
@@ -32,6 +31,9 @@ from pydantic import (
 from simulator.npu.errors import BadInputError
 from simulator.npu.tiles import M0, N0
 from simulator.npu.validation import validation_line
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BLOCK_BYTES = 32
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
@@ -97,6 +99,8 @@ class DataType(IntEnum):
     @property
     def storage(self) -> np.dtype[Any]:
         """As numpy holds it."""
+        import numpy as np  # commands that only name machines do without it
+
         return np.dtype(self.name)
 
     @property
