@@ -105,11 +105,11 @@ class DataType(IntEnum):
 
     @property
     def size_bytes(self) -> int:
-        return self.storage.itemsize
+        return self.size_bits // 8
 
     @property
     def size_bits(self) -> int:
-        return self.size_bytes * 8
+        return int(self.name.lstrip("abcdefghijklmnopqrstuvwxyz"))
 
     @property
     def lanes(self) -> int:
