@@ -67,7 +67,7 @@ class Surroundings(Generic[P]):
     spec: MakeSpec = JobRunnerSpec
 
 
-class Ended(NamedTuple, Generic[P]):
+class SessionEnd(NamedTuple, Generic[P]):
     """searches: one for each of `runs`, which are spent, their logs closed."""
 
     folder: RunFolder[P]
@@ -78,7 +78,7 @@ class Ended(NamedTuple, Generic[P]):
 @contextmanager
 def session(
     around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
-) -> Iterator[Ended[P]]:  # fmt: skip
+) -> Iterator[SessionEnd[P]]:  # fmt: skip
     """A new run, or one that goes on, until every search has spent its budget; the folder is locked, and mirrored, until it is left.
 
     begun_s: on the clock; from when on a time budget counts.  plugins: in use (`tuner.farm.plugged`).  Raises as `tuner.driver.tune`.
@@ -125,7 +125,7 @@ def session(
                 strict=True,
             )
         ]
-        yield Ended(folder, found, runs)
+        yield SessionEnd(folder, found, runs)
 
 
 def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:

@@ -18,7 +18,7 @@ from tuner.search.collector import PROGRAM, STATUSES
 from tuner.search.packing import unpack_genome
 from tuner.search.population import Individual
 from tuner.store.columns import from_bytes
-from tuner.store.run_log import Opened, RunLog
+from tuner.store.run_log import OpenedBatch, RunLog
 from tuner.store.schema import RESULTS
 from tuner.world.world import Clock
 
@@ -98,7 +98,7 @@ class Ledger:
         self.champions.programs += int(programs.sum())
         self._note(result, opened, kept[programs & (status == 0)].tolist())
 
-    def _note(self, result: EpochResult, opened: Opened, fits: Sequence[int]) -> None:
+    def _note(self, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
         """Champions among these programs; genomes are only unpacked to be kept.
 
         One by one: a job has a handful of programs.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tuner.measure.runners import runner_plugin
 from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, TARGETS, Plugin, PluginKind, find
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.world.module_path import search_here
+from tuner.world.ray_facts import on_this_computer
 
 
 def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
@@ -23,7 +23,7 @@ def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plug
     named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
     if named:
         search_here()  # workers are told (`tuner.world.ray_cluster.worker_environment`), wherever they are started
-    here = serial or (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+    here = serial or on_this_computer(address)
     return tuple(_plugin(kind, name, here) for kind, name in named)
 
 

@@ -50,15 +50,15 @@ class Batch(NamedTuple):
     rows: bytes
     levels: int
 
-    def opened(self) -> Opened:
+    def opened(self) -> OpenedBatch:
         """Raises `BadInputError` where the columns are others."""
         epoch = from_bytes(self.epoch, EPOCH)
         names = epoch.texts("task")
         places = [at for at, name in enumerate(names) if name]
-        return Opened(self, epoch, [names[at] for at in places], np.array(places, np.intp), len(names))
+        return OpenedBatch(self, epoch, [names[at] for at in places], np.array(places, np.intp), len(names))
 
 
-class Opened(NamedTuple):
+class OpenedBatch(NamedTuple):
     """names: of the tasks.  places: of each among the `measured` measurements."""
 
     batch: Batch
@@ -71,7 +71,7 @@ class Opened(NamedTuple):
 class _Chosen(NamedTuple):
     """Some tasks of a batch.  seqs: their numbers in the log."""
 
-    opened: Opened
+    opened: OpenedBatch
     tasks: NDArray[np.bool_]
     seqs: NDArray[np.int64]
 
@@ -134,7 +134,7 @@ class RunLog:
         """That earlier sessions of this run have rows of with a lower number."""
         return set(self._earlier["task"].filter(pc.less(self._earlier["seq"], before)).to_pylist())
 
-    def append(self, opened: Opened, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
+    def append(self, opened: OpenedBatch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
         """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
         self._raise_failure()
         new = kept if not len(self._measured) else kept[there := ~np.isin(seqs, self._measured)]

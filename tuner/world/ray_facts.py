@@ -60,6 +60,11 @@ def ray_facts(address: str | None) -> RayFacts | None:
     return RayFacts(**{**found, "nodes": tuple(RayNode(**node) for node in found["nodes"])})
 
 
+def on_this_computer(address: str | None) -> bool:
+    """Whether workers at `address`, else RAY_ADDRESS, are started here."""
+    return (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+
+
 def _runs_here() -> bool:
     """Whether a process of this computer was told where a head is: so Ray looks for one too, but takes half a second to import."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):

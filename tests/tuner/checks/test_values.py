@@ -395,7 +395,7 @@ def test_a_summary_of_another_version_is_refused(overflown: tuple[Path, str, flo
     (tmp_path / "run.json").write_bytes((run / "run.json").read_bytes())
     summary = json.loads((run / "summary.json").read_text())
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "schema_version": 1}))
-    with pytest.raises(BadInputError, match=r"summary\.json: of version 1, expected 2"):
+    with pytest.raises(BadInputError, match=r"summary\.json: of version 1, expected 3"):
         open_run(tmp_path)
 
 
