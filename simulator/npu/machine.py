@@ -89,6 +89,9 @@ class Engine(IntEnum):
     SCALAR = 6
 
 
+_SIZE_BITS = (16, 32, 8)  # in the order of `DataType`
+
+
 class DataType(IntEnum):
     """Element types of records (int8 has its number reserved; nothing emits it yet)."""
 
@@ -109,7 +112,7 @@ class DataType(IntEnum):
 
     @property
     def size_bits(self) -> int:
-        return int(self.name.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        return _SIZE_BITS[self]
 
     @property
     def lanes(self) -> int:

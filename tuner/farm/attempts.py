@@ -28,7 +28,7 @@ Status = Literal["crash", "timeout"]
 class Attempts:
     """folder: of the search's checkpoints.  timeout_s: a request that the user interrupts after so long hangs.
 
-    culprits: requests in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
+    failing: requests in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
     """
 
     def __init__(self, folder: Place, clock: Clock, timeout_s: float) -> None:
