@@ -163,11 +163,15 @@ def alone(commands: Sequence[Sequence[str]]) -> list[dict[str, float]]:
 
 @contextmanager
 def beside(busy: bool) -> Iterator[int | None]:
-    """The id of a process that spins while this lasts, where it is `busy`: as on a computer that does something else, too."""
+    """The id of a process that spins while this lasts, where it is `busy`: as on a computer that does something else, too.
+
+    In a session of its own: Linux divides time by session first (`sched_autogroup_enabled`), and Ray's actors have another one than this
+    process and its children.  Beside a process of this session they would get half of what the two processes get.
+    """
     if not busy:
         yield None
         return
-    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:
         yield spinning.pid
     finally:
