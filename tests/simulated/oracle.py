@@ -23,6 +23,7 @@ from tuner.store.dataset import DATASETS, DatasetWriter, whole
 from tuner.store.mirror import RUN_DATASETS, RUN_FILES
 from tuner.store.part import Mark, PartFile
 from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.task_numbers import count
 from tuner.world.actors import FarmError
 
 PARSED = 4
@@ -143,12 +144,12 @@ def check_mirror(computed: Computed, disks: Disks, parts: Parts, verified: bool,
     state = there / "checkpoint" / CHECKPOINT
     if state.is_file():
         saved = read_json(state)
-        findings, seq = saved["head"]["findings"], saved["state"]["seq"]
+        findings, tasks = saved["head"]["findings"], count(saved["state"]["numbers"])
         data = (there / "checkpoint" / FINDINGS).read_bytes()[: findings["bytes"]]
         if sha256(data).hexdigest() != findings["digest"]:
             raise SimulationError("the copy of a checkpoint counts findings that are not there")
-        if seq * len(computed.levels) > rows["log"]:
-            raise SimulationError(f"the copy of a checkpoint counts {seq} tasks, {rows['log']} rows of log are there")
+        if tasks * len(computed.levels) > rows["log"]:
+            raise SimulationError(f"the copy of a checkpoint counts {tasks} tasks, {rows['log']} rows of log are there")
     if ended:
         for pattern in (IDENTITY, *RUN_FILES, *(f"{name}/*.parquet" for name in RUN_DATASETS)):
             for path in here.glob(pattern):

@@ -40,7 +40,7 @@ class Ended:
     """What a session that came to its end leaves in memory."""
 
     champions: dict[str, Any]
-    seq: int
+    tasks: int
     failures: dict[str, int]
     stopped: str | None
 
@@ -92,4 +92,5 @@ def searched(
     ):
         (run,) = ended.runs
         after(run)
-        return Ended(run.champions.state(), run.ledger.seq, dict(run.ledger.failures), run.conductor.stopped)
+        champions, failures, tasks = run.ledger.counted
+        return Ended(champions.state(), tasks, dict(failures), run.conductor.stopped)
