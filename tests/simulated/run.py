@@ -77,6 +77,7 @@ class _Run:
         above.mkdir()
         above.parent.fsync()
         self.rng = self.kernel.stream("faults")
+        self.times = self.kernel.stream("times")
         self.parts = Parts()
         self.sessions = 0
         self.struck: set[bytes] = set()
@@ -86,7 +87,8 @@ class _Run:
             if self._session(faults) and self.rng.random() < 0.5:
                 break
         else:
-            self._session(Faults(switch=0.1), calm=True)
+            if not self._session(Faults(switch=0.1), calm=True):
+                raise SimulationError("a session without faults, and with all the time it needs, does not end the run")
 
     def _session(self, faults: Faults, calm: bool = False) -> bool:
         """Returns whether the run has come to its end."""
@@ -97,11 +99,15 @@ class _Run:
         self.sessions += 1
         self.published.waiting.clear()
         kernel.say(f"session {self.sessions}: {faults}")
+        search = found.search
+        if found.scenario.timed and not calm:
+            search = search.within(self.times.uniform(0.5, found.time_s))
+            kernel.say(f"it has {search.config.budget.seconds:.1f} s")
         spec = partial(ReplaySpec, replay=found.scenario.replay(found.recording, kernel, process))
         try:
             ended = kernel.run(
                 process,
-                lambda: searched(found.search, found.recording, spec, self.disks, kernel, process, self.struck),
+                lambda: searched(search, found.recording, spec, self.disks, kernel, process, self.struck),
             )
         except SimulationError:
             raise
@@ -115,8 +121,8 @@ class _Run:
             self._check(ended=False)
             return False
         self._check(ended=True)
-        check_end(found, self.disks.here, ended, self.parts)
-        return True
+        check_end(found, self.disks.here, ended)
+        return ended.stopped == found.ended.stopped
 
     def _check(self, ended: bool) -> None:
         verified = self.rng.random() < VERIFIED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -34,15 +34,20 @@ class Search:
     config: TuneConfig
     request: TuneRequest
 
+    def within(self, seconds: float) -> Search:
+        """With another time."""
+        return replace(self, config=self.config.given({}, None, seconds))
+
 
 @dataclass(frozen=True)
 class Ended:
-    """What a session that came to its end leaves in memory."""
+    """What a session that came to its end leaves in memory.  placed: the champions of what is in its place in the order."""
 
     champions: dict[str, Any]
     tasks: int
     failures: dict[str, int]
     stopped: str | None
+    placed: dict[str, Any] = field(compare=False)
 
 
 @dataclass
@@ -93,4 +98,4 @@ def searched(
         (run,) = ended.runs
         after(run)
         champions, failures, tasks = run.ledger.counted
-        return Ended(champions.state(), tasks, dict(failures), run.conductor.stopped)
+        return Ended(champions.state(), tasks, dict(failures), run.conductor.stopped, run.champions.state())
