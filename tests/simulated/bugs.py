@@ -54,8 +54,11 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     ),
     "double-commit": (Edit("tuner.farm.ledger:Ledger.commit", "name not in self.tasks for", "True for"),),
     "numbers-by-place": (
-        Edit("tuner.store.task_numbers:TaskNumbers.of", "self._number.get(name, -1)", "-1"),
-        Edit("tuner.store.task_numbers:TaskNumbers._free", "[np.searchsorted(self.published, self._next) :]", "[:0]"),
+        Edit(
+            "tuner.farm.ledger:Ledger._logged",
+            "self.log.numbers.of([names[k] for k in at.tolist()])",
+            "count(self.numbers) + np.arange(len(at))",
+        ),
     ),
     "ahead-left-out": (Edit("tuner.farm.one_search:OneSearch._resume", "if not lost:", "if False:"),),
     "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),

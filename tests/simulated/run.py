@@ -21,6 +21,7 @@ EVENTS_MAX = 100_000
 SECONDS_MAX = 10_000
 TURNS = [scenario.name for turn in range(3) for scenario in SCENARIOS if turn < scenario.turns]
 HANGS_S = 120.0  # of real time without any verdict: a thread waits for what no world gives it
+TIMES = 16  # that a session may have
 VERIFIED = 0.3  # of the ends of sessions
 
 
@@ -101,7 +102,7 @@ class _Run:
         kernel.say(f"session {self.sessions}: {faults}")
         search = found.search
         if found.scenario.timed and not calm:
-            search = search.within(self.times.uniform(0.5, found.time_s))
+            search = search.within(found.time_s * self.times.randint(1, TIMES) / TIMES)
             kernel.say(f"it has {search.config.budget.seconds:.1f} s")
         spec = partial(ReplaySpec, replay=found.scenario.replay(found.recording, kernel, process))
         try:

@@ -175,8 +175,11 @@ class Conductor:
     @property
     def stopped(self) -> Stopped | None:
         """Why the search has ended; None while it goes on."""
-        if self.ledger.spent:
-            return "budget"
+        return "budget" if self.ledger.spent else self._found_all
+
+    @property
+    def _found_all(self) -> Literal["plateau", "exhausted"] | None:
+        """Why there is no more to be found, whatever the budget."""
         if self.plateau.reached:
             return "plateau"
         return "exhausted" if self._idle >= IDLE_EPOCHS else None
@@ -237,7 +240,7 @@ class Conductor:
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, EpochResult):
                     self._receive(key, result)
-        while (due := self.schedule.to_commit()) is not None and due.whole:
+        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.whole:
             self._commit(due)
         for key in sorted(self.schedule.waiting):
             self.ledger.keep(self.schedule.waiting[key])
