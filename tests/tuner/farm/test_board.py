@@ -125,7 +125,8 @@ def test_a_reading_that_fails_once_is_no_failure_of_its_task(model: Path, tmp_pa
 
 
 def leaves(program: Encoded, level: str) -> Reading:
-    """Noise by program, level and how often it was read; the user interrupts at the reading that `LEAVES` counts down to, once the finals are on."""
+    """Noise by program, level and how often it was read; once the finals are on, the user interrupts at the reading that `LEAVES` counts
+    down to."""
     cycles = simulated(program, level).cycles
     assert cycles is not None
     name = f"{sha256(program.container).hexdigest()} {level}"
