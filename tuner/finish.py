@@ -90,8 +90,9 @@ def finish(
     faults = {level: values[level].faults for level in levels}
     beyond = next((found.beyond for found in values.values() if found.beyond is not None), None)
     wall_s = clock.monotonic_s() - begun_s
-    searched = sum(run.champions.programs for run in runs)
-    failures = sum((run.ledger.failures for run in runs), Counter[str]())
+    counted = [run.ledger.counted for run in runs]
+    searched = sum(each.champions.programs for each in counted)
+    failures = sum((each.failures for each in counted), Counter[str]())
     rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
     pieces = _pieces(opened, found, measured)
     summary = Summary(
@@ -115,7 +116,7 @@ def finish(
         wall_s=round(wall_s, 3),
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
-        tasks=sum(run.ledger.seq for run in runs),
+        tasks=sum(each.tasks for each in counted),
         shared_tasks=_shared(folder),
         failures=dict(failures),
         instructions={level: m.instructions for level, m in measured.items()},
