@@ -65,8 +65,8 @@ class ContendedRuns:
         by_hand = self.contention
         if by_hand.t_min is None or by_hand.t_max is None:
             return choose_thresholds(self.response, slice_cycles=by_hand.slice_cycles)
-        shares = [self.compiled.share_units(name) for name in self.response.variants]
-        return one_pair(self.response, shares, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
+        costs = [self.response.cost_at(self.compiled.share_units(name)) for name in self.response.variants]
+        return one_pair(self.response, costs, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
 
     def serve(self, rule: SwitchingRule[Any] | Oracle) -> Served:
         return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences)

@@ -12,6 +12,7 @@ from simulator.compiled import read_compiled
 from simulator.contended import ContendedRuns, Contention
 from simulator.contention import GENERATORS
 from simulator.ddr import ContentionTrace
+from simulator.npu.controller_table import RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import SHARE_UNIT
 from simulator.response import Response
@@ -113,8 +114,8 @@ def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, A
     rule = thresholds.rule
     return {
         "ladder": [response.variants[v] for v in rule.ladder],
-        "t_min": list(rule.t_min),
-        "t_max": list(rule.t_max),
+        "t_min": [t / RHO_UNIT for t in rule.t_min],
+        "t_max": [t / RHO_UNIT for t in rule.t_max],
         "border_shares": [border.share for border in thresholds.borders] or None,
         "slice_cycles": rule.slice_cycles,
         "merged": [asdict(merged) for merged in thresholds.merged],
