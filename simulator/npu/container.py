@@ -424,7 +424,7 @@ def _check(header: _Header, container: Container) -> None:
                 f"container: segments of variant {variant.level!r} have {named} operators, the model has {len(container.operators)}"
             )
     if container.controller is not None:
-        _check_controller(container, container.controller, {v.level: v.section for v in header.variants})
+        check_controller(container, container.controller)
     expected = container.memory.constant_blocks * BLOCK_BYTES
     if len(container.constants) != expected:
         raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")
@@ -439,15 +439,15 @@ def _check(header: _Header, container: Container) -> None:
             raise ContainerError(f"container: variant {level!r}: {error}") from None
 
 
-def _check_controller(container: Container, table: ControllerTable, sections: Mapping[str, int]) -> None:
-    """That the table is of these levels and streams."""
+def check_controller(container: Container, table: ControllerTable) -> None:
+    """That the table is of these levels and streams.  Raises `ContainerError`."""
     shares = {row.name: row.share_units for row in table.levels if row.variant is not None}
     found = {variant.level: variant.share_units for variant in container.variants}
     if shares != found:
         raise ContainerError(f"container: controller has variants for {sorted(shares)} or other shares of them, levels: {sorted(found)}")
     for row in table.levels:
-        if row.variant is not None and sections[row.name] != sections[table.variants[row.variant].name]:
-            first = table.variants[row.variant].name
+        first = row.name if row.variant is None else table.variants[row.variant].name
+        if first != row.name and program(container, row.name).digest != program(container, first).digest:
             raise ContainerError(f"container: controller: level {row.name!r} has the variant of {first!r}, its stream is another one")
 
 
