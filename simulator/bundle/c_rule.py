@@ -43,17 +43,15 @@ def c_compiler() -> str | None:
 
 
 @lru_cache(maxsize=1)
-def c_library(*flags: str) -> ctypes.CDLL:
+def c_library() -> ctypes.CDLL:
     """`controller.c` as a shared object.  Raises `BadInputError` where there is no compiler, or it refuses."""
     compiler = c_compiler()
     if compiler is None:
-        raise BadInputError(
-            f"no C compiler on the PATH (looked for {', '.join(COMPILERS)}): --controller threshold is the same rule in Python"
-        )
+        raise BadInputError(f"no C compiler on the PATH ({', '.join(COMPILERS)}); --controller threshold is the same rule in Python")
     with TemporaryDirectory(prefix="tilefarm-") as folder:
         for name in C_SOURCES:
             (Path(folder) / name).write_bytes(source(name))
-        words = [compiler, *FLAGS, "-O2", *flags, "-shared", "-fPIC", "-o", "controller.so", "controller.c"]
+        words = [compiler, *FLAGS, "-O2", "-shared", "-fPIC", "-o", "controller.so", "controller.c"]
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         if done.returncode:
             said = next((line for line in done.stderr.splitlines() if "error" in line), "").strip()

@@ -58,8 +58,8 @@ class BundlePiece(_Entry):
 
 class BundleMemory(_Entry):
     byte_order: Literal["little"] = "little"
-    block_bytes: Literal[32] = BLOCK_BYTES
-    record_bytes: Literal[128] = RECORD_BYTES
+    block_bytes: int = BLOCK_BYTES
+    record_bytes: int = RECORD_BYTES
     isa: str = ISA_DIGEST
     model: str
     dtype: Literal["float16", "float32"]

@@ -25,12 +25,12 @@ class PartEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     path: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*(/[A-Za-z0-9][A-Za-z0-9_.+-]*)?$", max_length=200)]
-    bytes: Annotated[int, Field(ge=0)]
+    size_bytes: Annotated[int, Field(ge=0)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
     @classmethod
     def of(cls, path: str, content: bytes) -> PartEntry:
-        return cls(path=path, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        return cls(path=path, size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 class Manifest(BaseModel):
@@ -49,9 +49,11 @@ def pretty(value: Any) -> bytes:
     """JSON for people too: a list of numbers is one line."""
     text = json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False)
     # a string of JSON has no line ends, so none is touched
-    return (
-        re.sub(r"\[\n[\d,\s-]+\]", lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
-    ).encode()
+    return (re.sub(r"\[\n[\d,\s-]+\]", _in_a_line, text) + "\n").encode()
+
+
+def _in_a_line(found: re.Match[str]) -> str:
+    return f"[{' '.join(found[0][1:-1].split())}]"
 
 
 def source(name: str) -> bytes:
@@ -80,8 +82,8 @@ def read_parts(folder: Path) -> dict[str, bytes]:
 
 def _checked(path: Path, entry: PartEntry) -> bytes:
     try:
-        if path.stat().st_size != entry.bytes:
-            raise BadInputError(f"{path}: {path.stat().st_size} bytes, {MANIFEST} has {entry.bytes}")
+        if path.stat().st_size != entry.size_bytes:
+            raise BadInputError(f"{path}: {path.stat().st_size} bytes, {MANIFEST} has {entry.size_bytes}")
         content = path.read_bytes()
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}; {MANIFEST} lists it") from None

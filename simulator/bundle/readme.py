@@ -19,7 +19,7 @@ def readme(compiled: Compiled, table: ControllerTable, parts: Sequence[PartEntry
         "machine_digest": compiled.machine.digest,
         "dtype": compiled.dtype.name,
         "pieces": _pieces(compiled),
-        "parts": _table(("part", "bytes", "SHA-256"), ((f"`{part.path}`", part.bytes, f"`{part.sha256}`") for part in parts)),
+        "parts": _table(("part", "bytes", "SHA-256"), ((f"`{part.path}`", part.size_bytes, f"`{part.sha256}`") for part in parts)),
         "levels": _levels(table),
         "thresholds": _thresholds(table),
         "response": _response(table),
@@ -58,7 +58,7 @@ def _pieces(compiled: Compiled) -> str:
     if count == 1:
         return "The NPU runs the model in one go: `piece0` is all of it."
     return (
-        f"The NPU runs the model in {count} pieces, `piece0` to `piece{count - 1}`, one after the other, all with the variant of one level.\n"
+        f"The NPU runs the model in {count} pieces, `piece0` to `piece{count - 1}`, one after the other, all with one variant.\n"
         f"Each has a DDR image of its own; inputs and outputs in `{MEMORY}` have the names of the model's tensors.\n"
         "What the model does between the pieces is the host's, and is not in this bundle."
     )

@@ -25,9 +25,7 @@ def export(
     out: CompiledOut = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Write flat binaries, the memory map and the controller in C there: for a run time without Python."
-        ),
+        typer.Option(metavar="DIR", help="Write flat binaries, memory map and the controller in C there: for a run time without Python."),
     ] = None,
     plan: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="One plan of the run for all levels, by the first digits of its digest.")

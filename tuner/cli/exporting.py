@@ -173,4 +173,4 @@ def bundle_facts(compiled: Compiled, folder: Path, where: str) -> dict[str, Any]
     # as a file has it: nothing is behind the constants, all integers are Python's
     read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
     manifest = write_bundle(read, folder, where)
-    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": sum(part.bytes for part in manifest.parts)}
+    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": sum(part.size_bytes for part in manifest.parts)}
