@@ -103,8 +103,8 @@ def _in_units(threshold: int) -> int:
     return min(max(1, threshold), MAX_THRESHOLD)
 
 
-def one_pair(response: Response, costs: Sequence[float], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
-    """The state machine with one pair of thresholds set by hand; costs[v]: of the level that variant v was made for, least load first.
+def one_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
+    """The state machine with one pair of thresholds set by hand; costs[v]: of the level that variant v was made for (`Response.cost_at`).
 
     Raises `BadInputError` unless 0 < t_min < t_max, both within what 1/65536 can tell.
     """

@@ -247,7 +247,7 @@ def test_the_border_on_paper(response: Response) -> None:
 
 def test_chosen_thresholds_settle_and_one_pair_does_not(runtime: Runtime, response: Response) -> None:
     chosen = choose_thresholds(response).rule
-    pair = one_pair(response, (14, 20), 0.4, 2.0)
+    pair = one_pair(response, ((14,), (20,)), 0.4, 2.0)
     assert {o.share_units for o in pair.oscillations} >= {HALF}
     for share in (FULL, HALF, QUARTER, *(o.share_units for o in pair.oscillations)):
         assert runtime.serve(chosen, ContentionTrace.constant(share), inferences=20).switches <= 1
