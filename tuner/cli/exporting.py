@@ -13,7 +13,9 @@ from compiler.beyond import beyond_lines
 from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.plan.plan import Plan
 from compiler.source import Opened
+from simulator.bundle.write import write_bundle
 from simulator.compiled import Compiled, CompiledPiece
+from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.measure.host import host_nodes, mac_share, work_lines
@@ -110,20 +112,21 @@ def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Pa
 class CompiledReport(NamedTuple):
     """values: as JSON.  lines: on what the NPU does and what not."""
 
+    compiled: Compiled
     values: dict[str, Any]
     lines: tuple[str, ...]
 
 
 def write_compiled(
-    opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, names: Mapping[str, str] | None = None
+    opened: Opened, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
 ) -> CompiledReport:
-    """Write the file that runs a plan at every level.  names: of the plans' files, by level, for errors."""
+    """Write the file that runs a plan at every level; without `out` there is none.  names: of the plans' files, by level, for errors."""
     measured = measure(opened, plans, names)
-    containers = containers_of(opened, measured)
-    container_bytes = package(opened, containers, out, style)
+    compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
+    container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
     share, dtype = mac_share(opened), opened.source.dtype
     values = {
-        "out": str(out),
+        "out": None if out is None else str(out),
         "model": opened.name,
         "model_digest": opened.digest,
         "machine": opened.machine.name,
@@ -136,12 +139,12 @@ def write_compiled(
         "host": [node.model_dump() for node in host_nodes(opened)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
         "operators": sum(len(unit.operators) for unit in opened.units),
-        "pieces": Compiled(tuple(map(CompiledPiece, opened.names, containers))).piece_rows(list(measured)),
+        "pieces": compiled.piece_rows(list(measured)),
         "container_bytes": container_bytes,
-        "file_bytes": out.stat().st_size,
+        "file_bytes": None if out is None else out.stat().st_size,
         "levels": _levels(opened, measured),
     }
-    return CompiledReport(values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
 
 
 def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
@@ -163,3 +166,11 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
         }
         for level, m in measured.items()
     }
+
+
+def bundle_facts(compiled: Compiled, folder: Path, where: str) -> dict[str, Any]:
+    """Write the bundle of a compiled model, and what it is as JSON.  where: names the model in errors."""
+    # as a file has it: nothing is behind the constants, all integers are Python's
+    read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
+    manifest = write_bundle(read, folder, where)
+    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": sum(part.size_bytes for part in manifest.parts)}
