@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 32
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
+RESERVED = ("baseline", "robust")  # plans beside those of the levels
 SHARES = f"a share of the DDR bandwidth from 1/{SHARE_UNIT}, the least that the clock can tell, to 1"
 
 
 def _not_reserved(level: str) -> str:
-    if level == "baseline":
-        raise ValueError("baseline is no name for a level")
+    if level in RESERVED:
+        raise ValueError(f"{level} is no name for a level")
     return level
 
 
@@ -55,7 +56,7 @@ def _told_apart(share: float) -> float:
 # bounded, so that no product of a value with a unit leaves int64 in the compiled kernels
 PositiveInt = Annotated[int, Field(ge=1, le=1 << 40)]
 NotNegativeInt = Annotated[int, Field(ge=0, le=1 << 40)]
-# a file's name and a word on the command line; `baseline` is the plan beside those of the levels
+# a file's name and a word on the command line
 LevelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64), AfterValidator(_not_reserved)]
 Share = Annotated[float, AfterValidator(_told_apart)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
