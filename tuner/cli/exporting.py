@@ -18,18 +18,22 @@ from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from tuner.config import BUILT_IN, NPU
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.macs import program_macs
+from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.networks.load import open_network
 from tuner.networks.zoo import is_made
 from tuner.request import Style
 from tuner.store.read import read_rows, read_tasks
-from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.runfolder import IDENTITY, OWN, read_json
+from tuner.store.runs import open_run as read_run
 from tuner.store.source import SavedSource, read_source
 from tuner.summary import TensorSummary
 from tuner.world.local import LocalPlace
 
 DIGEST_DIGITS = 32
+ROBUST = "robust"  # the plan of that name alone, in the place of a folder
 
 
 def open_run(run: Path) -> tuple[Opened, SavedSource]:
@@ -78,7 +82,7 @@ def plan_by_digest(run: Path, digest: str) -> Plan:
 
 
 def _kept(run: Path) -> Iterator[Plan]:
-    yield from (Plan.load(path) for path in sorted((run / "plans").glob("*.json")))
+    yield from (Plan.load(path) for path in sorted((run / "plans").glob("**/*.json")))
 
 
 def _measured(run: Path) -> Iterator[Plan]:
@@ -101,12 +105,41 @@ def _plan_in(payload: str) -> Plan | None:
 
 
 def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Path | None = None) -> Mapping[str, Plan]:
-    """The plans to export: of `folder`, or the one with `digest` at every level, or the run's champions."""
+    """The plans to export: of `folder`, or one at every level, that with `digest` or the robust one, or what the run ships."""
     if digest is not None and folder is not None:
         raise BadInputError("--plan and --plans: give one of them")
     if digest is not None:
         return dict.fromkeys(machine.contention, plan_by_digest(run, digest))
+    if str(folder) == ROBUST:
+        return dict.fromkeys(machine.contention, robust_plan(run))
     return plans_of(folder if folder is not None else run / "plans", machine)
+
+
+def robust_plan(run: Path) -> Plan:
+    """Raises `BadInputError` where a run has none."""
+    path = run / "plans" / f"{ROBUST}.json"
+    if not path.is_file():
+        raise BadInputError(f"{path}: not there; no program of the run fits every level, or it has not ended")
+    return Plan.load(path)
+
+
+def few_plans(run: Path, opened: Opened, count: int) -> Mapping[str, Plan]:
+    """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants` ships them.
+
+    Raises `BadInputError` where a board measured: the cycles that it would be decided by are not here.
+    """
+    summary = read_run(run).summary
+    if summary is None:
+        raise BadInputError(f"{run}: no summary.json yet")
+    if (runner := summary["runner"]) is not None:
+        raise BadInputError(f"--variants {count}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume --variants {count}`")
+    own = measure(opened, plans_of(run / "plans" / OWN, opened.machine))
+    robust = None
+    if summary["robust"] is not None:
+        robust = next(iter(measure(opened, dict.fromkeys(own, robust_plan(run))).values()))
+    target = NPU if summary["target"] is None else summary["target"]["name"]
+    shipped = shipment(opened, Candidates(own, robust), count, None, not_judged(BUILT_IN, target))
+    return {level: m.plan for level, m in shipped.variants.items()}
 
 
 class CompiledReport(NamedTuple):

@@ -70,6 +70,10 @@ Strategy = Annotated[
     str | None,
     typer.Option("--strategy", metavar="S", help="What is measured next: module:Class, an entry point. (default: search.strategy)"),
 ]
+Variants = Annotated[
+    int | None,
+    typer.Option("--variants", metavar="N", min=1, help="Ship at most N programs, those that lose least; else the best of every level."),
+]
 Start = Annotated[
     list[Path] | None,
     typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),

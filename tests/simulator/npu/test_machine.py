@@ -206,6 +206,7 @@ def test_a_level_more(tmp_path, tiny):
         ("edge:contention.gone=0.00001", r"contention\.gone: .* from 1/65536, .* to 1 \(got 1e-05\)"),
         ("edge:contention.half=nan", r"contention\.half: .* from 1/65536, .* to 1 \(got nan\)"),
         ("edge:contention.baseline=0.5", r"baseline is no name for a level"),
+        ("edge:contention.robust=0.5", r"robust is no name for a level"),
         ("edge:contention.=0.5", r"contention\."),
         ("edge:", r"machine 'edge:': ''; expected KEY=VALUE"),
         ("edge:cores", r"'cores'; expected KEY=VALUE"),
