@@ -48,6 +48,8 @@ def run(
     source = parse_input(given)
     if out is not None:
         check_out(out)
+    if check and compiled.is_dir():
+        raise BadInputError(f"--check: {compiled} is a bundle, which has no model to compare with; check the compiled ONNX file")
     session = InferenceSession(compiled)
     level = level if level is not None else session.levels[0]
     session.compiled.variants(level)
