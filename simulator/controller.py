@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from simulator.npu.controller_table import COUNTER_BITS, RHO_UNIT, ControllerTable, check_thresholds
+from simulator.npu.controller_table import COUNTER_BITS, RHO_UNIT, check_thresholds
 from simulator.npu.errors import BadInputError
 from simulator.response import Response
 
@@ -115,11 +115,6 @@ class ThresholdRule:
             check_thresholds(self.ladder, self.t_min, self.t_max, self.slice_cycles)
         except ValueError as error:
             raise BadInputError(str(error)) from None
-
-    @classmethod
-    def of(cls, table: ControllerTable) -> ThresholdRule:
-        """The rule of a compiled file."""
-        return cls(table.ladder, table.t_min, table.t_max, table.slice_cycles)
 
     def start(self) -> ThresholdState:
         return ThresholdState(self.ladder[0])
