@@ -99,7 +99,10 @@ def context_file(path: Path) -> str:
 
 
 def variant_table(container: Container) -> str:
-    """JSON for people and other tools: level -> what is left of DDR, plan, same_as, cycles at every level.  Nothing here reads it back."""
+    """JSON for people and other tools: level -> what is left of DDR, plan, same_as, cycles at every level; the controller's table.
+
+    Nothing here reads it back.
+    """
     rows = {
         v.level: {
             "ddr": container.machine.contention[v.level].model_dump(),
@@ -109,7 +112,8 @@ def variant_table(container: Container) -> str:
         }
         for v in container.variants
     }
-    return json.dumps({"machine": container.machine.name, "machine_digest": container.machine.digest, "levels": rows})
+    machine = {"machine": container.machine.name, "machine_digest": container.machine.digest}
+    return json.dumps({**machine, "levels": rows, "controller": None if container.controller is None else container.controller.dump()})
 
 
 def _check_ports(graph: GraphProto, container: Container) -> None:

@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from simulator.npu.level import SHARE_UNIT
 
 RHO_UNIT = 1 << 16
-MAX_THRESHOLD = (1 << 32) - 1  # with counters of 32 bits, both sides of a comparison fit 64 bits
+MAX_THRESHOLD = (1 << 32) - 1
+COUNTER_BITS = MAX_THRESHOLD.bit_length()  # with counters of so many, both sides of a comparison fit 64 bits
 
 _Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
 _Share = Annotated[int, Field(ge=1, le=SHARE_UNIT)]

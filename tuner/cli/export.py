@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,7 +48,7 @@ def export(
         raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --bundle DIR")
     if bundle is not None:
         check_bundle_folder(bundle)
-    if bundle is not None and run.is_file():
+    if bundle is not None and os.path.isfile(run):
         for name, value in {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--style": style}.items():
             if value is not None:
                 raise BadInputError(f"{name}: {run} is compiled already; it goes with a run folder")

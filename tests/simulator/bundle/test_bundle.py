@@ -169,7 +169,7 @@ def table_of(folder: Path) -> ControllerTable:
 
 def chosen_by_python(table: ControllerTable) -> list[str]:
     """What the README's `main.c` does."""
-    rule, names, now = ThresholdRule.of(table), [], 0
+    rule, names, now = ThresholdRule(table.ladder, table.t_min, table.t_max, table.slice_cycles), [], 0
     state = rule.start()
     for at in (*range(len(table.grid)), *reversed(range(len(table.grid)))):
         row = table.variants[state.variant]
