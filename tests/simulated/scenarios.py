@@ -94,7 +94,9 @@ SCENARIOS = (
     Scenario("mirror", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
     Scenario("serial", "residual_block", 32, None, 2, (NO_MODEL,)),
     Scenario("warm", "residual_block", 24, 4, 4, warm=True),
-    Scenario("timed", "residual_block", None, 4, 6, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4")),
+    Scenario(
+        "timed", "residual_block", None, 4, 6, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=2
+    ),
     Scenario("long", "inception_block", 490, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
 )
 
