@@ -11,6 +11,7 @@ from onnx import NodeProto, TensorProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.elementwise import ELEMENTWISE
+from compiler.frontend.image_norm import NORMALISING
 from compiler.frontend.pooling import POOLING
 from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
@@ -195,6 +196,7 @@ HANDLERS: dict[str, Handler] = {
     "LRN": lrn,
     **ELEMENTWISE,
     **SEQUENCE,
+    **NORMALISING,
     **POOLING,
     **REDUCING,
     **RESAMPLING,

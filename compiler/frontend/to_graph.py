@@ -234,7 +234,10 @@ def _check_kind(what: str, item: ValueInfoProto) -> None:
 
 
 _SEQUENCE = ("MatMul", "Gemm", "LayerNormalization")  # what they contract or normalise is the last axis
-_IMAGE = ("BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "LRN", "MaxPool", "AveragePool", "Flatten")
+_IMAGE = (  # what they read has its channels on axis 1
+    "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
+    "InstanceNormalization", "LRN", "MaxPool",
+)  # fmt: skip
 
 
 def channels_last(model: ModelProto, name: str) -> bool:
