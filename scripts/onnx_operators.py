@@ -34,11 +34,15 @@ STATUSES: tuple[Status, ...] = ("passed", "partly", "copied", "skipped", "failed
 LEAST_PASSES, LEAST_PARTLY = 320, 200
 MOST_REASONS = 3  # of an operator, on the page
 _INTRODUCTION = """
-onnx's own backend tests, each compiled layer by layer for `edge` in float32 and run on the simulated NPU, operator by operator
-(a test of several operators stands with the most frequent one). *passed*: all of it on the NPU, with products or vector work;
-*partly*: the same with nodes of the host around it; *copies*: right, and nothing but copies; *skipped*: nothing of it can run on
-the NPU, or the test's model is refused; *failed*: another result than onnx's. Attributes and types decide, so many operators
-have some of each.
+These are onnx's own backend tests, each compiled layer by layer for `edge` in float32 and run on the simulated NPU.
+A test of several operators stands with the most frequent one.
+Attributes and types decide, so many operators have tests of several kinds:
+
+* *passed*: all of it on the NPU, with products or vector work
+* *partly*: the same with nodes of the host around it
+* *copies*: right, and nothing but copies
+* *skipped*: nothing of it can run on the NPU, or the test's model is refused
+* *failed*: another result than onnx's
 """
 _LIMITS = (
     "Sizes that an instruction's fields do not hold, where the memories hold what they need:",
@@ -169,8 +173,7 @@ def page(results: Sequence[Result]) -> str:
     total = Counter(result.status for result in results)
     lines = [
         "# Operators",
-        "",
-        *textwrap.wrap(_INTRODUCTION, 140),
+        *_INTRODUCTION.rstrip().split("\n"),
         "",
         f"onnx {onnx.__version__}: {len(results):,} tests, {total['passed']} passed, {total['partly']} partly, {total['copied']} copies, "
         f"{total['skipped']:,} skipped, {total['failed']} failed.",
