@@ -10,21 +10,18 @@ There d * d must stay below 65504, hence |d| below 256.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from onnx import NodeProto
 
+from compiler.frontend.attributes import Attributes
 from compiler.frontend.pooling import whole_image
 from compiler.frontend.sequence import floats
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, View, joined, whole
 from compiler.ir.operators import Conv, Floats, Step, Vector
 
-Values = dict[str, Any]
 
-
-def image_norm(state: Translator, node: NodeProto, values: Values) -> None:
+def image_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.in_order(state.view(node))
     x, (_, channels, _, _) = view.tensor, state.shapes[view.tensor]
     groups = _groups(state, node, values, view)
@@ -44,7 +41,7 @@ def image_norm(state: Translator, node: NodeProto, values: Values) -> None:
 _CENTRED = Step("sub", operand=1)
 
 
-def _groups(state: Translator, node: NodeProto, values: Values, view: View) -> int:
+def _groups(state: Translator, node: NodeProto, values: Attributes, view: View) -> int:
     """How many groups of channels beside each other are normalised.
 
     A group of InstanceNormalization is an entry of axis 1: a channel, or several where an exporter writes a GroupNormalization as

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from simulator import onnx_names
 from simulator.command import new_app
-from tuner import request
 from tuner.cli.compile import show
 from tuner.cli.options import CompiledOut, Json, RunFolder
 
@@ -23,7 +23,7 @@ def export(
         str | None, typer.Option(metavar="DIGEST", help="One plan of the run for all levels, by the first digits of its digest.")
     ] = None,
     plans: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans.")] = None,
-    style: Annotated[request.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
+    style: Annotated[onnx_names.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
     from compiler.build import check_out

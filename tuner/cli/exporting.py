@@ -16,11 +16,11 @@ from compiler.source import Opened
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.onnx_names import Style
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.macs import program_macs
 from tuner.networks.load import open_network
 from tuner.networks.zoo import is_made
-from tuner.request import Style
 from tuner.store.read import read_rows, read_tasks
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.store.source import SavedSource, read_source
