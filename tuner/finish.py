@@ -18,6 +18,7 @@ from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine
+from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from simulator.terminal import say
 from tuner.checks.check import random_feeds
@@ -34,7 +35,7 @@ from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
 from tuner.measure.shared import WORKER
 from tuner.measure.shipping import Candidates, not_judged, shipment
-from tuner.request import Style, TuneRequest
+from tuner.request import TuneRequest
 from tuner.store.read import read_log
 from tuner.store.runfolder import OWN, RunFolder, write_json
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TargetSummary, TensorSummary

@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
@@ -22,9 +22,8 @@ from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import BLOCK_BYTES
-from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_HEAD, SEAL_KEY, names_read
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_HEAD, SEAL_KEY, Style, names_read
 
-Style = Literal["function", "epcontext", "epcontext-external"]
 Chunk = bytes | memoryview
 
 _LIMIT_BYTES = 2**31 - 1  # of a protobuf message

@@ -22,7 +22,6 @@ from tuner.measure.measurement import Measurement, Measurer, Request
 from tuner.measure.session import Enough
 from tuner.world.actors import Message
 
-
 CUTS = (0.0, 0.35, 0.7)  # parts of a job's time after which it may be stopped
 
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from simulator import onnx_names
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
-from tuner import request
 from tuner.cli.compile import show
 from tuner.cli.options import CompiledOut, Json, Variants
 from tuner.cli.text import print_json
@@ -36,7 +36,7 @@ def export(
         typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans; robust: RUN/plans/robust.json alone."),
     ] = None,
     variants: Variants = None,
-    style: Annotated[request.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
+    style: Annotated[onnx_names.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
     from compiler.build import check_out
