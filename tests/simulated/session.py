@@ -100,7 +100,7 @@ def searched(
     around = Surroundings(world, out, mirror, actors, kernel.say, spec)
     with (
         mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
-        mock.patch.object(TuneConfig, "to_yaml", lambda config: settings),
+        mock.patch.object(TuneConfig, "to_yaml", return_value=settings),
         session(around, search.opened, search.config, search.request, world.clock.monotonic_s()) as ended,
     ):
         (run,) = ended.runs
