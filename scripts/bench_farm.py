@@ -334,7 +334,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON of everything.")] = None,
     serial_seed: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Measure, and print the tables."""
+    """Two actors against two processes on their own; what the driver costs, what a model scores, what an actor holds."""
     overrides = tuple(settings or ())
     if serial_seed is not None:
         config = load_config(None, (*overrides, "model.min_rows=1000000000"))

@@ -17,12 +17,12 @@ from tuner.farm.ahead import Ahead, AheadTask
 from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.measure.measurement import CYCLES
 from tuner.search.champions import Champions
-from tuner.search.collector import PROGRAM, STATUSES
+from tuner.search.collector import PROGRAM
 from tuner.search.packing import unpack_genome
 from tuner.search.population import Individual
 from tuner.store.columns import from_bytes
 from tuner.store.run_log import OpenedBatch, RunLog
-from tuner.store.schema import RESULTS
+from tuner.store.schema import RESULTS, STATUSES
 from tuner.store.task_numbers import Ranges, add, count
 from tuner.world.world import Clock
 
