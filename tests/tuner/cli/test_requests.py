@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.request import StudyRequest, TuneRequest
+from tuner.store.runs import SUMMARY_VERSION
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_the_result_fits_eighty_columns(cli, monkeypatch, tmp_path, cycles, late
     rows = {name: {**level, "same_as": same, "baseline_layerwise_cycles": cycles} for name, same in (("none", None), ("severe", "none"))}
     (tmp_path / "run.json").write_text(json.dumps({"run": "r", "model": "m", "machine": "edge", "levels": list(rows), "seed": 0}))
     (tmp_path / "summary.json").write_text(
-        json.dumps({"schema_version": 3, "status": "done", "run": "r", "unconfirmed": [], "levels": rows})
+        json.dumps({"schema_version": SUMMARY_VERSION, "status": "done", "run": "r", "unconfirmed": [], "levels": rows})
     )
     code, out, _ = cli("best", tmp_path)
     assert code == 0
