@@ -104,7 +104,7 @@ class Window:
                     self.findings[-1].append(findings)
                     if island == 0 and epoch in (EVOLVING, EVOLVING + self.epochs):
                         log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
-                        marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.seq))
+                        marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.counted.tasks))
                     if len(marks) == 2:
                         budget.deadline = Deadline(REAL.clock, REAL.clock.monotonic_s())
 
