@@ -58,7 +58,7 @@ INDEX_COLUMNS = (
     Column("run", pa.string(), "id of the run, as in its log"),
     Column("level", pa.string(), "contention level; null where it failed or waits, and so is all that follows"),
     Column("ddr_share", pa.float64(), "share of the DDR bandwidth that is left"),
-    Column("cycles", pa.int64(), "of the champion"),
+    Column("cycles", pa.int64(), "of what ships"),
     Column("latency_us", pa.float64(), "of the champion, in microseconds"),
     Column("baseline_layerwise_cycles", pa.int64(), "of plans/baseline.json"),
     Column("speedup", pa.float64(), "baseline over champion"),
