@@ -31,14 +31,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.npu import isa
+from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Machine
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
 from simulator.npu.validation import validation_line
 
 MAGIC = b"\x89TFNPU\r\n"
-VERSION = 2
+VERSION = 3
 ALIGN = 64
 RECORD_BYTES = 4 * WORDS
 ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
@@ -85,7 +86,6 @@ class Variant:
     """
 
     level: str
-    share_units: int  # DDR share in 1/65536
     streams: tuple[Code, ...]
     plan_digest: str  # 32 hex digits, or "" where there was no plan
     cycles: Mapping[str, int]
@@ -102,6 +102,7 @@ class Container:
     variants: tuple[Variant, ...]
     constants: bytes | memoryview | NDArray[np.uint8]  # a read-only memoryview after `decode`
     operators: tuple[OperatorEntry, ...] = ()  # in the order of TAG's numbers, the same for all variants
+    controller: ControllerTable | None = None  # of the whole model; None where nothing is to be switched at run time
 
     @property
     def dtype(self) -> DataType:
@@ -171,7 +172,6 @@ class _Segment(_Part):
 
 class _Variant(_Part):
     level: _Level
-    share_units: Annotated[int, Field(ge=1, le=SHARE_UNIT)]
     section: _Size
     plan: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
     cycles: dict[_Level, _Cycles]
@@ -203,6 +203,7 @@ class _Header(_Part):
     streams: Annotated[tuple[_StreamSection, ...], Field(min_length=1)]
     variants: Annotated[tuple[_Variant, ...], Field(min_length=1)]
     operators: Annotated[tuple[_Operator, ...], Field(max_length=MAX_OPERATORS)]
+    controller: ControllerTable | None
 
 
 def _canonical(header: _Header) -> bytes:
@@ -229,7 +230,7 @@ def encode(container: Container) -> bytes:
             digests[digest] = len(digests)
             chunks.append(b"".join(code.tobytes() for code in streams))
             instructions.append({"instructions": [len(code) for code in streams]})
-        table.append({"level": variant.level, "share_units": variant.share_units, "section": digests[digest],
+        table.append({"level": variant.level, "section": digests[digest],
                       "plan": variant.plan_digest, "cycles": dict(variant.cycles),
                       "segments": [asdict(segment) for segment in variant.segments]})  # fmt: skip
     fields: dict[str, Any] = {
@@ -242,6 +243,7 @@ def encode(container: Container) -> bytes:
         "buffers": [asdict(buffer) for buffer in container.memory.buffers],
         "variants": table,
         "operators": [asdict(operator) for operator in container.operators],
+        "controller": None if container.controller is None else container.controller.dump(),
     }
     # offsets depend on the header's length, which depends on their digits: repeat until it stands still
     hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
@@ -304,13 +306,11 @@ def decode(data: bytes | memoryview) -> Container:
     streams = [_streams(view, section, f"streams[{i}]") for i, section in enumerate(header.streams)]
     memory = MemoryMap(DataType[header.dtype], tuple(DdrBuffer(**buffer.model_dump()) for buffer in header.buffers), header.size_blocks)
     variants = tuple(
-        Variant(
-            v.level, v.share_units, streams[v.section], v.plan, v.cycles, tuple(SegmentEntry(s.operators, s.blocks) for s in v.segments)
-        )
+        Variant(v.level, streams[v.section], v.plan, v.cycles, tuple(SegmentEntry(s.operators, s.blocks) for s in v.segments))
         for v in _variants(header)
     )
     operators = tuple(OperatorEntry(o.name, o.macs, o.accumulators) for o in header.operators)
-    container = Container(header.model, header.machine, memory, variants, constants, operators)
+    container = Container(header.model, header.machine, memory, variants, constants, operators, header.controller)
     _check(header, container)
     return container
 
@@ -412,6 +412,9 @@ def _check(header: _Header, container: Container) -> None:
     if len(set(levels)) != len(levels):
         raise ContainerError(f"container: a level is given twice: {', '.join(levels)}")
     for variant in container.variants:
+        if variant.level not in container.machine.contention:
+            known = ", ".join(container.machine.contention)
+            raise ContainerError(f"container: level {variant.level!r}: {container.machine.name} has {known}")
         if tuple(variant.cycles) != levels:
             raise ContainerError(f"container: variant {variant.level!r} has cycles for {list(variant.cycles)}, levels: {list(levels)}")
         named = sum(segment.operators for segment in variant.segments)
@@ -419,6 +422,8 @@ def _check(header: _Header, container: Container) -> None:
             raise ContainerError(
                 f"container: segments of variant {variant.level!r} have {named} operators, the model has {len(container.operators)}"
             )
+    if container.controller is not None:
+        check_controller(container, container.controller)
     expected = container.memory.constant_blocks * BLOCK_BYTES
     if len(container.constants) != expected:
         raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")
@@ -431,6 +436,18 @@ def _check(header: _Header, container: Container) -> None:
             program(container, level).verify(container.machine)
         except ProgramError as error:
             raise ContainerError(f"container: variant {level!r}: {error}") from None
+
+
+def check_controller(container: Container, table: ControllerTable) -> None:
+    """That the table is of these levels and streams.  Raises `ContainerError`."""
+    shares = {row.name: row.share_units for row in table.levels if row.variant is not None}
+    found = {variant.level: container.machine.contention[variant.level].share_units for variant in container.variants}
+    if shares != found:
+        raise ContainerError(f"container: controller has variants for {sorted(shares)} or other shares of them, levels: {sorted(found)}")
+    for row in table.levels:
+        first = row.name if row.variant is None else table.variants[row.variant].name
+        if first != row.name and program(container, row.name).digest != program(container, first).digest:
+            raise ContainerError(f"container: controller: level {row.name!r} has the variant of {first!r}, its stream is another one")
 
 
 def _check_buffers(container: Container) -> None:

@@ -20,7 +20,8 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.container import Container, Variant
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Memory, load_machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Memory, load_machine
 from simulator.npu.program import Code
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
@@ -102,7 +103,7 @@ def test_two_cores_share_what_the_trace_leaves() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_constant_trace_is_a_level(share: int, seed: int) -> None:
     p = prepare(random_program(TINY, seed, 200), TINY)
-    level = simulate(p, TINY, share)
+    level = simulate(p, TINY, Level.of_units(share))
     for trace in (ContentionTrace.constant(share), ContentionTrace.of([(0, share), (7, share), (50, share)])):
         timing = simulate_trace(p, TINY, trace)
         assert (timing.cycles, timing.load_store_cycles, timing.compute_cycles) == (
@@ -145,7 +146,7 @@ def test_the_oracle_stays_where_switching_costs_more() -> None:
 
 
 def test_the_threshold_rule_under_a_step(runtime: Runtime) -> None:
-    rule = ThresholdRule((0, 1), (0.3,), (3.0,))
+    rule = ThresholdRule((0, 1), (19661,), (3 * 65536,))  # 0.3 and 3
     trace = ContentionTrace.of([(0, FULL), (28, QUARTER), (200, FULL)])
     # rho of light is 0.5, then 0.125: one inference late it switches; heavy at a quarter has 20 / 16, at full bandwidth 20 / 4
     found = history(runtime.serve(rule, trace, inferences=12))
@@ -247,7 +248,7 @@ def test_the_border_on_paper(response: Response) -> None:
 
 def test_chosen_thresholds_settle_and_one_pair_does_not(runtime: Runtime, response: Response) -> None:
     chosen = choose_thresholds(response).rule
-    pair = one_pair(response, (FULL, QUARTER), 0.4, 2.0)
+    pair = one_pair(response, ((14,), (20,)), 0.4, 2.0)
     assert {o.share_units for o in pair.oscillations} >= {HALF}
     for share in (FULL, HALF, QUARTER, *(o.share_units for o in pair.oscillations)):
         assert runtime.serve(chosen, ContentionTrace.constant(share), inferences=20).switches <= 1
@@ -279,9 +280,9 @@ def test_the_estimator_does_not_lose_to_an_adversary(response: Response, seed: i
 
 
 def test_levels_with_the_same_stream_are_one_variant() -> None:
-    def variant(level: str, share: int, *rows: Code) -> Variant:
-        return Variant(level, share, program(TINY, list(rows)).streams, "", {})
+    def variant(level: str, *rows: Code) -> Variant:
+        return Variant(level, program(TINY, list(rows)).streams, "", {})
 
     light = [load(10), vector(5)]
-    variants = (variant("none", FULL, *light), variant("slight", HALF, *light), variant("severe", QUARTER, load(4), vector(20)))
+    variants = (variant("none", *light), variant("slight", *light), variant("severe", load(4), vector(20)))
     assert list(prepared_variants(Compiled.of(Container("0" * 32, TINY, memory_map(), variants, b"")))) == ["none", "severe"]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, load_machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code
-from simulator.timeline import Cause, Timeline, alone_cycles, covered, timeline
+from simulator.timeline import Cause, Timeline, covered, data_alone, timeline
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
@@ -32,7 +33,7 @@ def vector(cycles: int) -> Code:
 def run(*streams: list[Code], machine: Machine = TINY, share: int = SHARE_UNIT) -> Timeline:
     p = program(machine, *streams)
     p.verify(machine)
-    return timeline(p, machine, share)
+    return timeline(p, machine, Level.of_units(share))
 
 
 def found(t: Timeline, engine: Engine, core: int = 0) -> list[tuple[int, int, str, int, int, int]]:
@@ -108,9 +109,9 @@ def test_what_a_transfer_loses() -> None:
     two = run([load(10)], [load(10)])
     # half the port each: 20 cycles, alone 10
     assert (two.end - two.start).tolist() == [20, 20]
-    assert alone_cycles(two, np.arange(2)).tolist() == [10, 10]
+    assert data_alone(two, np.arange(2)).tolist() == [10, 10]
     half = run([load(10)], share=SHARE_UNIT // 2)
-    assert (half.end - half.start).tolist() == alone_cycles(half, np.arange(1), SHARE_UNIT // 2).tolist() == [20]
+    assert (half.end - half.start).tolist() == data_alone(half, np.arange(1), SHARE_UNIT // 2).tolist() == [20]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -120,7 +121,7 @@ def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
     machine = TINY.model_copy(update=changes)
     p = random_program(machine, seed, 120)
     share = SHARE_UNIT >> seed % 3
-    t, timing = timeline(p, machine, share), simulate(p, machine, share)
+    t, timing = timeline(p, machine, Level.of_units(share)), simulate(p, machine, Level.of_units(share))
     s = t.stalls
     assert t.cycles == timing.cycles
     assert (s.end > s.start).all()

@@ -13,16 +13,18 @@ from compiler.beyond import beyond_lines
 from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.plan.plan import Plan
 from compiler.source import Opened
+from simulator.bundle.write import write_bundle
 from simulator.compiled import Compiled, CompiledPiece
+from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.onnx_names import Style
 from tuner.config import BUILT_IN, NPU
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.macs import program_macs
 from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.networks.load import open_network
 from tuner.networks.zoo import is_made
-from tuner.request import Style
 from tuner.store.read import read_rows, read_tasks
 from tuner.store.runfolder import IDENTITY, OWN, read_json
 from tuner.store.runs import open_run as read_run
@@ -143,20 +145,21 @@ def few_plans(run: Path, opened: Opened, count: int) -> Mapping[str, Plan]:
 class CompiledReport(NamedTuple):
     """values: as JSON.  lines: on what the NPU does and what not."""
 
+    compiled: Compiled
     values: dict[str, Any]
     lines: tuple[str, ...]
 
 
 def write_compiled(
-    opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, names: Mapping[str, str] | None = None
+    opened: Opened, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
 ) -> CompiledReport:
-    """Write the file that runs a plan at every level.  names: of the plans' files, by level, for errors."""
+    """Write the file that runs a plan at every level; without `out` there is none.  names: of the plans' files, by level, for errors."""
     measured = measure(opened, plans, names)
-    containers = containers_of(opened, measured)
-    container_bytes = package(opened, containers, out, style)
+    compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
+    container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
     share, dtype = mac_share(opened), opened.source.dtype
     values = {
-        "out": str(out),
+        "out": None if out is None else str(out),
         "model": opened.name,
         "model_digest": opened.digest,
         "machine": opened.machine.name,
@@ -169,12 +172,12 @@ def write_compiled(
         "host": [node.model_dump() for node in host_nodes(opened)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
         "operators": sum(len(unit.operators) for unit in opened.units),
-        "pieces": Compiled(tuple(map(CompiledPiece, opened.names, containers))).piece_rows(list(measured)),
+        "pieces": compiled.piece_rows(list(measured)),
         "container_bytes": container_bytes,
-        "file_bytes": out.stat().st_size,
+        "file_bytes": None if out is None else out.stat().st_size,
         "levels": _levels(opened, measured),
     }
-    return CompiledReport(values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
 
 
 def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
@@ -182,7 +185,7 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
     first_with = {m.digest: level for level, m in reversed(measured.items())}
     return {
         level: {
-            "ddr_share": machine.contention[level],
+            "ddr": machine.contention[level].model_dump(),
             "plan": m.plan.digest,
             "same_as": None if first_with[m.digest] == level else first_with[m.digest],
             "segments": len(m.plan.segments),
@@ -196,3 +199,11 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
         }
         for level, m in measured.items()
     }
+
+
+def bundle_facts(compiled: Compiled, folder: Path, where: str) -> dict[str, Any]:
+    """Write the bundle of a compiled model, and what it is as JSON.  where: names the model in errors."""
+    # as a file has it: nothing is behind the constants, all integers are Python's
+    read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
+    manifest = write_bundle(read, folder, where)
+    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": sum(part.size_bytes for part in manifest.parts)}

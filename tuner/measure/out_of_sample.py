@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.ddr import ContentionTrace
-from simulator.npu.machine import SHARE_UNIT, Machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.timing import Prepared, prepare, simulate_levels, simulate_trace
 
@@ -28,9 +29,8 @@ CONDITIONS = (
 def perturbed(machine: Machine) -> tuple[Machine, ...]:
     """Those of `CONDITIONS`, after the machine itself: latency and rate of its DDR, less and more."""
     ddr = machine.ddr
-    rates = ("bytes_per_cycle", "read_cap_bytes_per_cycle", "write_cap_bytes_per_cycle")
     changes = [{"latency_cycles": round(ddr.latency_cycles * by)} for by in (LESS, MORE)]
-    changes += [{rate: max(1, round(getattr(ddr, rate) * by)) for rate in rates} for by in (LESS, MORE)]
+    changes += [{"bytes_per_cycle": max(1, round(ddr.bytes_per_cycle * by))} for by in (LESS, MORE)]
     return tuple(machine.model_copy(update={"ddr": ddr.model_copy(update=change)}) for change in changes)
 
 
@@ -60,7 +60,7 @@ def out_of_sample(programs: Sequence[Sequence[Program]], machine: Machine, cycle
     for condition, clock in enumerate((machine, *perturbed(machine))):
         for at, each in enumerate(programs):
             times[condition, at] = _at_levels([prepare(program, clock) for program in each], clock, levels)
-    loads = [on_off(machine.share_units(level), cycles[level]) for level in levels]
+    loads = [on_off(machine.contention[level].share_units, cycles[level]) for level in levels]
     for at, each in enumerate(programs):
         prepared = [prepare(program, machine) for program in each]
         for level, load in enumerate(loads):

@@ -68,7 +68,7 @@ def shipment(
     if robust is None or at is None:
         return Shipment(variants, None)
     pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, displaced)
-    lightest = max(levels, key=lambda level: opened.machine.contention[level])
+    lightest = max(levels, key=lambda level: opened.machine.contention[level].share)
     summary = RobustSummary(
         plan=robust.plan.digest,
         cycles={level: int(table[at, k]) for k, level in enumerate(levels)},

@@ -16,8 +16,8 @@ from compiler.source import Source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.validation import validation_line
+from simulator.onnx_names import Style
 from tuner.networks.zoo import is_made
-from tuner.request import Style
 from tuner.store.runfolder import read_json, write_json
 from tuner.world.place import Place
 

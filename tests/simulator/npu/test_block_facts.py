@@ -34,6 +34,7 @@ OTHERS = {
     ("compiler/space/gene.py", "AHEAD_KIB"): "KiB that a gene names",
     ("simulator/hazards.py", "_LOOK_BACK"): "findings",
     ("simulator/timing_kernel.py", "LAG"): "a column of its table",
+    ("simulator/timing_kernel.py", "ISSUE_CYCLES"): "columns of its table",
     ("simulator/trace.py", "_segments"): "a number of the trace's own",
     ("simulator/trace.py", "_blocks"): "a number of the trace's own",
     ("simulator/trace_events.py", "gzipped"): "zlib's window of a gzip file",
@@ -54,6 +55,7 @@ WHOLE = {
     ("compiler/space/structures.py", "Structures._structure"): "structures are of a machine and what was asked for",
     ("compiler/text/segments.py", "segment_lines"): "the line that says what is shown",
     ("compiler/text/unit.py", "unit_lines"): "the line that says what is shown",
+    ("simulator/bundle/memory.py", "container_in"): "a bundle has one memory map, as its container has",
     ("tuner/learn/tile_model.py", "load_models"): "a model says for which it was made",
 }
 """(module, name) -> why it asks a unit for its one data type."""

@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
+from simulator.bundle.c_rule import c_library
 from simulator.compiled import Compiled
 from simulator.contended import load_of
 from simulator.contention import generate
 from simulator.controller import EstimatorRule, Oracle, StaticRule
 from simulator.npu.container import decode
-from simulator.npu.machine import SHARE_UNIT, load_machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import load_machine
 from simulator.onnx_container import read_container
 from simulator.response import measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime
+from tests.c_rules import compiler
 from tests.contended import two_variants
 from tuner.cli import main
 
@@ -70,7 +73,7 @@ def test_the_numbers_are_the_runtimes(compiled: Path, capsys: pytest.CaptureFixt
 def test_a_constant_trace_is_the_table_of_the_file(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str) -> None:
     container = decode(read_container(compiled))
     path = tmp_path / "constant.csv"
-    path.write_text(f"cycle,share\n0,{EDGE.share_units('severe') / SHARE_UNIT!r}\n")
+    path.write_text(f"cycle,share\n0,{EDGE.contention['severe'].share_units / SHARE_UNIT!r}\n")
     found = report(capsys, compiled, "--trace", path, "--controller", "static", "--level", level, "--inferences", 3)
     assert found["level"] == (container.same_as(level) or level)
     assert found["result"]["cycles"] == 3 * container.variant(level).cycles["severe"]
@@ -107,7 +110,7 @@ def test_thresholds_that_oscillate_are_said(compiled: Path, capsys: pytest.Captu
     assert "none > severe" in out
     container = decode(read_container(compiled))
     response = measure_response(prepared_variants(Compiled.of(container)), share_grid(EDGE))
-    k = response.grid.index(EDGE.share_units("slight"))
+    k = response.grid.index(EDGE.contention["slight"].share_units)
     light, heavy = response.balance[:, k]
     assert light < heavy
     _, out, _ = simulate(capsys, *words[:-2], light * 1.0001, "--t-max", heavy * 0.9999)
@@ -139,7 +142,7 @@ def test_what_tells_the_variants_apart(compiled: Path, capsys: pytest.CaptureFix
     assert found["none"]["operators_per_load"] >= 1
     for v, row in enumerate(found.values()):
         runtime = Runtime(prepared_variants(Compiled.of(container)), EDGE)
-        assert row["rho"] == {level: runtime.steady(v, EDGE.share_units(level)).balance for level in EDGE.contention}
+        assert row["rho"] == {level: runtime.steady(v, EDGE.contention[level].share_units).balance for level in EDGE.contention}
         assert row["rho"]["none"] > row["rho"]["slight"] > row["rho"]["severe"]
 
 
@@ -149,6 +152,38 @@ def test_segments_say_what_the_program_makes_of_its_loads(compiled: Path, capsys
     for name, row in variants.items():
         assert segments[name]["reuse"] == {key: value for key, value in row.items() if key not in ("levels", "rho")}
         assert all(s["blocks_per_load"] is None or s["blocks_per_load"] <= s["operators_per_load"] for s in segments[name]["segments"])
+
+
+@pytest.mark.parametrize("trace", ["step:3", "adversarial:1"])
+@pytest.mark.parametrize("by_hand", [(), ("--t-min", "0.13", "--t-max", "0.15", "--slice", "9000")])
+def test_the_controller_in_c_serves_as_the_one_in_python(
+    compiled: Path, capsys: pytest.CaptureFixture[str], trace: str, by_hand: tuple[str, ...]
+) -> None:
+    compiler()
+    words = (compiled, "--trace", trace, "--inferences", "130", *by_hand, "--controller")
+    in_c, in_python = report(capsys, *words, "c"), report(capsys, *words, "threshold")
+    assert in_c.pop("controller") == "c"
+    assert in_python.pop("controller") == "threshold"
+    assert in_c == in_python
+    assert in_c["result"]["switches"] > 0
+
+
+def test_without_a_compiler_the_controller_in_c_is_one_line(
+    compiled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    c_library.cache_clear()
+    code, out, err = simulate(capsys, compiled, "--trace", "step:1", "--controller", "c")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no C compiler on the PATH (cc, gcc, clang); --controller threshold is the same rule in Python" in err
+
+
+def test_the_file_has_the_thresholds_of_the_simulation(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, compiled, "--trace", "step:0", "--controller", "threshold", "--inferences", 10)["thresholds"]
+    table = decode(read_container(compiled)).controller
+    assert table is not None
+    assert found["ladder"] == [table.variants[v].name for v in table.ladder]
+    assert [(t * 65536) for t in (*found["t_min"], *found["t_max"])] == [*table.t_min, *table.t_max]
 
 
 @pytest.mark.parametrize(
