@@ -153,7 +153,7 @@ def test_of_pins_no_row_costs_less_than_opening_it() -> None:
 def test_bursts_are_of_an_alignment_class() -> None:
     """DDR4's are of 64 bytes: at a stride of whole bursts a run is rounded up, else it has half a burst more on average."""
     ddr4 = load_machine("edge:ddr.dram=ddr4")
-    assert DRAMS["ddr4"].activate_bytes == 260
+    assert DRAMS["ddr4"].activate_bytes == 259
     assert port_bytes(ddr4, 33, 4, 50, 33, 1, 0, 0) == 4 * 34 * 32
     assert port_bytes(ddr4, 34, 4, 50, 34, 1, 0, 0) == 4 * 34 * 32
     assert port_bytes(ddr4, 34, 4, 51, 34, 1, 0, 0) == 4 * 35 * 32
