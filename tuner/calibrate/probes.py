@@ -1,0 +1,68 @@
+"""What is measured: pairs of programs that differ in how often they repeat a body, so that launch, latency and filling cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.npu.machine import Machine
+from simulator.npu.program import Program
+from simulator.timing import simulate_levels
+from tuner.calibrate.programs import Body, program, spare
+
+FEW = 4  # repeats of the shorter program: enough to fill queues and pipelines that are not deep
+MOST = 2048  # of the longer one
+_AT_LEAST = 48
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The time of `more` less that of `less`, divided by `per`.
+
+    grows: whether more work must take longer; False where a free value may be 0.
+    """
+
+    name: str
+    level: str
+    more: Program
+    less: Program | None
+    per: float
+    grows: bool = True
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return (self.more,) if self.less is None else (self.more, self.less)
+
+    def of(self, times: Sequence[float]) -> float:
+        """times: of `programs`."""
+        return times[0] / self.per if self.less is None else (times[0] - times[1]) / self.per
+
+
+def predicted(probe: Probe, machine: Machine) -> list[int]:
+    """Cycles of the probe's programs on a machine."""
+    return [timed(found, machine, probe.level) for found in probe.programs]
+
+
+def timed(found: Program, machine: Machine, level: str) -> int:
+    """Cycles of a program of another machine, as this one runs it."""
+    return simulate_levels(Program(machine.digest, found.streams, found.memory), machine, [level])[level].cycles
+
+
+def repeated(
+    name: str, machine: Machine, bodies: Sequence[Body], load: int, *, level: str = "", first: Sequence[Body] = (), per: int = 1, grows: bool = True
+) -> Probe:
+    """A probe of the time of a body; each core has its own.
+
+    load: cycles that the longer program takes at least, as far as the machine's description goes: the less of it is launch and latency,
+    the fewer readings do.  first: what cores do before.  per: parts of a body that are counted.
+    """
+    level = level or next(iter(machine.contention))
+    heads = [*first, *([()] * (len(bodies) - len(first)))]
+
+    def of(repeats: int) -> Program:
+        return program(machine, [[*head, *(list(body) * repeats), *([spare(machine)] if core == 0 else [])] for core, (head, body) in enumerate(zip(heads, bodies, strict=True))])  # fmt: skip
+
+    less = of(FEW)
+    step = max(1.0, (timed(of(FEW + 16), machine, level) - timed(less, machine, level)) / 16)
+    repeats = FEW + min(MOST, max(_AT_LEAST, round(load / step)))
+    return Probe(name, level, of(repeats), less, (repeats - FEW) * per, grows)
