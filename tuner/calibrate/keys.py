@@ -37,26 +37,19 @@ class Key:
         return whole * int(self.step) if self.step >= 1 else whole / round(1 / self.step)
 
 
-def cycles(path: str, hidden: str, least: int = 0, most: int = 1 << 20) -> Key:
-    """A time."""
-    return Key(path, "cycles", least, most, hidden=hidden)
-
-
-def rate(path: str, hidden: str, step: Number = 1) -> Key:
-    """Bytes per cycle."""
-    return Key(path, "B/cycle", step, 1 << 20, step, inverse=True, hidden=hidden)
-
-
 def value_of(machine: Machine, path: str) -> Number:
     """Raises KeyError where the machine has no such key."""
-    return _holder(_raw(machine), path)[path.rpartition(".")[2]]  # type: ignore[no-any-return]
+    folder, name = _holder(machine.model_dump(mode="json"), path)
+    found: Number = folder[name]
+    return found
 
 
 def with_values(machine: Machine, values: Mapping[str, Number]) -> Machine:
-    """The machine with other values, by key.  Raises pydantic's ValidationError for what the format refuses."""
-    raw = _raw(machine)
+    """The machine with other values, by key.  Raises pydantic's ValidationError for what the format refuses, KeyError as `value_of`."""
+    raw = machine.model_dump(mode="json")
     for path, value in values.items():
-        _holder(raw, path)[path.rpartition(".")[2]] = value
+        folder, name = _holder(raw, path)
+        folder[name] = value
     return Machine.model_validate(raw)
 
 
@@ -65,25 +58,23 @@ def path_key(source: str, destination: str, name: str) -> str:
     return f"paths.{source}->{destination}.{name}"
 
 
-def ends_of(path: str) -> tuple[str, str]:
-    """Source and destination of a path's key."""
-    source, _, destination = path.split(".")[1].partition("->")
-    return source, destination
+def split(path: str) -> tuple[str, ...]:
+    """The parts of a key.  A level's name may have dots."""
+    first, _, rest = path.partition(".")
+    if first in ("paths", "contention"):
+        return first, *rest.rsplit(".", 1)
+    return tuple(path.split("."))
 
 
-def _raw(machine: Machine) -> dict[str, Any]:
-    return machine.model_dump(mode="json")
-
-
-def _holder(raw: dict[str, Any], path: str) -> dict[str, Any]:
-    """The mapping whose last part of the path is the key."""
-    first, *rest = path.split(".")
-    if first == "paths":
-        source, destination = ends_of(path)
-        return next(each for each in raw["paths"] if (each["source"], each["destination"]) == (source, destination))
-    at = raw
-    for part in (first, *rest)[:-1]:
-        at = at[part]
-    if (first, *rest)[-1] not in at:
+def _holder(raw: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """The mapping that has the value, and its name there."""
+    *folders, name = split(path)
+    at: Any = raw
+    for part in folders:
+        if isinstance(at, list):
+            at = next((each for each in at if f"{each['source']}->{each['destination']}" == part), {})
+        else:
+            at = at.get(part, {})
+    if name not in at:
         raise KeyError(path)
-    return at
+    return at, name

@@ -11,8 +11,8 @@ from simulator.timing import simulate_levels
 from tuner.calibrate.programs import Body, program, spare
 
 FEW = 4  # repeats of the shorter program: enough to fill queues and pipelines that are not deep
-MOST = 2048  # of the longer one
-_AT_LEAST = 48
+MOST = 4096  # instructions of a core in the longer one
+_AT_LEAST = 32
 
 
 @dataclass(frozen=True)
@@ -64,5 +64,5 @@ def repeated(
 
     less = of(FEW)
     step = max(1.0, (timed(of(FEW + 16), machine, level) - timed(less, machine, level)) / 16)
-    repeats = FEW + min(MOST, max(_AT_LEAST, round(load / step)))
+    repeats = FEW + max(_AT_LEAST, min(MOST // max(map(len, bodies)), round(load / step)))
     return Probe(name, level, of(repeats), less, (repeats - FEW) * per, grows)

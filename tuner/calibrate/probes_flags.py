@@ -39,4 +39,4 @@ def queue_program(machine: Machine, entries: int, load: int) -> Program | None:
     vector = Engine.VECTOR
     own = [flag(Op.SET, vector, vector, 0, 1), flag(Op.WAIT, vector, vector, 0, 1)]
     filling = (own * (entries // 2 + 1))[: (entries - 1) // 2 * 2] + ([spare(machine)] if entries % 2 == 0 else [])
-    return program(machine, [[one, flag(Op.SET, first, vector), flag(Op.WAIT, vector, first), *filling, two, spare(machine)]])
+    return program(machine, [[one, flag(Op.SET, first, vector), flag(Op.WAIT, vector, first), *filling, two]])

@@ -22,9 +22,10 @@ def path_probes(source: str, target: str, machine: Machine, load: int) -> tuple[
     found: list[tuple[str, Code]] = []
     a, b = Memory[source], Memory[target]
     if (source, target) == ("L1", "L0A"):
-        most = min(machine.buffer_blocks(b), machine.buffer_blocks(a)) // 16
-        for m, k in ((16, 1), (16, min(8, most)), (min(64, most * 16), min(8, most)), *_largest(most)):
-            found.append((f"{m} rows of {k} blocks", im2col(machine, m, k)))
+        room = min(machine.buffer_blocks(a), machine.buffer_blocks(b))
+        for m, k in ((16, 1), (16, 8), (64, 8), (64, room // 64)):
+            if m * k <= room:
+                found.append((f"{m} rows of {k} blocks", im2col(machine, m, k)))
     elif source == "L0C":
         cube = machine.cube(DataType.float16)
         room = min(machine.buffer_blocks(a) // cube.sum_blocks, machine.buffer_blocks(b) // cube.planes)
@@ -35,8 +36,3 @@ def path_probes(source: str, target: str, machine: Machine, load: int) -> tuple[
         found += [(f"{count} blocks", copy(machine, a, b, 0, 0, count)) for count in sorted({1, 16, most // 4, most})]
         found += [(f"bursts of {length} blocks", copy(machine, a, b, 0, 0, length, _SHORT, length + 1)) for length in BURSTS if most >= (length + 1) * _SHORT]
     return tuple(repeated(f"{source} -> {target}, {what}", machine, [[body]], load) for what, body in dict(found).items())
-
-
-def _largest(most: int) -> list[tuple[int, int]]:
-    """(rows, blocks) of one IM2COL that fills L0A as far as its planes lie in L1."""
-    return [(256, most // 16)] if most >= 64 else []

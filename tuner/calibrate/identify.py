@@ -1,0 +1,184 @@
+"""Class by class, from the readings of a board to a machine: what is known of every value, and how well its class is explained."""
+
+from __future__ import annotations
+
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from simulator.npu.machine import Machine
+from tuner.calibrate.classes import ParameterClass, classes_of
+from tuner.calibrate.fit import Known, Problem, Values, known, solve
+from tuner.calibrate.keys import Key, Number, value_of, with_values
+from tuner.calibrate.probes import Probe
+from tuner.calibrate.probes_engines import launch_probes
+from tuner.calibrate.queue import queue_depth
+from tuner.calibrate.readings import Board
+
+Source = Literal["calibrated", "uncertain", "given"]
+FIRST_READINGS = 8  # of every program; doubled until all is known, or the most are read
+_LEAST_LOAD, _LOADS = 4096, 8  # cycles of a probe's longer program, and times the shortest program of all
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Of one value.  half: it is known to +- so much.  source: calibrated to one of its unit or 2%; uncertain: less well; or as given.
+
+    why: of what is not calibrated.
+    """
+
+    key: Key
+    given: Number
+    value: Number
+    half: float
+    source: Source
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class ClassFindings:
+    """residual, worst: of probes, predicted over observed less 1: root of the mean square, and the one that is farthest off.
+
+    noise: what of `residual` readings alone would leave.  readings: of each program.
+    """
+
+    name: str
+    findings: tuple[Finding, ...]
+    probes: int
+    readings: int
+    residual: float
+    noise: float
+    worst: float
+    worst_probe: str
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """machine: with the values found.  spread: standard deviation of a reading, in parts of it."""
+
+    given: Machine
+    machine: Machine
+    classes: tuple[ClassFindings, ...]
+    readings: int
+    spread: float
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(finding for each in self.classes for finding in each.findings)
+
+
+@dataclass
+class _Row:
+    """A class while it is worked on.  count: readings of each program."""
+
+    row: ParameterClass
+    probes: tuple[Probe, ...]
+    count: int = 0
+
+
+def calibrate(board: Board, most_readings: int = 256) -> Calibration:
+    """What the board says of the machine that it was described as.  Raises `BadInputError` where it says what cannot be."""
+    given = board.machine
+    load = _load(board)
+    machine, rows = given, []
+    for row in classes_of(given):
+        state = _Row(row, row.probes(given, load))
+        rows.append(state)
+        machine = _fitted(board, machine, state, most_readings)
+    depth = queue_depth(board, machine, load)
+    if depth is not None:
+        machine = with_values(machine, {depth.key.path: _kept(depth, given.queue_depth)})
+    # what a class took for granted is known by now
+    found = []
+    for state in rows:
+        machine, findings = _settled(board, given, machine, state)
+        found.append(findings)
+    queue = () if depth is None else (_finding(depth, given, 0),)
+    return Calibration(
+        given,
+        machine,
+        (*found, ClassFindings("queue", queue, 0, 0, 0.0, 0.0, 0.0, "")) if queue else tuple(found),
+        board.readings,
+        board.spread([probe for state in rows for probe in state.probes]),
+    )
+
+
+def _load(board: Board) -> int:
+    """Cycles that a probe should take, so that launching it is a small part."""
+    shortest = launch_probes(board.machine, 0)
+    board.read("launch", shortest, FIRST_READINGS)
+    return max(_LEAST_LOAD, _LOADS * round(board.observed(shortest[0], 0.0).value))
+
+
+def _problem(board: Board, machine: Machine, state: _Row) -> Problem:
+    spread = board.spread(state.probes)
+    return Problem(machine, state.row.keys, state.probes, [board.observed(probe, spread) for probe in state.probes])
+
+
+def _fitted(board: Board, machine: Machine, state: _Row, most: int) -> Machine:
+    """Reads until every value is known as well as is asked for."""
+    assumed = with_values(machine, state.row.assumed)
+    state.count = FIRST_READINGS
+    while True:
+        board.read(state.row.name, state.probes, state.count)
+        problem = _problem(board, assumed, state)
+        values = solve(problem)
+        if state.count >= most or all(each.enough for each in known(problem, values)):
+            return with_values(machine, _by_key(problem, values))
+        state.count = min(most, 2 * state.count)
+
+
+def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
+    return {key.path: value for key, value in zip(problem.keys, values, strict=True)}
+
+
+def _settled(board: Board, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
+    problem = _problem(board, machine, state)
+    values = solve(problem)
+    told = known(problem, values)
+    findings = tuple(_finding(each, given, state.count) for each in told)
+    chosen = tuple(finding.value for finding in findings)
+    off = problem.residuals(chosen)
+    at = int(np.argmax(np.abs(off)))
+    noise = problem.error / np.maximum(np.abs(problem.seen), 1e-9)
+    result = ClassFindings(
+        state.row.name, findings, len(state.probes), state.count,
+        float(np.sqrt((off**2).mean())), float(np.sqrt((noise**2).mean())), float(off[at]), state.probes[at].name,
+    )  # fmt: skip
+    return with_values(machine, _by_key(problem, chosen)), result
+
+
+def _kept(told: Known, given: Number) -> Number:
+    """What was given, where it is as good as any other; else what is nearest to it of those that are."""
+    return min(max(given, told.low), told.high) if told.hidden else told.value
+
+
+def _finding(told: Known, given: Machine, readings: int) -> Finding:
+    key, before = told.key, value_of(given, told.key.path)
+    if told.hidden:
+        if told.high >= key.most:
+            how = f"any value from {told.low:g} on"
+        elif told.low <= key.least:
+            how = f"any value up to {told.high:g}"
+        else:
+            how = f"any value from {told.low:g} to {told.high:g}"
+        return Finding(key, before, _kept(told, before), 0.0, "given", f"{how} gives the same times: {key.hidden}")
+    value = _few_digits(told)
+    if told.together:
+        return Finding(key, before, value, told.half, "uncertain", f"only together with {told.together}")
+    if not told.good:
+        return Finding(key, before, value, told.half, "uncertain", f"noise: {readings} readings of each program leave +-{told.half:.2g}")
+    return Finding(key, before, value, told.half, "calibrated")
+
+
+def _few_digits(told: Known) -> Number:
+    """No more digits than are known, where the file takes fractions."""
+    if told.key.step >= 1:
+        return told.value
+    for digits in range(6):
+        value = round(told.value, digits)
+        if abs(value - told.value) <= told.half / 4 and told.key.least <= value <= told.key.most:
+            return int(value) if value == int(value) else value
+    return told.value
