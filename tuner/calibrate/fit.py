@@ -26,16 +26,17 @@ from tuner.calibrate.readings import Observed
 Values = tuple[Number, ...]
 
 SURE = 2.0  # standard errors that are said
-APART = SURE * SURE + 2.0  # of chi squared, from the least to what is told apart from it
+APART = 12.0  # of chi squared, from the least to what is told apart from it: three and a half standard errors
 _MISFIT = 9.0  # chi squared by degrees of freedom from which other starts are tried
 _STEP = 0.05  # of a value, for differences
+_SEEN = 0.3  # standard errors by which such a step moves all times together, at least, or nothing is said of the value
 
 
 @dataclass(frozen=True)
 class Known:
     """What is known of a key.
 
-    half: the value is known to +- so much.  low, high: the range in which no probe notices, where there is one; value lies in it.
+    half: the value is known to +- so much.  low, high: the range in which no probe notices, the others as they are; value lies in it.
     together: the key that it is known only together with, or ''.
     """
 
@@ -48,8 +49,9 @@ class Known:
 
     @property
     def hidden(self) -> bool:
-        """Whether it can be moved unnoticed, by more than the grid and 2%."""
-        return self.high - self.low > 2 * max(self.key.step if self.key.step >= 1 else 0, 0.02 * self.value)
+        """Whether it can be moved unnoticed in one direction, by far more than noise explains."""
+        least = max(2 * self.key.step if self.key.step >= 1 else 0, 0.04 * self.value, 4 * self.half)
+        return max(self.high - self.value, self.value - self.low) > least or (bool(self.key.choices) and self.high > self.low)
 
     @property
     def enough(self) -> bool:
@@ -148,24 +150,19 @@ def _towards(key: Key, value: Number, move: float) -> float:
     return min(max(1 / inverse if inverse > 0 else 4 * value, value / 4), 4 * value)
 
 
-def slopes(problem: Problem, values: Values, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """float64 [probes] each: of times in standard errors, by what is linear of a key: below, above, and across."""
+def slopes(problem: Problem, values: Values, i: int) -> NDArray[np.float64]:
+    """float64 [probes]: of times in standard errors, by what is linear of a key."""
     key, value = problem.keys[i], values[i]
     step = max(key.step, _STEP * value)
     low, high = (_moved(problem, values, {i: value + sign * step}) for sign in (-1, 1))
-    here, below, above = (problem.times(each) / problem.error for each in (values, low, high))
-
-    def slope(a: NDArray[np.float64], b: NDArray[np.float64], x: Number, y: Number) -> NDArray[np.float64]:
-        run = (1 / y - 1 / x) if key.inverse else y - x
-        return (b - a) / run if run else np.zeros_like(a)
-
-    return slope(below, here, low[i], value), slope(here, above, value, high[i]), slope(below, above, low[i], high[i])
+    run = (1 / high[i] - 1 / low[i]) if key.inverse else high[i] - low[i]
+    return (problem.times(high) - problem.times(low)) / problem.error / run if run else np.zeros_like(problem.error)
 
 
 def _newton(problem: Problem, values: Values, free: Sequence[int]) -> dict[int, float]:
     if not free:
         return {}
-    across = np.stack([slopes(problem, values, i)[2] for i in free], 1)
+    across = np.stack([slopes(problem, values, i) for i in free], 1)
     scale = np.linalg.norm(across, axis=0)
     told = scale > 0
     if not told.any():
@@ -195,13 +192,13 @@ def known(problem: Problem, values: Values) -> tuple[Known, ...]:
     """How well each value is known, the others of the class free."""
     least = problem.chi(values)
     reach = [_reach(problem, values, i, least) for i in range(len(values))]
-    told = [i for i, key in enumerate(problem.keys) if not key.choices and not _flat(problem, values, i)]
+    told = [i for i, key in enumerate(problem.keys) if not key.choices and _told(problem, values, i)]
     half, single = np.zeros(len(values)), np.zeros(len(values))
     partner: dict[int, str] = {}
     # a model that fits worse than the noise is known worse
     worse = max(1.0, np.sqrt(least / problem.freedom))
     if told:
-        across = np.stack([slopes(problem, values, i)[2] for i in told], 1)
+        across = np.stack([slopes(problem, values, i) for i in told], 1)
         scale = np.linalg.norm(across, axis=0)
         covariance = np.linalg.pinv((across / scale).T @ (across / scale), rcond=1e-10)
         joint = np.sqrt(np.diag(covariance)) / scale
@@ -218,14 +215,11 @@ def known(problem: Problem, values: Values) -> tuple[Known, ...]:
     return tuple(found)
 
 
-def _flat(problem: Problem, values: Values, i: int) -> bool:
-    """Whether times do not say what it is, in one direction at least."""
+def _told(problem: Problem, values: Values, i: int) -> bool:
+    """Whether times say anything of a value."""
     key, value = problem.keys[i], values[i]
-    below, above, _ = slopes(problem, values, i)
-    sides = [side for side, end in ((below, key.least), (above, key.most)) if value != end]
     step = max(key.step, _STEP * value)
-    run = step / value**2 if key.inverse else step
-    return any(float(np.linalg.norm(side)) * run < 1.0 for side in sides)
+    return float(np.linalg.norm(slopes(problem, values, i))) * (step / value**2 if key.inverse else step) > _SEEN
 
 
 def _reach(problem: Problem, values: Values, i: int, least: float) -> tuple[Number, Number]:
@@ -234,8 +228,6 @@ def _reach(problem: Problem, values: Values, i: int, least: float) -> tuple[Numb
     if key.choices:
         same = [each for each in key.choices if problem.chi(_moved(problem, values, {i: each})) <= least + APART]
         return min([*same, value]), max([*same, value])
-    if not _flat(problem, values, i):
-        return value, value
     return _as_far(problem, values, i, least, -1), _as_far(problem, values, i, least, 1)
 
 

@@ -102,6 +102,6 @@ def program(machine: Machine, streams: Sequence[Body]) -> Program:
 
 def encoded(found: Program, machine: Machine, level: str, cycles: int) -> Encoded:
     """As a runner takes it.  cycles: that are expected at the level."""
-    variant = Variant(level, machine.share_units(level), found.streams, "", {level: cycles})
+    variant = Variant(level, found.streams, "", {level: cycles})
     container = Container("0" * 32, machine, found.memory, (variant,), np.zeros(0, np.uint8))
     return Encoded(encode(container), machine, "program")
