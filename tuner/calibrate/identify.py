@@ -53,6 +53,11 @@ class ClassFindings:
     worst: float
     worst_probe: str
 
+    @property
+    def unexplained(self) -> bool:
+        """Whether the simulator cannot say what the board does, whatever the values."""
+        return self.residual > max(4 * self.noise, 0.02)
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -142,7 +147,8 @@ def _settled(board: Board, given: Machine, machine: Machine, state: _Row) -> tup
     chosen = tuple(finding.value for finding in findings)
     off = problem.residuals(chosen)
     at = int(np.argmax(np.abs(off)))
-    noise = problem.error / np.maximum(np.abs(problem.seen), 1e-9)
+    # of what may take no time at all, in cycles rather than in parts
+    noise = problem.error / np.where(np.abs(problem.seen) < 0.5, 1, np.abs(problem.seen))
     result = ClassFindings(
         state.row.name, findings, len(state.probes), state.count,
         float(np.sqrt((off**2).mean())), float(np.sqrt((noise**2).mean())), float(off[at]), state.probes[at].name,

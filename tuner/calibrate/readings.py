@@ -50,6 +50,7 @@ class Board:
         self._bench, self._heard = bench, heard
         self._kept: dict[tuple[int, str], _Kept] = {}
         self._programs: list[Program] = []  # so that no id is given twice
+        self.held_out = 0  # readings of what is no probe
 
     @property
     def readings(self) -> int:
@@ -76,6 +77,12 @@ class Board:
         errors = [c * max(spread * _EFFICIENCY / np.sqrt(len(each)), _SAME) for c, each in zip(centres, times, strict=True)]
         half = 0.3  # a whole number of cycles, or what a clock in seconds rounds to, is known to that
         return Observed(probe.of(centres), float(np.hypot(np.linalg.norm(errors), half)) / probe.per)
+
+    def centre(self, program: Encoded, level: str, where: str, count: int) -> float:
+        """Cycles of a program that is kept no longer.  Raises `BadInputError`."""
+        kept = _Kept(program, level, f"{where} at {level}", [])
+        self.held_out += count
+        return _centre([self._once(kept) for _ in range(count)])
 
     def spread(self, probes: Sequence[Probe]) -> float:
         """Standard deviation of a reading, in parts of it, over all programs of the probes."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
-from simulator.npu.machine import Machine
+from simulator.npu.machine import BLOCK_BYTES, Machine
 from tuner.calibrate.identify import Calibration, Finding
 from tuner.calibrate.keys import split
 
+_DEFAULTS: Mapping[str, Any] = {"startup_cycles": 0, "granule_bytes": BLOCK_BYTES, "launch_cycles": 0, "dram": None}  # what is not written
 _NAME = 64  # characters that a machine's name may have
 _SUFFIX = "-calibrated"
 
@@ -34,8 +37,9 @@ def written(source: str, machine: Machine, found: Calibration, command: str) -> 
     ]
     for text in (_edited(source, machine, notes), _anew(machine, notes)):
         whole = "\n".join(head) + "\n" + text
-        if Machine.model_validate(yaml.safe_load(whole)) == machine:
-            return whole
+        with contextlib.suppress(yaml.YAMLError, ValidationError):
+            if Machine.model_validate(yaml.safe_load(whole)) == machine:
+                return whole
     raise AssertionError("a machine that is written is read as it was")
 
 
@@ -63,6 +67,7 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
     leaves = dict(_leaves(root, ()))
     edits: list[_Edit] = []
     beside: dict[int, list[str]] = {}
+    absent: dict[str, list[str]] = {}  # keys of the file, and what is said of theirs
     for path, value in _values(raw, ()):
         node = leaves.get(path)
         key = ".".join(path)
@@ -74,7 +79,10 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
                 _beside(beside, notes, key, level)
                 continue
             folder = _folder(root, path[:-1])
-            if folder is None or (not isinstance(value, str) and _default(machine, path)):
+            if folder is None:
+                absent.setdefault(path[0], []).extend(f"{key} {notes[key]}" for _ in [0] if key in notes)
+                continue
+            if value == _DEFAULTS.get(path[-1], ""):
                 continue
             edits.append(_inserted(source, folder, path[-1], value))
             _beside(beside, notes, key, folder.value[-1][1])
@@ -85,7 +93,8 @@ def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
     text = source
     for edit in sorted([*edits, *_comments(source, beside)], key=lambda edit: edit.start, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.stop :]
-    return text
+    text = text if text.endswith("\n") else text + "\n"
+    return text + "".join(f"{key}: {_scalar(raw[key])}   # {'; '.join(said)}\n" for key, said in absent.items())
 
 
 def _beside(beside: dict[int, list[str]], notes: Mapping[str, str], key: str, node: yaml.Node) -> None:
@@ -103,7 +112,9 @@ def _comments(source: str, beside: Mapping[int, list[str]]) -> Iterator[_Edit]:
             start = tokens.get(number, len(bare))
             old = bare[start:].lstrip("# ").strip()
             kept = len(bare[:start].rstrip())
-            text = "   # " + "; ".join(beside[number]) + (f"; before: {old}" if old else "")
+            notes = beside[number]
+            said = notes[0].partition(" ")[2] if len(notes) == 1 and not bare.lstrip().startswith(("-", "{")) and "{" not in bare else "; ".join(notes)
+            text = "   # " + said + (f"; before: {old}" if old else "")
             yield _Edit(at + kept, at + len(bare), text)
         at += len(line)
 
@@ -158,14 +169,6 @@ def _values(raw: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
             yield from _values(each, (*path, f"{each['source']}->{each['destination']}"))
     else:
         yield path, raw
-
-
-def _default(machine: Machine, path: tuple[str, ...]) -> bool:
-    """Whether a value that the text does not have is what its absence means."""
-    from tuner.calibrate.keys import value_of
-
-    defaults = {"startup_cycles": 0, "granule_bytes": 32, "launch_cycles": 0, "dram": None}
-    return path[-1] in defaults and value_of(machine, ".".join(path)) == defaults[path[-1]]
 
 
 def _inserted(source: str, folder: yaml.MappingNode, name: str, value: Any) -> _Edit:
