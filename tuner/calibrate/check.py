@@ -81,7 +81,9 @@ def check(board: Board, machine: Machine, count: int, seed: int, networks: Seque
         measured.append(board.centre(program, level, f"held-out segment {len(at)}", READINGS))
         if len(at) == count:
             return HeldOut(tuple(networks), tuple(at), np.array(measured, np.float64), np.array(predicted, np.float64))
-    raise BadInputError(f"--check {count}: {', '.join(networks)} have {len(at)} different segments that fit {machine.name}; accepted: up to that")
+    raise BadInputError(
+        f"--check {count}: {', '.join(networks)} have {len(at)} different segments that fit {machine.name}; accepted: up to that"
+    )
 
 
 _Segments = Iterator[tuple[Mapping[str, int], Encoded]]

@@ -92,7 +92,15 @@ def _ddr(machine: Machine) -> list[ParameterClass]:
         keys = [rate(path_key(*ends, "bytes_per_cycle"), _PORT, 0.1), cycles(path_key(*ends, "startup_cycles"), "latency hides it")]
         if not rows:
             keys.append(cycles("ddr.latency_cycles", "start-ups and data take longer"))
-            keys.append(Key("ddr.outstanding", "entries", 1, 4096, hidden="fewer than these cover the latency already: data and start-ups take longer"))
+            keys.append(
+                Key(
+                    "ddr.outstanding",
+                    "entries",
+                    1,
+                    4096,
+                    hidden="fewer than these cover the latency already: data and start-ups take longer",
+                )
+            )
         rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}", tuple(keys), partial(transfer_probes, *ends), wide))
         rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}, runs", (_granule(*ends),), partial(run_probes, *ends), wide))
     if not rows:

@@ -110,7 +110,9 @@ def solve(problem: Problem) -> Values:
     order = [sorted(each, key=lambda choice, value=value: choice != value) for each, value in zip(named, given, strict=True)]  # type: ignore[misc]
     best: Values | None = None
     for start in product(*order):
-        found = _least(problem, start if best is None else tuple(start[i] if key.choices else best[i] for i, key in enumerate(problem.keys)), free)
+        found = _least(
+            problem, start if best is None else tuple(start[i] if key.choices else best[i] for i, key in enumerate(problem.keys)), free
+        )
         if best is None or problem.chi(found) < problem.chi(best) - 1e-9:
             best = found
     assert best is not None
@@ -135,7 +137,10 @@ def _least(problem: Problem, start: Values, free: Sequence[int]) -> Values:
     best = start
     for _ in range(6):
         step = _newton(problem, best, free)
-        tried = [_moved(problem, best, {i: _towards(problem.keys[i], best[i], move * part) for i, move in step.items()}) for part in (1, 0.5, 0.2)]
+        tried = [
+            _moved(problem, best, {i: _towards(problem.keys[i], best[i], move * part) for i, move in step.items()})
+            for part in (1, 0.5, 0.2)
+        ]
         found = min(tried, key=problem.chi)
         if problem.chi(found) >= problem.chi(best):
             break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +25,7 @@ _LEAST_LOAD, _LOADS = 4096, 8  # cycles of a probe's longer program, and times t
 class Finding:
     """Of one value.  half: it is known to +- so much.  source: calibrated to one of its unit or 2%; uncertain: less well; or as given.
 
-    why: of what is not calibrated.
+    low, high: what it may be, by all that was measured.  why: of what is not calibrated.
     """
 
     key: Key
@@ -34,6 +33,8 @@ class Finding:
     value: Number
     half: float
     source: Source
+    low: Number
+    high: Number
     why: str = ""
 
 
@@ -170,13 +171,15 @@ def _finding(told: Known, given: Machine, readings: int) -> Finding:
             how = f"any value up to {told.high:g}"
         else:
             how = f"any value from {told.low:g} to {told.high:g}"
-        return Finding(key, before, _kept(told, before), 0.0, "given", f"{how} gives the same times: {key.hidden}")
+        return Finding(key, before, _kept(told, before), 0.0, "given", told.low, told.high, f"{how} gives the same times: {key.hidden}")
     value = _few_digits(told)
+    source: Source = "calibrated"
+    why = ""
     if told.together:
-        return Finding(key, before, value, told.half, "uncertain", f"only together with {told.together}")
-    if not told.good:
-        return Finding(key, before, value, told.half, "uncertain", f"noise: {readings} readings of each program leave +-{told.half:.2g}")
-    return Finding(key, before, value, told.half, "calibrated")
+        source, why = "uncertain", f"only together with {told.together}"
+    elif not told.good:
+        source, why = "uncertain", f"noise: {readings} readings of each program leave +-{told.half:.2g}"
+    return Finding(key, before, value, told.half, source, value - told.half, value + told.half, why)
 
 
 def _few_digits(told: Known) -> Number:

@@ -49,7 +49,15 @@ def timed(found: Program, machine: Machine, level: str) -> int:
 
 
 def repeated(
-    name: str, machine: Machine, bodies: Sequence[Body], load: int, *, level: str = "", first: Sequence[Body] = (), per: int = 1, grows: bool = True
+    name: str,
+    machine: Machine,
+    bodies: Sequence[Body],
+    load: int,
+    *,
+    level: str = "",
+    first: Sequence[Body] = (),
+    per: int = 1,
+    grows: bool = True,
 ) -> Probe:
     """A probe of the time of a body; each core has its own.
 

@@ -23,7 +23,9 @@ def _move(machine: Machine, source: str, target: str, length: int, count: int = 
 
 def _room(machine: Machine, source: str, target: str) -> int:
     """Blocks of the largest move: half of the memory on chip, so that loads and stores at once do not meet."""
-    return min(_LARGE, *(machine.buffer_blocks(Memory[end]) // 2 for end in (source, target) if end != "DDR"), DDR_BLOCKS // machine.cores // 2)
+    return min(
+        _LARGE, *(machine.buffer_blocks(Memory[end]) // 2 for end in (source, target) if end != "DDR"), DDR_BLOCKS // machine.cores // 2
+    )
 
 
 def _after_itself(machine: Machine, source: str, target: str, length: int) -> list[Code]:
@@ -80,7 +82,9 @@ def port_probes(machine: Machine, load: int, level: str = "") -> tuple[Probe, ..
 def level_probes(level: str, machine: Machine, load: int) -> tuple[Probe, ...]:
     """The port's, and moves that wait for each other, at a level."""
     ends = _of_ddr(machine)[0][0]
-    waiting = repeated(f"{ends[0]} -> {ends[1]}, one after the end of another", machine, [_after_itself(machine, *ends, 2)], load, level=level)
+    waiting = repeated(
+        f"{ends[0]} -> {ends[1]}, one after the end of another", machine, [_after_itself(machine, *ends, 2)], load, level=level
+    )
     return (*port_probes(machine, load, level), waiting)
 
 

@@ -50,7 +50,11 @@ def _shapes(machine: Machine, dtype: DataType) -> tuple[tuple[int, int, int], ..
     cube, blocks = machine.cube(dtype), machine.buffer_blocks
 
     def fits(m: int, k: int, n1: int) -> bool:
-        return k * m <= blocks(Memory.L0A) and n1 * k * cube.weight_blocks <= blocks(Memory.L0B) and n1 * m * cube.sum_blocks <= blocks(Memory.L0C)
+        return (
+            k * m <= blocks(Memory.L0A)
+            and n1 * k * cube.weight_blocks <= blocks(Memory.L0B)
+            and n1 * m * cube.sum_blocks <= blocks(Memory.L0C)
+        )
 
     wanted = ((16, 1, 1), (32, 2, 1), (64, 2, 4), (128, 4, 4), (128, 4, 8))
     return tuple(shape for shape in wanted if fits(*shape))

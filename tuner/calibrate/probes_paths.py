@@ -34,5 +34,9 @@ def path_probes(source: str, target: str, machine: Machine, load: int) -> tuple[
     else:
         most = min(machine.buffer_blocks(a), machine.buffer_blocks(b))
         found += [(f"{count} blocks", copy(machine, a, b, 0, 0, count)) for count in sorted({1, 16, most // 4, most})]
-        found += [(f"bursts of {length} blocks", copy(machine, a, b, 0, 0, length, _SHORT, length + 1)) for length in BURSTS if most >= (length + 1) * _SHORT]
+        found += [
+            (f"bursts of {length} blocks", copy(machine, a, b, 0, 0, length, _SHORT, length + 1))
+            for length in BURSTS
+            if most >= (length + 1) * _SHORT
+        ]
     return tuple(repeated(f"{source} -> {target}, {what}", machine, [[body]], load) for what, body in dict(found).items())

@@ -36,4 +36,8 @@ def queue_depth(board: Board, machine: Machine, load: int) -> Known | None:
             holds = entries
         else:
             too_many = entries
-    return Known(QUEUE, holds, 0.0, holds, DEEPEST if holds < DEEPEST else 1 << 20) if holds == DEEPEST else Known(QUEUE, holds, 0.0, holds, holds)
+    return (
+        Known(QUEUE, holds, 0.0, holds, DEEPEST if holds < DEEPEST else 1 << 20)
+        if holds == DEEPEST
+        else Known(QUEUE, holds, 0.0, holds, holds)
+    )

@@ -121,7 +121,9 @@ class Board:
         more, less = (_centre(each) for each in times)
         if more <= less:
             how = "the same" if more == less else "less"
-            raise BadInputError(f"{where}: the work of {probe.per:g} repeats more takes {how} ({less:,.0f} cycles, then {more:,.0f}); accepted: longer")
+            raise BadInputError(
+                f"{where}: the work of {probe.per:g} repeats more takes {how} ({less:,.0f} cycles, then {more:,.0f}); accepted: longer"
+            )
 
 
 def _centre(cycles: Sequence[int]) -> float:

@@ -113,7 +113,11 @@ def _comments(source: str, beside: Mapping[int, list[str]]) -> Iterator[_Edit]:
             old = bare[start:].lstrip("# ").strip()
             kept = len(bare[:start].rstrip())
             notes = beside[number]
-            said = notes[0].partition(" ")[2] if len(notes) == 1 and not bare.lstrip().startswith(("-", "{")) and "{" not in bare else "; ".join(notes)
+            said = (
+                notes[0].partition(" ")[2]
+                if len(notes) == 1 and not bare.lstrip().startswith(("-", "{")) and "{" not in bare
+                else "; ".join(notes)
+            )
             text = "   # " + said + (f"; before: {old}" if old else "")
             yield _Edit(at + kept, at + len(bare), text)
         at += len(line)

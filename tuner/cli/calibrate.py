@@ -31,8 +31,12 @@ def calibrate(
     readings: Annotated[int, typer.Option(metavar="N", min=8, help="Of each micro-program, at most; fewer where all is known.")] = 256,
     tries: Annotated[int, typer.Option(metavar="N", min=1, help="Of a reading that fails.")] = 3,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", min=0.001, help="Of a command, for one reading.")] = 10.0,
-    check: Annotated[int | None, typer.Option("--check", metavar="N", min=2, help="Measure and predict N segments of networks too.")] = None,
-    networks: Annotated[str | None, typer.Option(metavar="A,B", help="Whose segments --check draws: light:NAME, made:NAME or files.")] = None,
+    check: Annotated[
+        int | None, typer.Option("--check", metavar="N", min=2, help="Measure and predict N segments of networks too.")
+    ] = None,
+    networks: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Whose segments --check draws: light:NAME, made:NAME or files.")
+    ] = None,
     seed: options.Seed = 0,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -114,7 +118,10 @@ def _as_json(found: Calibration, held_out: HeldOut | None, out: Path) -> dict[st
             "name": each.name, "probes": each.probes, "readings": each.readings, "residual": each.residual, "noise": each.noise,
             "worst": each.worst, "worst_probe": each.worst_probe, "unexplained": each.unexplained,
             "keys": [
-                {"key": f.key.path, "unit": f.key.unit, "given": f.given, "value": f.value, "half": f.half, "source": f.source, "why": f.why}
+                {
+                    "key": f.key.path, "unit": f.key.unit, "given": f.given, "value": f.value, "half": f.half, "low": f.low, "high": f.high,
+                    "source": f.source, "why": f.why,
+                }
                 for f in each.findings
             ],
         }
