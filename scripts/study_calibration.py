@@ -1,7 +1,7 @@
 """Is a machine found behind a noisy clock?  `tilefarm calibrate` against hidden machines: their values, and held-out segments.
 
-Hidden is the preset with every value that is fitted changed by a random factor of 0.7 to 1.4 (0 becomes up to a dozen cycles, a launch up to
-3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is said not to
+Hidden is the preset with every value that is fitted changed by a random factor of 0.7 to 1.4 (0 becomes up to a dozen cycles, a launch up
+to 3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is said not to
 show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was made, are
 measured (each 24 times) and predicted.
 
@@ -80,9 +80,10 @@ def shown(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Table | str]:
         if "segments" in row:
             reached = goal(row["median"] <= MEDIAN and row["p95"] <= P95 and row["pairs"] >= PAIRS)
             yield (
-                f"{row['machine']}, seed {row['seed']}: {row['readings']:,} readings with {row['spread']:.1%} noise; {row['segments']} segments predicted"
-                f" within {row['median']:.2%} (median), {row['p95']:.2%} (p95), {row['worst']:.2%} (worst), {row['pairs']:.2%} of pairs right;"
-                f" goal {MEDIAN:.0%}, {P95:.0%}, {PAIRS:.0%}: {reached}"
+                f"{row['machine']}, seed {row['seed']}: {row['readings']:,} readings with {row['spread']:.1%} noise;"
+                f" {row['segments']} segments predicted within {row['median']:.2%} (median), {row['p95']:.2%} (p95), {row['worst']:.2%} (worst);"
+                f" {row['pairs']:.2%} of pairs right;"
+                f" goals {MEDIAN:.0%}, {P95:.0%}, {PAIRS:.0%}: {reached}"
             )
 
 

@@ -31,7 +31,6 @@ from tuner.search.table import SegmentTable
 
 NETWORKS = ("light:squeezenet", "light:shufflenet", "made:mobilenet_v2")
 READINGS = 24  # of a segment: noise of 3% is 0.6% then
-GOALS = {"median": 0.02, "p95": 0.05, "pairs": 0.98}
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,19 +70,19 @@ class HeldOut:
 
 
 def check(board: Board, machine: Machine, count: int, seed: int, networks: Sequence[str] = NETWORKS) -> HeldOut:
-    """`count` segments, compiled for the machine.  Raises `BadInputError` where networks do not have so many, or the board says nonsense."""
+    """`count` segments, compiled for the machine.  Raises `BadInputError` where networks have fewer, or the board says nonsense."""
     levels = tuple(machine.contention)
-    measured, predicted, at = [], [], []
+    measured: list[float] = []
+    predicted: list[int] = []
+    at: list[str] = []
     for cycles, program in _segments(machine, networks, count, seed):
         level = levels[len(at) % len(levels)]
         at.append(level)
         predicted.append(cycles[level])
         measured.append(board.centre(program, level, f"held-out segment {len(at)}", READINGS))
         if len(at) == count:
-            return HeldOut(tuple(networks), tuple(at), np.array(measured, np.float64), np.array(predicted, np.float64))
-    raise BadInputError(
-        f"--check {count}: {', '.join(networks)} have {len(at)} different segments that fit {machine.name}; accepted: up to that"
-    )
+            return HeldOut(tuple(networks), tuple(at), np.array(measured), np.array(predicted, np.float64))
+    raise BadInputError(f"--check {count}: {', '.join(networks)} have {len(at)} segments that fit {machine.name}; accepted: up to that")
 
 
 _Segments = Iterator[tuple[Mapping[str, int], Encoded]]

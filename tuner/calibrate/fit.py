@@ -107,7 +107,7 @@ def solve(problem: Problem) -> Values:
     given = problem.given()
     named = [key.choices or (value,) for key, value in zip(problem.keys, given, strict=True)]
     # what was given first: it stays where another choice is no better
-    order = [sorted(each, key=lambda choice, value=value: choice != value) for each, value in zip(named, given, strict=True)]  # type: ignore[misc]
+    order = [sorted(each, key=lambda choice, value=value: choice != value) for each, value in zip(named, given, strict=True)]
     best: Values | None = None
     for start in product(*order):
         found = _least(

@@ -55,20 +55,19 @@ def repeated(
     load: int,
     *,
     level: str = "",
-    first: Sequence[Body] = (),
     per: int = 1,
     grows: bool = True,
 ) -> Probe:
     """A probe of the time of a body; each core has its own.
 
     load: cycles that the longer program takes at least, as far as the machine's description goes: the less of it is launch and latency,
-    the fewer readings do.  first: what cores do before.  per: parts of a body that are counted.
+    the fewer readings do.  per: parts of a body that are counted.  A vector instruction stands at the end: no program takes no time.
     """
     level = level or next(iter(machine.contention))
-    heads = [*first, *([()] * (len(bodies) - len(first)))]
 
     def of(repeats: int) -> Program:
-        return program(machine, [[*head, *(list(body) * repeats), *([spare(machine)] if core == 0 else [])] for core, (head, body) in enumerate(zip(heads, bodies, strict=True))])  # fmt: skip
+        first, *others = (list(body) * repeats for body in bodies)
+        return program(machine, [[*first, spare(machine)], *others])
 
     less = of(FEW)
     step = max(1.0, (timed(of(FEW + 16), machine, level) - timed(less, machine, level)) / 16)

@@ -1,4 +1,4 @@
-"""Probes of DDR: moves of one DMA by size, one after another and each after the other's end, in short runs; of many DMAs; at every level."""
+"""Probes of DDR: moves of one DMA by size, back to back and each after the other's end, in short runs; of many DMAs; at every level."""
 
 from __future__ import annotations
 

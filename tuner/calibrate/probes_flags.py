@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataPath, Engine, Machine, Memory
 from simulator.npu.program import Program
 from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import copy, flag, program, spare
 
 DEEPEST = 1024  # entries of a queue that are looked for
+_BLOCKS = 32  # of a burst, which is moved again and again
 
 
 def flag_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
@@ -30,13 +31,15 @@ def queue_program(machine: Machine, entries: int, load: int) -> Program | None:
     there, back = machine.path(Memory.L1, Memory.UB), machine.path(Memory.UB, Memory.L1)
     if there is None or back is None or there.engine == back.engine or "VECTOR" in (there.engine, back.engine):
         return None
-    blocks = 32
     far = machine.buffer_blocks(Memory.L1) // 2
-
-    one = copy(machine, Memory.L1, Memory.UB, 0, 0, blocks, max(1, load * there.bytes_per_cycle // (blocks * 32)))
-    two = copy(machine, Memory.UB, Memory.L1, blocks, far, blocks, max(1, load * back.bytes_per_cycle // (blocks * 32)))
-    first = Engine[there.engine]
-    vector = Engine.VECTOR
-    own = [flag(Op.SET, vector, vector, 0, 1), flag(Op.WAIT, vector, vector, 0, 1)]
-    filling = (own * (entries // 2 + 1))[: (entries - 1) // 2 * 2] + ([spare(machine)] if entries % 2 == 0 else [])
+    one = copy(machine, Memory.L1, Memory.UB, 0, 0, _BLOCKS, _bursts(there, load))
+    two = copy(machine, Memory.UB, Memory.L1, _BLOCKS, far, _BLOCKS, _bursts(back, load))
+    first, vector = Engine[there.engine], Engine.VECTOR
+    own = [flag(Op.SET, vector, vector), flag(Op.WAIT, vector, vector)]  # which take no time
+    filling = own * ((entries - 1) // 2) + ([spare(machine)] if entries % 2 == 0 else [])
     return program(machine, [[one, flag(Op.SET, first, vector), flag(Op.WAIT, vector, first), *filling, two]])
+
+
+def _bursts(path: DataPath, load: int) -> int:
+    """So many that moving them takes `load` cycles."""
+    return max(1, round(load * path.bytes_per_cycle / (_BLOCKS * BLOCK_BYTES)))

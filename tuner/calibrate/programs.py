@@ -62,7 +62,7 @@ def vector(op: Op, repeats: int, d: int = 0, dtype: DataType = DataType.float16)
     place = [d if i < sources else -1 for i in range(2)]
     strides = [word for i in range(3) for word in ((1, step) if i < sources else (0, 0))]
     parameters = (step, repeats, 1, step, *strides, isa.float_bits(1.0))
-    return record(op, Engine.VECTOR, Memory.UB, Memory.UB, d, *place, parameters=parameters, dtype=dtype)
+    return record(op, Engine.VECTOR, Memory.UB, Memory.UB, d, place[0], place[1], parameters, dtype)
 
 
 def mmad(m: int, k: int, n1: int, dtype: DataType) -> Code:

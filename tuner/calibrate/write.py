@@ -28,12 +28,12 @@ def named(machine: Machine) -> Machine:
 def written(source: str, machine: Machine, found: Calibration, command: str) -> str:
     """The new file.  source: text of the file that the machine was read from.  command: that was run.
 
-    Where the text is laid out as no edit of single values can follow (anchors, merges), the values are written anew and its comments are gone.
+    Where the text is laid out as no edit of single values can follow (anchors, merges), values are written anew, without its comments.
     """
     notes = {finding.key.path: note(finding) for finding in found.findings}
     head = [
         f"# {command}",
-        f"# {found.readings:,} readings, which scatter by {found.spread:.1%}.  +-: twice the standard error.  Where a value is as given, no probe tells it from others.",
+        f"# {found.readings:,} readings, which scatter by {found.spread:.1%}.  +-: twice the standard error.",
     ]
     for text in (_edited(source, machine, notes), _anew(machine, notes)):
         whole = "\n".join(head) + "\n" + text
@@ -64,6 +64,7 @@ class _Edit:
 def _edited(source: str, machine: Machine, notes: Mapping[str, str]) -> str:
     raw = machine.model_dump(mode="json")
     root = yaml.compose(source, yaml.SafeLoader)
+    assert root is not None, "a machine was read from it"
     leaves = dict(_leaves(root, ()))
     edits: list[_Edit] = []
     beside: dict[int, list[str]] = {}

@@ -102,7 +102,8 @@ def _doubts(found: Calibration) -> Iterator[str]:
             yield f"{finding.key.path}: {said}, {finding.value:g}; {finding.why}"
     for each in found.classes:
         if each.unexplained:
-            yield f"class {each.name}: probes are {each.residual:.1%} off, noise explains {each.noise:.1%}: the board does what this machine's description cannot say"
+            off = f"probes are {each.residual:.1%} off, noise explains {each.noise:.1%}"
+            yield f"class {each.name}: {off}: the board does what this machine's description cannot say"
 
 
 def _show_held_out(held_out: HeldOut) -> None:
