@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ Values = tuple[Number, ...]
 
 SURE = 2.0  # standard errors that are said
 APART = 12.0  # of chi squared, from the least to what is told apart from it: three and a half standard errors
+_FAR = 1e3  # of chi squared
 _MISFIT = 9.0  # chi squared by degrees of freedom from which other starts are tried
 _STEP = 0.05  # of a value, for differences
 _SEEN = 0.3  # standard errors by which such a step moves all times together, at least, or nothing is said of the value
@@ -67,11 +67,15 @@ class Known:
 class Problem:
     """Keys, probes, and what was observed of them; machine: with the values of all other keys."""
 
-    def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe], observed: Sequence[Observed]) -> None:
+    def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe]) -> None:
         self.machine, self.keys, self.probes = machine, tuple(keys), tuple(probes)
+        self.seen, self.error = np.zeros(len(probes)), np.ones(len(probes))
+        self._known: dict[Values, NDArray[np.float64]] = {}
+
+    def observe(self, observed: Sequence[Observed]) -> None:
+        """What was read by now; predictions stay."""
         self.seen = np.array([each.value for each in observed])
         self.error = np.array([each.error for each in observed])
-        self._known: dict[Values, NDArray[np.float64]] = {}
 
     def given(self) -> Values:
         """What the machine has."""
@@ -101,26 +105,25 @@ class Problem:
         return np.asarray((self.times(values) - self.seen) / np.where(np.abs(self.seen) < 0.5, 1, self.seen))
 
 
-def solve(problem: Problem) -> Values:
-    """The values of the least chi squared; of equal ones those nearest to what was given."""
+def solve(problem: Problem, start: Values | None = None) -> Values:
+    """The values of the least chi squared; of choices that are equally good the first one.  start: of an earlier look."""
     free = [i for i, key in enumerate(problem.keys) if not key.choices]
-    given = problem.given()
-    named = [key.choices or (value,) for key, value in zip(problem.keys, given, strict=True)]
-    # what was given first: it stays where another choice is no better
-    order = [sorted(each, key=lambda choice, value=value: choice != value) for each, value in zip(named, given, strict=True)]
-    best: Values | None = None
-    for start in product(*order):
-        found = _least(
-            problem, start if best is None else tuple(start[i] if key.choices else best[i] for i, key in enumerate(problem.keys)), free
-        )
-        if best is None or problem.chi(found) < problem.chi(best) - 1e-9:
-            best = found
-    assert best is not None
+    best = _least(problem, start or problem.given(), free)
+    others = [(i, choice) for i, key in enumerate(problem.keys) for choice in key.choices if choice != best[i]]
+    starts = [_moved(problem, best, {i: choice}) for i, choice in others]
+    if start is not None:  # what was far off then is
+        starts = [each for each in starts if problem.chi(each) < problem.chi(best) + _FAR]
+    best = _best(problem, best, starts, free)
     if problem.chi(best) / problem.freedom > _MISFIT:
-        for start in _elsewhere(problem, best, free):
-            found = _least(problem, start, free)
-            if problem.chi(found) < problem.chi(best) - 1e-9:
-                best = found
+        best = _best(problem, best, _elsewhere(problem, best, free), free)
+    return best
+
+
+def _best(problem: Problem, best: Values, starts: Sequence[Values], free: Sequence[int]) -> Values:
+    for start in starts:
+        found = _least(problem, start, free)
+        if problem.chi(found) < problem.chi(best) - 1e-9:
+            best = found
     return best
 
 

@@ -118,19 +118,20 @@ def _load(board: Board) -> int:
     return max(_LEAST_LOAD, _LOADS * round(board.observed(shortest[0], 0.0).value))
 
 
-def _problem(board: Board, machine: Machine, state: _Row) -> Problem:
-    spread = board.spread(state.probes)
-    return Problem(machine, state.row.keys, state.probes, [board.observed(probe, spread) for probe in state.probes])
+def _observe(board: Board, problem: Problem) -> None:
+    spread = board.spread(problem.probes)
+    problem.observe([board.observed(probe, spread) for probe in problem.probes])
 
 
 def _fitted(board: Board, machine: Machine, state: _Row, most: int) -> Machine:
     """Reads until every value is known as well as is asked for."""
-    assumed = with_values(machine, state.row.assumed)
+    problem = Problem(with_values(machine, state.row.assumed), state.row.keys, state.probes)
     state.count = FIRST_READINGS
+    values: Values | None = None
     while True:
         board.read(state.row.name, state.probes, state.count)
-        problem = _problem(board, assumed, state)
-        values = solve(problem)
+        _observe(board, problem)
+        values = solve(problem, values)
         if state.count >= most or all(each.enough for each in known(problem, values)):
             return with_values(machine, _by_key(problem, values))
         state.count = min(most, 2 * state.count)
@@ -141,8 +142,9 @@ def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
 
 
 def _settled(board: Board, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
-    problem = _problem(board, machine, state)
-    values = solve(problem)
+    problem = Problem(machine, state.row.keys, state.probes)
+    _observe(board, problem)
+    values = solve(problem, problem.given())
     told = known(problem, values)
     findings = tuple(_finding(each, given, state.count) for each in told)
     chosen = tuple(finding.value for finding in findings)
