@@ -1,8 +1,8 @@
 """Is a machine found behind a noisy clock?  `tilefarm calibrate` against hidden machines: their values, and held-out segments.
 
 Hidden is the preset with every value that is fitted changed by a random factor of 0.7 to 1.4 (0 becomes up to a dozen cycles, a launch up
-to 3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is said not to
-show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was made, are
+to 3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is
+said not to show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was made, are
 measured (each 24 times) and predicted.
 
     python scripts/study_calibration.py --machines edge,ascend310p --seeds 1 --out calibration
@@ -24,7 +24,7 @@ from tuner.calibrate.check import NETWORKS, check
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import calibrate
 from tuner.calibrate.keys import value_of
-from tuner.calibrate.readings import Board
+from tuner.calibrate.readings import ProbedBoard
 from tuner.measure.reading import Bench
 from tuner.measure.simulated import SimulatedBoard
 
@@ -35,7 +35,7 @@ def found(machine: str, seed: int, noise: float, segments: int, networks: Sequen
     """A row per value, and one of the segments."""
     given = load_machine(machine)
     hidden = hidden_machine(given, seed)
-    board = Board(f"hidden {machine}", Bench(SimulatedBoard(hidden, noise, seed)), given)
+    board = ProbedBoard(f"hidden {machine}", Bench(SimulatedBoard(hidden, noise, seed)), given)
     result = calibrate(board)
     rows: list[Row] = []
     for each in result.classes:
@@ -81,7 +81,8 @@ def shown(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Table | str]:
             reached = goal(row["median"] <= MEDIAN and row["p95"] <= P95 and row["pairs"] >= PAIRS)
             yield (
                 f"{row['machine']}, seed {row['seed']}: {row['readings']:,} readings with {row['spread']:.1%} noise;"
-                f" {row['segments']} segments predicted within {row['median']:.2%} (median), {row['p95']:.2%} (p95), {row['worst']:.2%} (worst);"
+                f" {row['segments']} segments predicted within {row['median']:.2%} (median), {row['p95']:.2%} (p95),"
+                f" {row['worst']:.2%} (worst);"
                 f" {row['pairs']:.2%} of pairs right;"
                 f" goals {MEDIAN:.0%}, {P95:.0%}, {PAIRS:.0%}: {reached}"
             )

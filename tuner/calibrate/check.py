@@ -22,7 +22,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
-from tuner.calibrate.readings import Board
+from tuner.calibrate.readings import ProbedBoard
 from tuner.measure.encode import encoded
 from tuner.measure.reading import Encoded
 from tuner.networks.load import open_network
@@ -69,7 +69,7 @@ class HeldOut:
         return right / total if total else 0.0
 
 
-def check(board: Board, machine: Machine, count: int, seed: int, networks: Sequence[str] = NETWORKS) -> HeldOut:
+def check(board: ProbedBoard, machine: Machine, count: int, seed: int, networks: Sequence[str] = NETWORKS) -> HeldOut:
     """`count` segments, compiled for the machine.  Raises `BadInputError` where networks have fewer, or the board says nonsense."""
     levels = tuple(machine.contention)
     measured: list[float] = []

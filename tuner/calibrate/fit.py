@@ -33,7 +33,7 @@ _SEEN = 0.3  # standard errors by which such a step moves all times together, at
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownValue:
     """What is known of a key.
 
     half: the value is known to +- so much.  low, high: the range in which no probe notices, the others as they are; value lies in it.
@@ -60,7 +60,7 @@ class Known:
 
     @property
     def good(self) -> bool:
-        """Known to one of its unit, or to 2%."""
+        """KnownValue to one of its unit, or to 2%."""
         return not self.hidden and self.half <= max(self.key.step, 0.02 * self.value)
 
 
@@ -197,7 +197,7 @@ def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values
     return best
 
 
-def known(problem: Problem, values: Values) -> tuple[Known, ...]:
+def known(problem: Problem, values: Values) -> tuple[KnownValue, ...]:
     """How well each value is known, the others of the class free."""
     least = problem.chi(values)
     reach = [_reach(problem, values, i, least) for i in range(len(values))]
@@ -220,7 +220,7 @@ def known(problem: Problem, values: Values) -> tuple[Known, ...]:
     found = []
     for i, (key, value) in enumerate(zip(problem.keys, values, strict=True)):
         low, high = reach[i]
-        found.append(Known(key, value, float(half[i]), low, high, partner.get(i, "")))
+        found.append(KnownValue(key, value, float(half[i]), low, high, partner.get(i, "")))
     return tuple(found)
 
 

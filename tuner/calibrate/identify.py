@@ -9,12 +9,12 @@ import numpy as np
 
 from simulator.npu.machine import Machine
 from tuner.calibrate.classes import ParameterClass, classes_of
-from tuner.calibrate.fit import Known, Problem, Values, known, solve
+from tuner.calibrate.fit import KnownValue, Problem, Values, known, solve
 from tuner.calibrate.keys import Key, Number, value_of, with_values
 from tuner.calibrate.probes import Probe
 from tuner.calibrate.probes_engines import launch_probes
 from tuner.calibrate.queue import queue_depth
-from tuner.calibrate.readings import Board
+from tuner.calibrate.readings import ProbedBoard
 
 Source = Literal["calibrated", "uncertain", "given"]
 FIRST_READINGS = 8  # of every program; doubled until all is known, or the most are read
@@ -22,7 +22,7 @@ _LEAST_LOAD, _LOADS = 4096, 8  # cycles of a probe's longer program, and times t
 
 
 @dataclass(frozen=True)
-class Finding:
+class Identified:
     """Of one value.  half: it is known to +- so much.  source: calibrated to one of its unit or 2%; uncertain: less well; or as given.
 
     low, high: what it may be, by all that was measured.  why: of what is not calibrated.
@@ -46,7 +46,7 @@ class ClassFindings:
     """
 
     name: str
-    findings: tuple[Finding, ...]
+    findings: tuple[Identified, ...]
     probes: int
     readings: int
     residual: float
@@ -71,7 +71,7 @@ class Calibration:
     spread: float
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Identified, ...]:
         return tuple(finding for each in self.classes for finding in each.findings)
 
 
@@ -84,7 +84,7 @@ class _Row:
     count: int = 0
 
 
-def calibrate(board: Board, most_readings: int = 256) -> Calibration:
+def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
     """What the board says of the machine that it was described as.  Raises `BadInputError` where it says what cannot be."""
     given = board.machine
     load = _load(board)
@@ -111,19 +111,19 @@ def calibrate(board: Board, most_readings: int = 256) -> Calibration:
     )
 
 
-def _load(board: Board) -> int:
+def _load(board: ProbedBoard) -> int:
     """Cycles that a probe should take, so that launching it is a small part."""
     shortest = launch_probes(board.machine, 0)
     board.read("launch", shortest, FIRST_READINGS)
     return max(_LEAST_LOAD, _LOADS * round(board.observed(shortest[0], 0.0).value))
 
 
-def _observe(board: Board, problem: Problem) -> None:
+def _observe(board: ProbedBoard, problem: Problem) -> None:
     spread = board.spread(problem.probes)
     problem.observe([board.observed(probe, spread) for probe in problem.probes])
 
 
-def _fitted(board: Board, machine: Machine, state: _Row, most: int) -> Machine:
+def _fitted(board: ProbedBoard, machine: Machine, state: _Row, most: int) -> Machine:
     """Reads until every value is known as well as is asked for."""
     problem = Problem(with_values(machine, state.row.assumed), state.row.keys, state.probes)
     state.count = FIRST_READINGS
@@ -141,7 +141,7 @@ def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
     return {key.path: value for key, value in zip(problem.keys, values, strict=True)}
 
 
-def _settled(board: Board, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
+def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
     problem = Problem(machine, state.row.keys, state.probes)
     _observe(board, problem)
     values = solve(problem, problem.given())
@@ -159,12 +159,12 @@ def _settled(board: Board, given: Machine, machine: Machine, state: _Row) -> tup
     return with_values(machine, _by_key(problem, chosen)), result
 
 
-def _kept(told: Known, given: Number) -> Number:
+def _kept(told: KnownValue, given: Number) -> Number:
     """What was given, where it is as good as any other; else what is nearest to it of those that are."""
     return min(max(given, told.low), told.high) if told.hidden else told.value
 
 
-def _finding(told: Known, given: Machine, readings: int) -> Finding:
+def _finding(told: KnownValue, given: Machine, readings: int) -> Identified:
     key, before = told.key, value_of(given, told.key.path)
     if told.hidden:
         if told.high >= key.most:
@@ -173,7 +173,7 @@ def _finding(told: Known, given: Machine, readings: int) -> Finding:
             how = f"any value up to {told.high:g}"
         else:
             how = f"any value from {told.low:g} to {told.high:g}"
-        return Finding(key, before, _kept(told, before), 0.0, "given", told.low, told.high, f"{how} gives the same times: {key.hidden}")
+        return Identified(key, before, _kept(told, before), 0.0, "given", told.low, told.high, f"{how} gives the same times: {key.hidden}")
     value = _few_digits(told)
     source: Source = "calibrated"
     why = ""
@@ -181,10 +181,10 @@ def _finding(told: Known, given: Machine, readings: int) -> Finding:
         source, why = "uncertain", f"only together with {told.together}"
     elif not told.good:
         source, why = "uncertain", f"noise: {readings} readings of each program leave +-{told.half:.2g}"
-    return Finding(key, before, value, told.half, source, value - told.half, value + told.half, why)
+    return Identified(key, before, value, told.half, source, value - told.half, value + told.half, why)
 
 
-def _few_digits(told: Known) -> Number:
+def _few_digits(told: KnownValue) -> Number:
     """No more digits than are known, where the file takes fractions."""
     if told.key.step >= 1:
         return told.value

@@ -39,7 +39,7 @@ class _Kept:
     cycles: list[int]
 
 
-class Board:
+class ProbedBoard:
     """A runner that is asked again and again; keeps what it said.
 
     machine: as it was described; what programs are written for.  heard: of every round, for progress.

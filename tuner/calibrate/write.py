@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from simulator.npu.machine import BLOCK_BYTES, Machine
-from tuner.calibrate.identify import Calibration, Finding
+from tuner.calibrate.identify import Calibration, Identified
 from tuner.calibrate.keys import split
 
 _DEFAULTS: Mapping[str, Any] = {"startup_cycles": 0, "granule_bytes": BLOCK_BYTES, "launch_cycles": 0, "dram": None}  # what is not written
@@ -43,7 +43,7 @@ def written(source: str, machine: Machine, found: Calibration, command: str) -> 
     raise AssertionError("a machine that is written is read as it was")
 
 
-def note(finding: Finding) -> str:
+def note(finding: Identified) -> str:
     """What is said beside a value."""
     if finding.source == "given":
         before = "as given" if finding.value == finding.given else f"given {finding.given:g}"

@@ -46,7 +46,7 @@ def calibrate(
     from tuner.calibrate.check import NETWORKS
     from tuner.calibrate.check import check as predict
     from tuner.calibrate.identify import calibrate as fit
-    from tuner.calibrate.readings import Board
+    from tuner.calibrate.readings import ProbedBoard
     from tuner.calibrate.write import named, written
     from tuner.measure.reading import Bench
     from tuner.measure.runners import find_runner
@@ -58,7 +58,7 @@ def calibrate(
         raise BadInputError(f"--out {out}: no such folder as {out.parent}")
     given = load_machine(machine)
     bench = Bench(find_runner(runner, timeout_s) or measure, 1, tries)
-    board = Board(runner, bench, given, (lambda line: None) if quiet else say)
+    board = ProbedBoard(runner, bench, given, (lambda line: None) if quiet else say)
     found = fit(board, readings)
     fitted = named(found.machine)
     command = shlex.join(["tilefarm", "calibrate", "--runner", runner, "--machine", machine])
