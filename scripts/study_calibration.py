@@ -2,8 +2,8 @@
 
 Hidden is the preset with every value that is fitted changed by a random factor of 0.7 to 1.4 (0 becomes up to a dozen cycles, a launch up
 to 3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is
-said not to show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was made, are
-measured (each 24 times) and predicted.
+said not to show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was
+made, are measured (each 24 times) and predicted.
 
     python scripts/study_calibration.py --machines edge,ascend310p --seeds 1 --out calibration
 """

@@ -24,14 +24,25 @@ MOST_KEYS = 4
 _WIDE = 1 << 20  # B/cycle: a port that nobody feels
 
 
+def _no_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
+    return ()
+
+
 @dataclass(frozen=True)
 class ParameterClass:
-    """assumed: values that hold while the class is fitted for the first time, where what they stand for comes later."""
+    """keys: what the class says.  first: other keys that are free when it is fitted for the first time, whose own class comes later.
+
+    assumed: values that hold meanwhile.  beside: keys of other classes that are free once more when all are known, since these keys can
+    take their place; with the probes that show those.
+    """
 
     name: str
     keys: tuple[Key, ...]
     probes: Probes
+    first: tuple[Key, ...] = ()
     assumed: Mapping[str, Number] = field(default_factory=dict)
+    beside: tuple[Key, ...] = ()
+    beside_probes: Probes = _no_probes
 
 
 def cycles(path: str, hidden: str, least: int = 0, most: int = 1 << 20) -> Key:
@@ -85,32 +96,29 @@ def _granule(source: str, target: str) -> Key:
 
 def _ddr(machine: Machine) -> list[ParameterClass]:
     """Paths as if the port were no limit, then the port, then what levels leave of it."""
-    rows: list[ParameterClass] = []
-    wide = {"ddr.bytes_per_cycle": _WIDE}
-    for path in (path for path in machine.paths if path.of_ddr):
-        ends = (path.source, path.destination)
-        keys = [rate(path_key(*ends, "bytes_per_cycle"), _PORT, 0.1), cycles(path_key(*ends, "startup_cycles"), "latency hides it")]
-        if not rows:
-            keys.append(cycles("ddr.latency_cycles", "start-ups and data take longer"))
-            keys.append(
-                Key(
-                    "ddr.outstanding",
-                    "entries",
-                    1,
-                    4096,
-                    hidden="fewer than these cover the latency already: data and start-ups take longer",
-                )
-            )
-        rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}", tuple(keys), partial(transfer_probes, *ends), wide))
-        rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}, runs", (_granule(*ends),), partial(run_probes, *ends), wide))
-    if not rows:
+    paths = [(path.source, path.destination) for path in machine.paths if path.of_ddr]
+    if not paths:
         return []
+    wide = {"ddr.bytes_per_cycle": _WIDE}
     port = rate("ddr.bytes_per_cycle", "the paths of all cores together draw less", 0.1)
+    latency = (
+        cycles("ddr.latency_cycles", "start-ups and data take longer"),
+        Key("ddr.outstanding", "entries", 1, 4096, hidden="fewer cover the latency already: start-ups and data take longer"),
+    )
+    rows: list[ParameterClass] = []
+    for ends in paths:
+        keys = rate(path_key(*ends, "bytes_per_cycle"), _PORT, 0.1), cycles(path_key(*ends, "startup_cycles"), "latency hides it")
+        name, probes = f"{ends[0]} -> {ends[1]}", partial(transfer_probes, *ends)
+        rows.append(ParameterClass(name, keys, probes, () if rows else latency, wide, (port,), port_probes))
+        rows.append(ParameterClass(f"{name}, runs", (_granule(*ends),), partial(run_probes, *ends), assumed=wide))
+    rows.append(ParameterClass("DDR latency", latency, partial(transfer_probes, *paths[0]), assumed=wide))
     rows.append(ParameterClass("DDR port", (port,), port_probes))
     for level in list(machine.contention)[1:]:  # the first is what the port's rate is measured at
         share = Key(f"contention.{level}.share", "share", 0.001, 1, 0.001, inverse=True, hidden="the paths of all cores together draw less")
         late = cycles(f"contention.{level}.latency_cycles", "start-ups and data take longer")
-        rows.append(ParameterClass(f"level {level}", (share, late), partial(level_probes, level)))
+        rows.append(
+            ParameterClass(f"level {level}", (share, late), partial(level_probes, level), beside=(port,), beside_probes=port_probes)
+        )
     return rows
 
 

@@ -65,10 +65,14 @@ class KnownValue:
 
 
 class Problem:
-    """Keys, probes, and what was observed of them; machine: with the values of all other keys."""
+    """Keys, probes, and what was observed of them.
 
-    def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe]) -> None:
-        self.machine, self.keys, self.probes = machine, tuple(keys), tuple(probes)
+    machine: with the values of all other keys.  beside: places of keys that are free, but not asked for: they give way to the others.
+    """
+
+    def __init__(self, machine: Machine, keys: Sequence[Key], probes: Sequence[Probe], beside: Sequence[Key] = ()) -> None:
+        self.machine, self.keys, self.probes = machine, (*keys, *beside), tuple(probes)
+        self.beside = range(len(keys), len(self.keys))
         self.seen, self.error = np.zeros(len(probes)), np.ones(len(probes))
         self._known: dict[Values, NDArray[np.float64]] = {}
 
@@ -204,8 +208,8 @@ def known(problem: Problem, values: Values) -> tuple[KnownValue, ...]:
     told = [i for i, key in enumerate(problem.keys) if not key.choices and _told(problem, values, i)]
     half, single = np.zeros(len(values)), np.zeros(len(values))
     partner: dict[int, str] = {}
-    # a model that fits worse than the noise is known worse
-    worse = max(1.0, np.sqrt(least / problem.freedom))
+    # where the model fits worse than noise explains, it says less
+    worse = max(1.0, np.sqrt(least / (problem.freedom + 3 * np.sqrt(2 * problem.freedom))))
     if told:
         across = np.stack([slopes(problem, values, i) for i in told], 1)
         scale = np.linalg.norm(across, axis=0)
@@ -245,7 +249,10 @@ def _as_far(problem: Problem, values: Values, i: int, least: float, sign: int) -
     key, value = problem.keys[i], values[i]
 
     def same(at: Number) -> bool:
-        return problem.chi(_moved(problem, values, {i: at})) <= least + APART
+        moved = _moved(problem, values, {i: at})
+        return problem.chi(moved) <= least + APART or (
+            bool(problem.beside) and problem.chi(_least(problem, moved, problem.beside)) <= least + APART
+        )
 
     inside: Number = value
     step = max(key.step, _STEP * value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from simulator.npu.machine import Machine
-from tuner.calibrate.classes import ParameterClass, classes_of
+from tuner.calibrate.classes import ParameterClass, Probes, classes_of
 from tuner.calibrate.fit import KnownValue, Problem, Values, known, solve
 from tuner.calibrate.keys import Key, Number, value_of, with_values
 from tuner.calibrate.probes import Probe
@@ -77,10 +78,11 @@ class Calibration:
 
 @dataclass
 class _Row:
-    """A class while it is worked on.  count: readings of each program."""
+    """A class while it is worked on.  beside: its probes of keys beside its own.  count: readings of each program."""
 
     row: ParameterClass
     probes: tuple[Probe, ...]
+    beside: tuple[Probe, ...]
     count: int = 0
 
 
@@ -89,8 +91,14 @@ def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
     given = board.machine
     load = _load(board)
     machine, rows = given, []
+    made: dict[Probes, tuple[Probe, ...]] = {}  # what several classes look at is read once
+
+    def probes(row: Probes) -> tuple[Probe, ...]:
+        key = next((each for each in made if _same(each, row)), row)
+        return made.setdefault(key, row(given, load))
+
     for row in classes_of(given):
-        state = _Row(row, row.probes(given, load))
+        state = _Row(row, probes(row.probes), probes(row.beside_probes))
         rows.append(state)
         machine = _fitted(board, machine, state, most_readings)
     depth = queue_depth(board, machine, load)
@@ -111,6 +119,12 @@ def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
     )
 
 
+def _same(a: Probes, b: Probes) -> bool:
+    """Whether two rows name the same probes."""
+    parts = [(each.func, each.args) if isinstance(each, partial) else (each, ()) for each in (a, b)]
+    return parts[0] == parts[1]
+
+
 def _load(board: ProbedBoard) -> int:
     """Cycles that a probe should take, so that launching it is a small part."""
     shortest = launch_probes(board.machine, 0)
@@ -125,7 +139,7 @@ def _observe(board: ProbedBoard, problem: Problem) -> None:
 
 def _fitted(board: ProbedBoard, machine: Machine, state: _Row, most: int) -> Machine:
     """Reads until every value is known as well as is asked for."""
-    problem = Problem(with_values(machine, state.row.assumed), state.row.keys, state.probes)
+    problem = Problem(with_values(machine, state.row.assumed), (*state.row.keys, *state.row.first), state.probes)
     state.count = FIRST_READINGS
     values: Values | None = None
     while True:
@@ -142,21 +156,22 @@ def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
 
 
 def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
-    problem = Problem(machine, state.row.keys, state.probes)
+    problem = Problem(machine, state.row.keys, (*state.probes, *state.beside), state.row.beside)
     _observe(board, problem)
     values = solve(problem, problem.given())
-    told = known(problem, values)
+    told = known(problem, values)[: len(state.row.keys)]
     findings = tuple(_finding(each, given, state.count) for each in told)
     chosen = tuple(finding.value for finding in findings)
-    off = problem.residuals(chosen)
+    off = problem.residuals((*chosen, *values[len(chosen) :]))[: len(state.probes)]
     at = int(np.argmax(np.abs(off)))
     # of what may take no time at all, in cycles rather than in parts
     noise = problem.error / np.where(np.abs(problem.seen) < 0.5, 1, np.abs(problem.seen))
+    noise = noise[: len(state.probes)]
     result = ClassFindings(
         state.row.name, findings, len(state.probes), state.count,
         float(np.sqrt((off**2).mean())), float(np.sqrt((noise**2).mean())), float(off[at]), state.probes[at].name,
     )  # fmt: skip
-    return with_values(machine, _by_key(problem, chosen)), result
+    return with_values(machine, {finding.key.path: finding.value for finding in findings}), result
 
 
 def _kept(told: KnownValue, given: Number) -> Number:
