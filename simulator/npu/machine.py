@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES = 32
+RESERVED = ("baseline", "robust")  # plans beside those of the levels
 
 
 def _not_reserved(level: str) -> str:
-    if level == "baseline":
-        raise ValueError("baseline is no name for a level")
+    if level in RESERVED:
+        raise ValueError(f"{level} is no name for a level")
     return level
 
 
@@ -66,7 +67,7 @@ def exact(rate: float) -> Fraction:
     return Fraction(str(rate))
 
 
-# a file's name and a word on the command line; `baseline` is the plan beside those of the levels
+# a file's name and a word on the command line
 LevelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64), AfterValidator(_not_reserved)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
 
@@ -437,9 +438,16 @@ class _StrictLoader(yaml.SafeLoader):
 def read_yaml(path: FilePath) -> Any:
     """Parse a YAML file; duplicate keys and syntax errors are `BadInputError` with file and line."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot be read: {error}") from None
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: object) -> Any:
+    """The same of what a file holds; `path` names it."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
         # 2020-99-99 is a date to YAML (ValueError), and a tag on what it does not fit, as `!!timestamp x` or `!!bool x`, fails in PyYAML's
         # own conversion
@@ -463,7 +471,11 @@ def preset_names() -> list[str]:
 
 @lru_cache(maxsize=32)
 def _load(path: FilePath, _stamp: int) -> Machine:
-    raw = read_yaml(path)
+    return machine_of(read_yaml(path), path)
+
+
+def machine_of(raw: Any, path: object) -> Machine:
+    """What a machine file says.  Raises `BadInputError` that names it."""
     if not isinstance(raw, dict):
         raise BadInputError(f"{path}: expected a mapping of machine keys, found {type(raw).__name__}")
     try:

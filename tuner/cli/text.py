@@ -11,6 +11,7 @@ from typing import Any
 from simulator.npu.level import Level
 from simulator.terminal import print_line, print_text, shown, shown_json
 from tuner.measure.merit import speedup
+from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -67,6 +68,16 @@ def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
     gain = speedup(baseline / row["cycles"] if baseline else None)
     return name, ddr_text(row), plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
+
+
+def print_robust(summary: Mapping[str, Any]) -> None:
+    """Cycles of one program for all levels beside each level's own, and whether variants pay."""
+    robust = summary["robust"]
+    if robust is not None:
+        print_line()
+        print_table(robust_columns(robust), robust_rows(summary))
+    for line in robust_lines(summary):
+        print_line(line)
 
 
 def print_unconfirmed(summary: Mapping[str, Any]) -> None:
