@@ -84,9 +84,8 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
             keys = [rate(path_key(*ends, "bytes_per_cycle"), _ISSUE), cycles(path_key(*ends, "startup_cycles"), _ISSUE)]
             keys += [_granule(*ends)] if copies(*ends) else []
             rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}", tuple(keys), partial(path_probes, *ends)))
-    if machine.cores > 1:
-        key = cycles("flags.between_cores_cycles", "instructions are handed out no faster")
-        rows.append(ParameterClass("flags between cores", (key,), flag_probes))
+    key = cycles("flags.between_cores_cycles", _ISSUE if machine.cores > 1 else "there is one core")
+    rows.append(ParameterClass("flags between cores", (key,), flag_probes))
     return (*rows, *_ddr(machine), ParameterClass("launch", (cycles("launch_cycles", "nothing else is in the way"),), launch_probes))
 
 

@@ -14,7 +14,7 @@ from tuner.calibrate.fit import KnownValue, Problem, Values, known, solve
 from tuner.calibrate.keys import Key, Number, value_of, with_values
 from tuner.calibrate.probes import Probe
 from tuner.calibrate.probes_engines import launch_probes
-from tuner.calibrate.queue import queue_depth
+from tuner.calibrate.queue import QUEUE, queue_depth
 from tuner.calibrate.readings import ProbedBoard
 
 Source = Literal["calibrated", "uncertain", "given"]
@@ -109,11 +109,11 @@ def calibrate(board: ProbedBoard, most_readings: int = 256) -> Calibration:
     for state in rows:
         machine, findings = _settled(board, given, machine, state)
         found.append(findings)
-    queue = () if depth is None else (_finding(depth, given, 0),)
+    queue = (_unseen(QUEUE, given) if depth is None else _finding(depth, given, 0),)
     return Calibration(
         given,
         machine,
-        (*found, ClassFindings("queue", queue, 0, 0, 0.0, 0.0, 0.0, "")) if queue else tuple(found),
+        (*found, ClassFindings("queue", queue, 0, 0, 0.0, 0.0, 0.0, "")),
         board.readings,
         board.spread([probe for state in rows for probe in state.probes]),
     )
@@ -139,6 +139,8 @@ def _observe(board: ProbedBoard, problem: Problem) -> None:
 
 def _fitted(board: ProbedBoard, machine: Machine, state: _Row, most: int) -> Machine:
     """Reads until every value is known as well as is asked for."""
+    if not state.probes:
+        return machine
     problem = Problem(with_values(machine, state.row.assumed), (*state.row.keys, *state.row.first), state.probes)
     state.count = FIRST_READINGS
     values: Values | None = None
@@ -156,6 +158,9 @@ def _by_key(problem: Problem, values: Values) -> dict[str, Number]:
 
 
 def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) -> tuple[Machine, ClassFindings]:
+    if not state.probes:
+        unseen = tuple(_unseen(key, given) for key in state.row.keys)
+        return machine, ClassFindings(state.row.name, unseen, 0, 0, 0.0, 0.0, 0.0, "")
     problem = Problem(machine, state.row.keys, (*state.probes, *state.beside), state.row.beside)
     _observe(board, problem)
     values = solve(problem, problem.given())
@@ -172,6 +177,12 @@ def _settled(board: ProbedBoard, given: Machine, machine: Machine, state: _Row) 
         float(np.sqrt((off**2).mean())), float(np.sqrt((noise**2).mean())), float(off[at]), state.probes[at].name,
     )  # fmt: skip
     return with_values(machine, {finding.key.path: finding.value for finding in findings}), result
+
+
+def _unseen(key: Key, given: Machine) -> Identified:
+    """What there is no probe for."""
+    value = value_of(given, key.path)
+    return Identified(key, value, value, 0.0, "given", key.least, key.most, f"no probe: {key.hidden}")
 
 
 def _kept(told: KnownValue, given: Number) -> Number:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.npu.machine import DataType, Machine, Memory
 from simulator.npu.program import Code
 from tuner.calibrate.probes import Probe, repeated
-from tuner.calibrate.programs import copy, fixpipe, im2col
+from tuner.calibrate.programs import copy, fixpipe, im2col, room
 
 # bursts of so many blocks: what a granule rounds up
 BURSTS = (1, 2, 3, 4, 8)
@@ -22,17 +22,17 @@ def path_probes(source: str, target: str, machine: Machine, load: int) -> tuple[
     found: list[tuple[str, Code]] = []
     a, b = Memory[source], Memory[target]
     if (source, target) == ("L1", "L0A"):
-        room = min(machine.buffer_blocks(a), machine.buffer_blocks(b))
-        for m, k in ((16, 1), (16, 8), (64, 8), (64, room // 64)):
-            if m * k <= room:
+        most = min(room(machine, a), room(machine, b))
+        for m, k in ((16, 1), (16, 8), (64, 8), (64, most // 64)):
+            if m * k <= most:
                 found.append((f"{m} rows of {k} blocks", im2col(machine, m, k)))
     elif source == "L0C":
         cube = machine.cube(DataType.float16)
-        room = min(machine.buffer_blocks(a) // cube.sum_blocks, machine.buffer_blocks(b) // cube.planes)
-        for m, n1 in ((1, 1), (16, 1), (64, 2), (room // 4 // 16 * 16, 4)):
+        most = min(room(machine, a) // cube.sum_blocks, room(machine, b) // cube.planes)
+        for m, n1 in ((1, 1), (16, 1), (64, 2), (most // 4 // 16 * 16, 4)):
             found.append((f"{m} rows of {n1} x 16 sums", fixpipe(machine, b, m, n1)))
     else:
-        most = min(machine.buffer_blocks(a), machine.buffer_blocks(b))
+        most = min(room(machine, a), room(machine, b))
         found += [(f"{count} blocks", copy(machine, a, b, 0, 0, count)) for count in sorted({1, 16, most // 4, most})]
         found += [
             (f"bursts of {length} blocks", copy(machine, a, b, 0, 0, length, _SHORT, length + 1))

@@ -22,6 +22,11 @@ DDR_BLOCKS = 1 << 18  # 8 MiB: every core's loads and stores have a region of th
 SPARE_BLOCKS = 64  # at the end of UB: what fills a program that would take no time otherwise
 
 
+def room(machine: Machine, memory: Memory) -> int:
+    """Blocks of a memory on chip that moves may fill."""
+    return machine.buffer_blocks(memory) - (SPARE_BLOCKS if memory == Memory.UB else 0)
+
+
 def record(
     op: Op,
     engine: Engine,
