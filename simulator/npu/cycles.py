@@ -68,7 +68,7 @@ _FIRST_VECTOR = isa.FIRST_VECTOR_OP
 class CostTables(NamedTuple):
     """The machine as flat integer tables, for numba.  Memories index rows and columns.
 
-    rate, granule, startup: int64 [6, 6] by (source, destination); rate 0 where there is no path.
+    rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path.
     matrix: int64 [3, 3, 3] by data type, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its axes of
     max(ceil(length / unit), least) + fill steps; step_cycles: int64 [3] by data type (0: not supported).
     vector_cycles: int64 [64] by opcode.
@@ -123,6 +123,9 @@ def cost_tables(machine: Machine) -> CostTables:
     for path in machine.paths:
         at = (Memory[path.source], Memory[path.destination])
         rate[at], granule[at], startup[at] = path.bytes_per_cycle, path.granule_bytes, path.startup_cycles
+        if machine.shared is not None and Memory.SHARED in at:
+            rate[at] = min(path.bytes_per_cycle, machine.shared.bytes_per_cycle // machine.cores)
+            startup[at] += machine.shared.latency_cycles
     matrix, step_cycles = _matrix_tables(machine.matrix)
     vector = np.zeros(64, np.int64)
     for op, spec in OPS.items():
