@@ -123,7 +123,6 @@ def container_of(packed: Packed, measured: Mapping[str, MeasuredPiece], digests:
     variants = tuple(
         Variant(
             level,
-            unit.machine.share_units(level),
             m.program.streams,
             m.plan.digest if digests is None else digests[level],
             {at: m.timings[at].cycles for at in measured},
@@ -176,7 +175,7 @@ class MeasuredModel:
 
     def bound(self, machine: Machine, level: str) -> int:
         """Cycles below which the programs cannot come at a level."""
-        return sum(program_bound(program, machine, machine.share_units(level)) for program in self.programs)
+        return sum(program_bound(program, machine, machine.contention[level]) for program in self.programs)
 
 
 def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] | None = None) -> dict[str, MeasuredModel]:

@@ -34,7 +34,8 @@ from compiler.build import compile_plan, default_plan  # noqa: E402
 from compiler.source import Source, open_source  # noqa: E402
 from simulator.npu import isa  # noqa: E402
 from simulator.npu.isa import WORDS, Op  # noqa: E402
-from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine  # noqa: E402
+from simulator.npu.level import ALONE, SHARE_UNIT, Level  # noqa: E402
+from simulator.npu.machine import DataType, Engine, Machine, Memory, load_machine  # noqa: E402
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program  # noqa: E402
 from simulator.timing import prepare, simulate  # noqa: E402
 from tuner.networks.zoo import resolve  # noqa: E402
@@ -117,7 +118,7 @@ def measure(machine: Machine, instructions: int, repeats: int) -> dict[str, Any]
         begin = time.perf_counter()
         prepared = prepare(program, machine)
         middle = time.perf_counter()
-        timing = simulate(prepared, machine, SHARE_UNIT // 2)
+        timing = simulate(prepared, machine, Level.of_units(SHARE_UNIT // 2))
         run_s.append(time.perf_counter() - middle)
         prepare_s.append(middle - begin)
     n, cycles = timing.instructions, timing.cycles
@@ -158,7 +159,7 @@ def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, A
         prepare_s.append(time.perf_counter() - begin)
         for level, seconds in run_s.items():
             begin = time.perf_counter()
-            cycles[level] = simulate(prepared, machine, machine.share_units(level)).cycles
+            cycles[level] = simulate(prepared, machine, machine.contention[level]).cycles
             seconds.append(time.perf_counter() - begin)
     return {
         "network": network,
@@ -177,7 +178,7 @@ def main(
 ) -> None:
     """Instructions and cycles that the timing simulator does per second."""
     edge = load_machine("edge")
-    simulate(tiled_program(edge, 1000), edge, SHARE_UNIT)  # compile
+    simulate(tiled_program(edge, 1000), edge, ALONE)  # compile
     sizes = [size for size in SIZES if size <= max_instructions]
     rows = [measure(edge.model_copy(update={"cores": cores}), size, repeats) for cores in CORES for size in sizes]
     flat = {"over_sizes": flatness(rows, of="size", at="cores"), "over_cores": flatness(rows, of="cores", at="size")}

@@ -40,8 +40,10 @@ def array_machine(
             "startup_cycles": 0,
         },
     }
-    caps = {f"{kind}_cap_bytes_per_cycle": ddr_bytes_per_cycle for kind in ("read", "write")}
-    values["ddr"] |= {"bytes_per_cycle": ddr_bytes_per_cycle, "latency_cycles": latency_cycles, "outstanding": 64, **caps}
+    values["ddr"] |= {"bytes_per_cycle": ddr_bytes_per_cycle, "latency_cycles": latency_cycles, "outstanding": 64}
+    for path in values["paths"]:
+        if "DDR" in (path["source"], path["destination"]):
+            path["bytes_per_cycle"] = ddr_bytes_per_cycle
     return Machine.model_validate(values)
 
 

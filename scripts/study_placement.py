@@ -69,7 +69,7 @@ def bounds_of(unit: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
     values = evaluator.measure(Request("program", genome)).values
     assert values is not None
     moved, machine = int(values[0, [READ, WRITTEN]].sum()), unit.machine
-    return bounds(dag, times, machine.cores, moved, machine.ddr.bytes_per_cycle)
+    return bounds(dag, times, machine.cores, moved, int(machine.ddr.deliverable))
 
 
 def rows(pair: Pair) -> Iterator[Row]:

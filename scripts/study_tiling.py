@@ -147,7 +147,7 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
     levels, params, known = operators[0][1].levels, load_config(None).model, load_machine(machine)
     models: dict[bool, list[TrainedModel]] = {
         stages: [
-            train(BoostedTrees, _hidden(scaled(raw), stages), cycles[:, at], groups, known.share_units(level) / 65536, seed, params)
+            train(BoostedTrees, _hidden(scaled(raw), stages), cycles[:, at], groups, known.contention[level], seed, params)
             for at, level in enumerate(levels)
         ]
         for stages in (True, False)

@@ -209,10 +209,10 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     compiled = read_compiled(path)  # verifies every program
     rows = []
     for checked in check_file(path, seed=seed):
-        machine, share = compiled.machine, compiled.share_units(checked.level)
+        machine, level = compiled.machine, compiled.level(checked.level)
         (prepared,) = compiled.prepared(checked.level)
-        alone = simulate(prepared, machine, share, shared=False).cycles
-        divided = simulate(prepared, machine, share, shared=False, rate_divisor=max(1, prepared.dma_queues)).cycles
+        alone = simulate(prepared, machine, level, shared=False).cycles
+        divided = simulate(prepared, machine, level, shared=False, rate_divisor=max(1, prepared.dma_queues)).cycles
         cycles = checked.cycles[checked.level]
         high = divided + int(prepared.transfers.sum())
         faults = list(checked.faults)

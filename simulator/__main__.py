@@ -38,7 +38,7 @@ def main(
     session = InferenceSession(file)
     compiled: Compiled = session.compiled
     for name in compiled.levels if level is None else (compiled.variants(level)[0].level,):
-        cycles = simulate_all(compiled.prepared(name), compiled.machine, compiled.share_units(name)).cycles
+        cycles = simulate_all(compiled.prepared(name), compiled.machine, compiled.level(name)).cycles
         print_line(f"{name}: {cycles:,} cycles, {cycles / compiled.machine.clock_hz * 1e6:,.1f} us")
     if given is None:
         return

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant, decode, program
 from simulator.npu.errors import BadInputError
+from simulator.npu.level import Level
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import Program
 from simulator.onnx_container import find_containers, read_file
@@ -73,9 +74,9 @@ class Compiled:
         """Of every piece.  Raises `BadInputError` naming the levels that exist."""
         return tuple(piece.container.variant(level) for piece in self.pieces)
 
-    def share_units(self, level: str) -> int:
-        """DDR share of a level in 1/65536."""
-        return self._first.variant(level).share_units
+    def level(self, name: str) -> Level:
+        """What a level is.  Raises `BadInputError` naming the levels that exist."""
+        return self.machine.contention[self._first.variant(name).level]
 
     def plan(self, level: str) -> str:
         """Digest of the level's plan, which is of all pieces."""
@@ -129,9 +130,8 @@ class Compiled:
         return tuple(segment for each in found for segment in each) if all(found) else ()
 
     def timeline(self, level: str) -> Timeline:
-        """The level's variants at its own share, piece after piece."""
-        share = self.share_units(level)
-        runs = [timeline(stream, self.machine, share) for stream in self.programs(level)]
+        """The level's variants at that level, piece after piece."""
+        runs = [timeline(stream, self.machine, self.level(level)) for stream in self.programs(level)]
         tables = [(v.segments, p.container.operators) for v, p in zip(self.variants(level), self.pieces, strict=True)]
         numbered = [(int(run.segment.max(initial=-1)) + 1, int(run.operator.max(initial=-1)) + 1) for run in runs]
         return in_sequence(runs, [(len(s) or n, len(o) or m) for (s, o), (n, m) in zip(tables, numbered, strict=True)])
@@ -142,7 +142,7 @@ def _common(container: Container) -> dict[str, object]:
         "model": container.model_digest,
         "machine": container.machine.digest,
         "data type": container.dtype.name,
-        "levels": tuple((v.level, v.share_units, tuple(v.cycles)) for v in container.variants),
+        "levels": tuple((v.level, tuple(v.cycles)) for v in container.variants),
     }
 
 

@@ -17,7 +17,7 @@ from simulator.compiled import Compiled
 from simulator.contention import PortLoad, generate, read_trace
 from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
 from simulator.ddr import ContentionTrace
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.thresholds import Thresholds, choose_thresholds, one_pair
@@ -65,7 +65,7 @@ class ContendedRuns:
         by_hand = self.contention
         if by_hand.t_min is None or by_hand.t_max is None:
             return choose_thresholds(self.response, slice_cycles=by_hand.slice_cycles)
-        shares = [self.compiled.share_units(name) for name in self.response.variants]
+        shares = [self.compiled.level(name).share_units for name in self.response.variants]
         return one_pair(self.response, shares, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
 
     def serve(self, rule: SwitchingRule[Any] | Oracle) -> Served:
@@ -102,5 +102,5 @@ class ContendedRuns:
 
 def load_of(compiled: Compiled, response: Response, inferences: int) -> PortLoad:
     """The load of a compiled file: its levels' shares; dwells count inferences of its longest variant at the heaviest level."""
-    shares = tuple(compiled.share_units(level) for level in compiled.levels)
+    shares = tuple(compiled.level(level).share_units for level in compiled.levels)
     return PortLoad(shares, math.ceil(max(response.cycles_at(SHARE_UNIT / min(shares)))), inferences)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT, SHARES, in_units
+from simulator.npu.level import SHARE_UNIT, SHARES, in_units
 
 Steps = list[tuple[int, int]]
 _COLUMNS = ["cycle", "share"]

@@ -1,15 +1,16 @@
 """The DDR port: who gets how much of it.
 
-All DMAs of all cores draw from one port; a background load takes its part first and leaves `port_units`.  What is left is shared
-max-min fairly among the transfers in their data phase, each capped by its engine (water-filling; Bertsekas & Gallager, Data
-Networks, 6.5.2).  There are two caps only, MTE2's and MTE3's, so the rates follow from how many of each are active, and one small table
-holds them all.
+All DMAs of all cores draw from one port; a background load takes its part first and leaves `port_units`, or `turned_units` where reads
+and writes are active together: the bus turns between batches of them.  What is left is shared max-min fairly among the transfers in
+their data phase, each capped by its engine (water-filling; Bertsekas & Gallager, Data Networks, 6.5.2).  There are two caps only, MTE2's
+and MTE3's, so the rates follow from how many of each are active, and one small table holds them all.
 
 | name  | dtype, shape                    | meaning                                                                   |
 |-------|---------------------------------|---------------------------------------------------------------------------|
 | rates | int64 [cores + 1, cores + 1, 2] | [active MTE2, active MTE3] -> rate of each MTE2, of each MTE3 transfer    |
 
-Rates are in 1/65536 bus bytes per cycle, rounded down, at least 1: time stays integer and a transfer always ends.
+Rates are in 1/65536 bytes per cycle, rounded down, at least 1: time stays integer and a transfer always ends.
+No rate falls where one transfer less is active, nor where the share grows: the port is a lower one wherever both kinds are active.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.cycles import cap_units, port_units
+from simulator.npu.cycles import cap_units, port_units, turned_units
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Engine, Machine
 
 Rates = NDArray[np.int64]
 
@@ -43,11 +45,11 @@ def shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
 
 @lru_cache(maxsize=256)
 def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
-    port = port_units(machine, share_units)
     caps = (cap_units(machine, Engine.MTE2), cap_units(machine, Engine.MTE3))
     low, high = (0, 1) if caps[0] <= caps[1] else (1, 0)
     count = np.indices((cores + 1, cores + 1), np.int64)
     n_low, n_high = count[low], count[high]
+    port = np.where((n_low > 0) & (n_high > 0), turned_units(machine, share_units), port_units(machine, share_units))
     n = np.maximum(n_low + n_high, 1)
     # the lower cap binds where everybody could have it; what it leaves over goes to the others
     binds = caps[low] * n <= port
@@ -60,11 +62,14 @@ def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
 
 
 def lone_rates(machine: Machine, share_units: int, cores: int, divisor: int = 1) -> Rates:
-    """Rates when no transfer sees another: min(cap, port // divisor), whatever is active."""
+    """Rates when no transfer sees another: min(cap, port // divisor), whatever is active.
+
+    divisor: above 1 the port is one whose bus turns, so that nobody has less among so many.
+    """
     check_share(share_units)
     if divisor < 1:
         raise BadInputError(f"rate_divisor: {divisor}; accepted: 1 or more")
-    port = port_units(machine, share_units) // divisor
+    port = (turned_units if divisor > 1 else port_units)(machine, share_units) // divisor
     rates = np.empty((cores + 1, cores + 1, 2), np.int64)
     for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
         rates[..., k] = max(1, min(cap_units(machine, engine), port))

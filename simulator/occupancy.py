@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.ddr import shared_rates
 from simulator.npu.access import MAX_RANGES, accesses
+from simulator.npu.cycles import port_units
 from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
 from simulator.timeline import Timeline
 from simulator.timing_kernel import Ints
@@ -31,9 +32,7 @@ class Steps(NamedTuple):
 
 
 @njit(cache=True)
-def _lifetimes(
-    code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, cells: Ints, last: Ints, at_start: Ints, at_end: Ints
-) -> None:
+def _lifetimes(code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, cells: Ints, last: Ints, at_start: Ints, at_end: Ints) -> None:
     """at_start, at_end: int64 [7, n], blocks that come into use (+) or fall out of it (-) at the start and the end of a row.
 
     order: rows by start.  cells: int64 [7, 2], a memory's first cell and the one behind its last, -1 where it is not looked at.
@@ -124,9 +123,9 @@ def ddr_use(t: Timeline) -> DdrUse:
     # useful bytes per unit of the port, summed over those who move data; only differences of sums, so round off what is not there
     np.add.at(useful, (side, inverse), sign * np.tile(np.abs(t.useful[rows]) / t.bus[rows], 2))
     active, useful = np.cumsum(active, axis=1), np.cumsum(useful, axis=1)
-    rates = shared_rates(t.machine, t.share_units, t.cores)[active[0], active[1]].T
+    rates = shared_rates(t.machine, t.level.share_units, t.cores)[active[0], active[1]].T
     each = np.where(active > 0, useful * rates, 0.0)
-    drawn = (active * rates).sum(axis=0) / max(1, t.machine.ddr.bytes_per_cycle * t.share_units)
+    drawn = (active * rates).sum(axis=0) / port_units(t.machine, t.level.share_units)
     return DdrUse(Steps(at, each[0]), Steps(at, each[1]), Steps(at, drawn))
 
 

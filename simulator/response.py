@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import Compiled
-from simulator.npu.machine import SHARE_UNIT, Machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Machine
 from simulator.sequence import simulate_all
 from simulator.timing import Prepared
 
@@ -68,15 +69,20 @@ class Response:
 
 def share_grid(machine: Machine, points: int = GRID_POINTS) -> tuple[int, ...]:
     """Shares from 1 to half of the heaviest level's, evenly spaced by ratio, and those of the levels."""
-    levels = [machine.share_units(name) for name in machine.contention]
+    levels = [level.share_units for level in machine.contention.values()]
     lowest = max(1, min(levels) // 2)
     return tuple(sorted({*np.geomspace(SHARE_UNIT, lowest, points).round().astype(int).tolist(), *levels}, reverse=True))
 
 
 def measure_response(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]) -> Response:
-    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536, any order)."""
+    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536, any order).
+
+    At each with the latency that the machine says of it (`Machine.load_latency`).
+    """
     shares = tuple(sorted(set(grid), reverse=True))
-    runs = [[simulate_all(programs, programs[0].machine, share) for share in shares] for programs in variants.values()]
+    machine = next(iter(variants.values()))[0].machine
+    levels = [Level.of_units(share, machine.load_latency(share)) for share in shares]
+    runs = [[simulate_all(programs, machine, level) for level in levels] for programs in variants.values()]
     size = [sum(p.ddr_read_bytes + p.ddr_write_bytes for p in programs) for programs in variants.values()]
     return Response(
         tuple(variants),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.timing import Prepared, Timing, program_bound, simulate
 
@@ -28,11 +29,11 @@ def in_all(timings: Sequence[Timing]) -> Timing:
     )
 
 
-def simulate_all(programs: Sequence[Prepared], machine: Machine, share_units: int) -> Timing:
+def simulate_all(programs: Sequence[Prepared], machine: Machine, level: Level) -> Timing:
     """`timing.simulate` of programs one after the other."""
-    return in_all([simulate(p, machine, share_units) for p in programs])
+    return in_all([simulate(p, machine, level) for p in programs])
 
 
-def bound_of_all(programs: Sequence[Prepared], machine: Machine, share_units: int) -> int:
+def bound_of_all(programs: Sequence[Prepared], machine: Machine, level: Level) -> int:
     """Cycles below which they cannot come: `timing.program_bound`, summed."""
-    return sum(program_bound(p, machine, share_units) for p in programs)
+    return sum(program_bound(p, machine, level) for p in programs)

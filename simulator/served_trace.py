@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from simulator.ddr import ContentionTrace
-from simulator.npu.machine import SHARE_UNIT, Machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Machine
 from simulator.runtime import Served
 from simulator.timing_kernel import Ints
 from simulator.trace_events import CLOSING, event, meta, nanoseconds, opening

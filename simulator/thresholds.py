@@ -16,7 +16,7 @@ import numpy as np
 
 from simulator.controller import ThresholdRule
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT
 from simulator.response import Floats, Response
 
 HYSTERESIS = 0.05

@@ -1,22 +1,22 @@
 """One run, instruction by instruction: when each engine worked, and what it waited for when it did not.
 
-`timeline(program, machine, share_units)` runs a program once and keeps everything; its `stalls` explain the gaps.
+`timeline(program, machine, level)` runs a program once and keeps everything; its `stalls` explain the gaps.
 
 | name                  | dtype, shape   | meaning                                                                                |
 |-----------------------|----------------|----------------------------------------------------------------------------------------|
 | code                  | int32 [n, 32]  | the streams one after the other; a row of it is what other arrays call a row           |
 | core, engine          | int64 [n]      | whose queue took the record                                                            |
 | dispatch, start, end  | int64 [n]      | cycles, as `timing.Recorded` has them                                                  |
-| bus, useful           | int64 [n]      | of a DDR transfer: units of the port (1/65536 bus byte), bytes read (+) or written (-) |
+| bus, useful           | int64 [n]      | of a DDR transfer: units of the port (1/65536 byte), bytes read (+) or written (-) |
 
 An engine's time, from cycle 0 until its last entry has left or ended, is cut without remainder into work and stalls, of one cause each:
 
 * FLAG: a WAIT had not passed; the source is the SET of that flag, and the work that the SET waited for.
-* LATENCY: a DDR transfer was issued and its first data had not come (a queue of many transfers hides it).
+* LATENCY: a DDR transfer was issued and its first data had not come, start-up of its path included (a queue of many transfers hides it).
 * ISSUE: the scalar unit had not handed out the next entry: the program's launch, or others that came first, because it hands out in order.
 * QUEUE: it had not, because it stood before the full queue of another engine for at least half of that time.
 
-What a transfer loses to the background load and to other DMAs is no gap: the engine moves data, only slower (`alone_cycles`).
+What a transfer loses to the background load and to other DMAs is no gap: the engine moves data, only slower (`data_alone`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.cycles import cap_units, cost_tables, port_units, price
+from simulator.npu.cycles import alone_cycles, cost_tables, port_units, price
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Machine
 from simulator.npu.program import Code, Program
 from simulator.timing import prepare, simulate
 from simulator.timing_kernel import ENGINES, Ints
@@ -54,7 +55,7 @@ class Timeline:
     """See the table at the top."""
 
     machine: Machine
-    share_units: int
+    level: Level
     cycles: int
     code: Code
     core: Ints
@@ -107,17 +108,17 @@ class Timeline:
         return _stalls_of_parts(self) if self.parts else _stalls(self)
 
 
-def timeline(program: Program, machine: Machine, share_units: int) -> Timeline:
-    """Run a program with `share_units`/65536 of the DDR bandwidth.  Raises as `timing.simulate`."""
+def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
+    """Run a program at a contention level.  Raises as `timing.simulate`."""
     prepared = prepare(program, machine)
-    timing = simulate(prepared, machine, share_units, record=True)
+    timing = simulate(prepared, machine, level, record=True)
     assert timing.recorded is not None
     code = np.concatenate(program.streams)
     cost = price(code, cost_tables(machine))
     dispatch, start, end = (np.concatenate(column) for column in (timing.recorded.dispatch, timing.recorded.start, timing.recorded.end))
     return Timeline(
         machine,
-        share_units,
+        level,
         timing.cycles,
         code,
         np.repeat(np.arange(prepared.cores), np.diff(prepared.stream_start)),
@@ -144,7 +145,7 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
     """Programs one after the other as one run, each with empty engines at its start.
 
     counts: (segments, operators) that each of them numbers from 0; here those of later programs follow those of earlier ones.  All have the
-    same machine and share.  A single one is itself.
+    same machine and level.  A single one is itself.
     """
     first, *others = runs
     if not others:
@@ -172,7 +173,7 @@ def in_sequence(runs: Sequence[Timeline], counts: Sequence[tuple[int, int]]) -> 
 
     return Timeline(
         first.machine,
-        first.share_units,
+        first.level,
         int(begins[-1]),
         np.concatenate(codes)[order],
         both("core"),
@@ -336,9 +337,6 @@ def last_work_before(t: Timeline) -> Ints:
     return found
 
 
-def alone_cycles(t: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
+def data_alone(t: Timeline, rows: Ints, share_units: int = SHARE_UNIT) -> Ints:
     """Data cycles of DDR transfers that nobody else disturbs, at a share of the port."""
-    port = port_units(t.machine, share_units)
-    rate = np.array([max(1, min(cap_units(t.machine, engine), port)) for engine in Engine])[t.engine[rows]]
-    found: Ints = -(-t.bus[rows] // rate)
-    return found
+    return alone_cycles(t.code[rows], t.bus[rows], t.machine, port_units(t.machine, share_units))

@@ -11,9 +11,19 @@ The model (all times integer cycles):
   core.  WAIT leaves when its SET has taken effect, and holds up its own queue only.  Neither occupies the engine.  The i-th WAIT of a flag
   belongs to the i-th SET.  The counter's limit is not a matter of time; the sanitizer looks after it.
 * DDR transfers: a queue issues one at max(dispatch, previous leaving, data end of the transfer `outstanding` before it).  Its data
-  phase starts at max(issue + latency, data end of its predecessor), draws from the port at the rates of `ddr.py`, and ends in the
-  cycle in which the last bus unit is through.  A DMA's move on chip (UB -> L1) waits for the data end before it and then lasts its
-  fixed time.
+  phase starts at max(issue + latency, data end of its predecessor) + the start-up of its path, draws from the port at the rates of
+  `ddr.py`, and ends in the cycle in which the last bus unit is through, no earlier than bus / the rate of its path.  A DMA's move on
+  chip (UB -> L1) waits for the data end before it and then lasts its fixed time.
+* Latency is that of the machine, the level's, and `bank_wait_cycles` for each transfer of the same queue that is in flight at the issue:
+  an integer table over (level, transfers in flight), except that nobody is held up by a transfer beyond its end.  Waiting for bandwidth
+  is in the data phases, and in nothing else.
+
+Why bounds hold: every time of a run is a maximum, minimum or sum of earlier times and of the lengths of data phases, and never falls
+where one of them grows.  P(r), the longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.
+No rate of `ddr.py` is above min(cap, port) nor, among n queues, below min(cap, turned port // n), so with sB the port at a share and
+f sB where its bus turns (f = 1 of an effective rate)
+
+    P(sB) <= T(s) <= P(f sB / n),    n = 1: T(s) = P(sB), which never grows with s.
 
 `prepare` turns a program into arrays once; `simulate_levels` measures it at several levels.
 """
@@ -22,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -30,16 +41,17 @@ from numpy.typing import NDArray
 from simulator import timing_kernel as kernel
 from simulator.ddr import ContentionTrace, Rates, lone_rates, shared_rates
 from simulator.npu import isa
-from simulator.npu.cycles import cap_units, cost_tables, latency_cycles, port_units, price
+from simulator.npu.cycles import bank_wait_cycles, cap_units, cost_tables, latency_cycles, port_units, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine
+from simulator.npu.level import ALONE, Level
+from simulator.npu.machine import Engine, Machine, Memory
 from simulator.npu.program import Code, DeadlockError, Program, ProgramError
-from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
+from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 
 Flags = NDArray[np.int32]
 
-_OP, _ENGINE = isa.OP, isa.ENGINE
+_OP, _ENGINE, _SRC, _DST = isa.OP, isa.ENGINE, isa.SRC, isa.DST
 _FLAG_CORE, _FLAG_ENGINE, _FLAG_ID = isa.FLAG_CORE, isa.FLAG_ENGINE, isa.FLAG_ID
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
@@ -52,7 +64,7 @@ class Prepared:
 
     word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_kernel`).
     engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
-    fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.
+    fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  paths: int64 [2, 8, 2] (see `timing_kernel.PATHS`).
     """
 
     machine: Machine
@@ -66,6 +78,7 @@ class Prepared:
     bus_units: Ints
     ddr_read_bytes: int
     ddr_write_bytes: int
+    paths: Ints
 
     @property
     def cores(self) -> int:
@@ -109,7 +122,7 @@ class Timing:
     busy_cycles: int64 [cores, 7] by `Engine`; a DMA is busy in its data phases, the scalar unit while issuing.
     load_store_cycles: cycles in which at least one DMA of a core moves DDR data, summed over cores.
     compute_cycles: cycles in which CUBE or VECTOR of a core works, summed over cores.
-    bus_units: what the transfers drew from the port, in 1/65536 bus bytes.
+    bus_units: what the transfers drew from the port, in 1/65536 bytes.
     """
 
     cycles: int
@@ -180,7 +193,8 @@ def _fill(
         elif bus[i] > 0:
             if code[i, _ENGINE] != _MTE2 and code[i, _ENGINE] != _MTE3:
                 return i
-            word[cursor[here]] = bus[i] << KIND_BITS | TRANSFER
+            on_chip = np.int64(code[i, _SRC] + code[i, _DST])  # the other one is DDR, which is 0
+            word[cursor[here]] = bus[i] << BUS_BITS | on_chip << KIND_BITS | TRANSFER
             totals[1, here] += 1
             totals[2, here] += bus[i]
             totals[3, here] += max(0, useful[i])
@@ -230,11 +244,48 @@ def prepare(program: Program, machine: Machine) -> Prepared:
         array.flags.writeable = False
     fixed, transfers, bus_units, read, written = totals.reshape(5, cores, ENGINES)
     return Prepared(
-        machine, word, queue_start, engine, stream_start, int(need.sum()), fixed, transfers, bus_units, int(read.sum()), int(written.sum())
-    )
+        machine, word, queue_start, engine, stream_start, int(need.sum()), fixed, transfers, bus_units, int(read.sum()), int(written.sum()),
+        path_table(machine),
+    )  # fmt: skip
 
 
-def _run(p: Prepared, state: State, rates: Rates, changes: Ints, record: bool) -> Timing:
+@dataclass(frozen=True)
+class _Load:
+    """A background load as the kernel wants it.  rates: int64 [steps, ..]; steps: int64 [2 * steps] (see `timing_kernel`)."""
+
+    rates: Rates
+    steps: Ints
+
+    @classmethod
+    def of(cls, rates: Rates, latency_cycles: int) -> _Load:
+        return cls(rates[None], np.array([0, latency_cycles], np.int64))
+
+
+def _state(p: Prepared, record: bool) -> State:
+    return kernel.new_state(p.instructions, p.flag_slots, p.cores, _ring(p.machine), record)
+
+
+def _ring(machine: Machine) -> int:
+    """How many ends of a queue's transfers are remembered: no more are in flight, and no more can hold a bank each."""
+    dram = machine.ddr.timings
+    return 0 if dram is None else min(machine.ddr.outstanding, dram.banks)
+
+
+@lru_cache(maxsize=64)
+def path_table(machine: Machine) -> Ints:
+    """int64 [2, 8, 2] of `timing_kernel.PATHS`."""
+    tables = cost_tables(machine)
+    found = np.zeros((2, 8, 2), np.int64)
+    for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
+        cap = cap_units(machine, engine)
+        for memory in Memory:
+            path = (Memory.DDR, memory) if engine == Engine.MTE2 else (memory, Memory.DDR)
+            found[k, memory] = tables.startup[path], tables.rate[path] if tables.rate[path] < cap else 0
+    found.flags.writeable = False
+    return found
+
+
+def _run(p: Prepared, state: State, load: _Load, record: bool) -> Timing:
     machine = p.machine
     port = np.zeros(kernel.PORT, np.int64)
     port[kernel.ISSUE_CYCLES] = machine.issue_cycles
@@ -245,7 +296,11 @@ def _run(p: Prepared, state: State, rates: Rates, changes: Ints, record: bool) -
     port[kernel.RECORD] = record
     port[kernel.LAUNCH] = machine.launch_cycles
     port[kernel.MATRIX_LATENCY] = latency_cycles(machine)
-    cycles = int(kernel.run(*state, p.word, p.engine, p.queue_start, p.stream_start, rates, changes, port))
+    port[kernel.BANK_WAIT] = bank_wait_cycles(machine)
+    port[kernel.RING] = _ring(machine)
+    port[kernel.STEPS] = len(load.rates)
+    port[kernel.PATHS :] = p.paths.reshape(-1)
+    cycles = int(kernel.run(*state, p.word, p.engine, p.queue_start, p.stream_start, load.rates, load.steps, port))
     if cycles < 0:
         raise DeadlockError(_deadlock(p, state))
     unit = state.unit.reshape(p.cores, kernel.UNITS, kernel.COLUMNS)
@@ -309,30 +364,28 @@ def _as_prepared(program: Program | Prepared, machine: Machine) -> Prepared:
     return prepare(program, machine)
 
 
-_ALWAYS = np.zeros(1, np.int64)
-
-
 def simulate(
     program: Program | Prepared,
     machine: Machine,
-    share_units: int,
+    level: Level,
     *,
     shared: bool = True,
     rate_divisor: int = 1,
     record: bool = False,
 ) -> Timing:
-    """Run a program with `share_units`/65536 of the DDR bandwidth.
+    """Run a program at a contention level.
 
     shared=False: no transfer sees another, each runs at min(cap, port // rate_divisor): the longest path P(r), which bounds the real
-    time: P(port) <= T <= P(port / number of DMA queues).  record: keep start and end of every instruction.
+    time: P(port) <= T <= P(turned port / number of DMA queues).  record: keep start and end of every instruction.
 
     Raises `DeadlockError`, `ProgramError`, `BadInputError`.
     """
     p = _as_prepared(program, machine)
     if shared and rate_divisor != 1:
         raise BadInputError(f"rate_divisor {rate_divisor}: only with shared=False")
-    rates = shared_rates(machine, share_units, p.cores) if shared else lone_rates(machine, share_units, p.cores, rate_divisor)
-    return _run(p, kernel.new_state(p.instructions, p.flag_slots, p.cores, record), rates[None], _ALWAYS, record)
+    share = level.share_units
+    rates = shared_rates(machine, share, p.cores) if shared else lone_rates(machine, share, p.cores, rate_divisor)
+    return _run(p, _state(p, record), _Load.of(rates, level.latency_cycles), record)
 
 
 def simulate_levels(program: Program | Prepared, machine: Machine, levels: Sequence[str] | None = None) -> dict[str, Timing]:
@@ -342,41 +395,52 @@ def simulate_levels(program: Program | Prepared, machine: Machine, levels: Seque
     if unknown:
         raise BadInputError(f"contention level {unknown[0]!r}: {machine.name} has {', '.join(machine.contention)}")
     p = _as_prepared(program, machine)
-    state = kernel.new_state(p.instructions, p.flag_slots, p.cores, record=False)
-    return {name: _run(p, state, shared_rates(machine, machine.share_units(name), p.cores)[None], _ALWAYS, record=False) for name in names}
+    state = _state(p, record=False)
+    found = {}
+    for name in names:
+        level = machine.contention[name]
+        load = _Load.of(shared_rates(machine, level.share_units, p.cores), level.latency_cycles)
+        found[name] = _run(p, state, load, record=False)
+    return found
 
 
 def simulate_trace(program: Program | Prepared, machine: Machine, trace: ContentionTrace, *, record: bool = False) -> Timing:
-    """Run a program under a background load that changes while it runs (cycles of the trace count from the program's start)."""
+    """Run a program under a background load that changes while it runs (cycles of the trace count from the program's start).
+
+    At a share the load adds the latency of `Machine.load_latency`.
+    """
     p = _as_prepared(program, machine)
     rates = np.stack([shared_rates(machine, share, p.cores) for share in trace.share_units])
-    state = kernel.new_state(p.instructions, p.flag_slots, p.cores, record)
-    return _run(p, state, rates, np.array(trace.cycles, np.int64), record)
+    latencies = [machine.load_latency(share) for share in trace.share_units]
+    return _run(p, _state(p, record), _Load(rates, np.array([*trace.cycles, *latencies], np.int64)), record)
 
 
 @njit(cache=True)
-def _alone_cycles(word: Ints, start: int, end: int, rate: int) -> int:
+def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints) -> int:
     total = 0
     for i in range(start, end):
         if word[i] & KIND_MASK == TRANSFER:
-            total += ((word[i] >> KIND_BITS) + rate - 1) // rate
+            startup, slower = paths[word[i] >> KIND_BITS & KIND_MASK]
+            least = min(rate, slower) if slower else rate
+            total += startup + ((word[i] >> BUS_BITS) + least - 1) // least
     return total
 
 
-def program_bound(program: Program | Prepared, machine: Machine, share_units: int = SHARE_UNIT) -> int:
-    """Cycles below which no run at this share can come: launch, then the busiest engine, or the bus.
+def program_bound(program: Program | Prepared, machine: Machine, level: Level = ALONE) -> int:
+    """Cycles below which no run at this level can come: launch, then the busiest engine, or the bus.
 
-    Engine: its fixed cycles, a DMA's also bus units / min(cap, port) rounded up per transfer (data phases of a queue do not
-    overlap), the scalar unit's issue cycles.  Bus: all bus units / port; max(port, queues), because a rate is never below one unit.
+    Engine: its fixed cycles, a DMA's also start-up and bus units / min(path, cap, port) rounded up per transfer (neither data phases nor
+    start-ups of a queue overlap), the scalar unit's issue cycles.  Bus: all bus units / port, as if it never turned; max(port, queues),
+    because a rate is never below one unit.
     """
     p = _as_prepared(program, machine)
-    port = port_units(machine, share_units)
+    port = port_units(machine, level.share_units)
     busy = p.fixed_cycles.copy()
     busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
     for core in range(p.cores):
-        for engine in (Engine.MTE2, Engine.MTE3):
+        for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
             q = core * ENGINES + engine
             rate = max(1, min(cap_units(machine, engine), port))
-            busy[core, engine] += _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate)
+            busy[core, engine] += _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate, p.paths[k])
     drawn = max(port, p.dma_queues)
     return machine.launch_cycles + max(int(busy.max()), -(-int(p.bus_units.sum()) // drawn))

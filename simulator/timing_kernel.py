@@ -10,18 +10,21 @@ the scalar unit.  Entries are instructions in queue order.
 
 | name   | dtype, shape           | meaning                                                                                  |
 |--------|------------------------|------------------------------------------------------------------------------------------|
-| word   | int64 [n]              | entry: value << 3 or kind; value = busy cycles, bus units or flag slot                   |
+| word   | int64 [n]              | entry: value << 3 or kind; value = busy cycles, flag slot, or bus units << 3 or memory   |
 | engine | uint8 [n]              | engine of each instruction in stream order                                               |
 | time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
 | flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
 | unit   | int64 [cores * 8 * 16] | state of queues (FIRST..) and of scalar units (PC..)                                     |
-| port   | int64 [13]             | state of the DDR port, constants of the run                                              |
+| ends   | int64 [queues, 1 + r]  | per DMA queue: transfers that have ended, and when the last r of them did, in a ring     |
+| load   | int64 [2 * steps]      | of the background load: from when on a step holds, and the latency that it adds          |
+| port   | int64 [48]             | state of the DDR port, constants of the run                                              |
 | record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
 
 Inside they are plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
 
-A transfer that starts when its kind has had `SERVED` bus units ends when it has had that + bus: all transfers of a kind run at one
-rate, so a step of the clock touches two counters only.
+A transfer that starts when its kind has had `SERVED` bus units is through when it has had that + bus: all transfers of a kind run at one
+rate, so a step of the clock touches two counters only.  On a path slower than its engine's fastest it is held, without drawing, until
+bus / the path's rate cycles are over.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ MTE2, MTE3, CUBE, VECTOR = int(Engine.MTE2), int(Engine.MTE3), int(Engine.CUBE),
 
 # entries
 KIND_BITS, KIND_MASK = 3, 7
+BUS_BITS = 6  # of a transfer: kind, and the memory on chip that it is from or to
 FIXED, TRANSFER, WAIT, SET, SET_REMOTE = range(5)
 
 # columns of `unit`: worklist (a linked stack), then of a queue
@@ -56,9 +60,9 @@ DONE = 7  # cycle in which all that left has completed (DMA: all before DATA); w
 STALLED = 8  # 1 while it waits for a flag or a completion, so that a dispatch need not wake it
 DATA = 9  # DMA: first entry whose effect is not settled; transfers in DATA..HEAD are issued
 INFLIGHT = 10  # DMA: transfers issued and not ended
-BEGIN = 11  # DMA: known start of the next data phase, or FAR
+BEGIN = 11  # DMA: known start of the next data phase, or end of one that its path holds, or FAR
 FINISH = 12  # DMA: SERVED at which the running transfer ends, or FAR
-BEGAN = 13  # DMA: start of the running data phase
+BEGAN = 13  # DMA: start of the running data phase, or -1
 MOVED = 14  # DMA: cycles of data phases so far
 LAG = 15  # from DONE to the results of a pipelined matrix unit; 0 elsewhere
 # and of a scalar unit (FIRST, STOP: its rows)
@@ -73,8 +77,9 @@ SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
 # columns of `port`
 SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 would have had so far; running transfers
 TOP = 4  # top of the worklist, or -1
-ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY = range(5, 13)
-PORT = 13
+ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY, BANK_WAIT, RING, STEPS = range(5, 16)
+PATHS = 16  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate where that is below the engine's, else 0
+PORT = PATHS + 32
 
 DISPATCHED, START, END = range(3)
 
@@ -85,15 +90,17 @@ class State(NamedTuple):
     time: Ints
     flag: Ints
     unit: Ints
+    ends: Ints
     record: Ints
 
 
-def new_state(instructions: int, slots: int, cores: int, record: bool) -> State:
-    """Room for a run."""
+def new_state(instructions: int, slots: int, cores: int, ring: int, record: bool) -> State:
+    """Room for a run.  ring: how many ends of transfers are remembered."""
     return State(
         np.empty(instructions, np.int64),
         np.empty(slots, np.int64),
         np.empty(cores * CORE, np.int64),
+        np.empty(cores * 2 * (1 + ring), np.int64),
         np.empty(3 * instructions if record else 0, np.int64),
     )
 
@@ -107,6 +114,7 @@ def _reset(unit: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> Non
             unit[u + FIRST] = unit[u + HEAD] = unit[u + TAIL] = unit[u + DATA] = queue_start[q]
             unit[u + STOP] = queue_start[q + 1]
             unit[u + BEGIN] = unit[u + FINISH] = FAR
+            unit[u + BEGAN] = -1
             if e == CUBE:  # nothing is in flight yet
                 unit[u + LAG] = port[MATRIX_LATENCY]
                 unit[u + DONE] = -port[MATRIX_LATENCY]
@@ -144,11 +152,56 @@ def _fire(unit: Pointer, port: Pointer, flag: Pointer, slot: int, cycle: int) ->
 
 
 @njit(cache=True)
-def _start_data(unit: Pointer, port: Pointer, u: int, bus: int, now: int, begin: int) -> None:
-    """The foremost transfer of a DMA may move data from cycle `begin` on."""
+def _load_latency(port: Pointer, load: Pointer, cycle: int) -> int:
+    """What the background load adds to the latency of what is issued in a cycle."""
+    step = port[STEPS] - 1
+    while step > 0 and load[step] > cycle:
+        step -= 1
+    return load[port[STEPS] + step]
+
+
+@njit(cache=True)
+def _first_data(unit: Pointer, port: Pointer, ends: Pointer, load: Pointer, u: int, issue: int) -> int:
+    """When the first data of the foremost transfer of a DMA may come, start-up and data before it aside.
+
+    Each transfer that is in flight at `issue` in the same queue holds it up by BANK_WAIT, but not beyond its own end: with k of them
+    LATENCY + what the load adds + k * BANK_WAIT.  That "but" makes it monotone in `issue` and in the ends.  What is in flight is exact in
+    whatever order queues run ahead: all before the foremost transfer have ended, and are known.
+    """
+    at = issue
+    wait = port[BANK_WAIT]
+    if wait:
+        ring = port[RING]
+        base = ((u // CORE) * 2 + (_engine(u) == MTE3)) * (ring + 1)
+        count = ends[base]
+        first = count
+        while first > 0 and count - first < ring and ends[base + 1 + (first - 1) % ring] > issue:
+            first -= 1
+        while first < count:
+            at = max(at, min(ends[base + 1 + first % ring], at + wait))
+            first += 1
+    return at + port[LATENCY] + _load_latency(port, load, issue)
+
+
+@njit(cache=True)
+def _path(port: Pointer, u: int, word: int) -> int:
+    """Where `port` has the path of a transfer."""
+    return PATHS + (16 if _engine(u) == MTE3 else 0) + (word >> KIND_BITS & KIND_MASK) * 2
+
+
+@njit(cache=True)
+def _plan_data(unit: Pointer, port: Pointer, ends: Pointer, load: Pointer, u: int, word: int, now: int, issue: int) -> None:
+    """The foremost transfer of a DMA, issued in a cycle, gets its data when they come and those before it are through."""
+    begin = max(_first_data(unit, port, ends, load, u, issue), unit[u + DONE]) + port[_path(port, u, word)]
     if begin > now:
         unit[u + BEGIN] = begin
-        return
+    else:
+        _start_data(unit, port, u, word >> BUS_BITS, now)
+
+
+@njit(cache=True)
+def _start_data(unit: Pointer, port: Pointer, u: int, bus: int, now: int) -> None:
+    """The foremost transfer of a DMA moves data from now on."""
     k = 0 if _engine(u) == MTE2 else 1
     scalar = u | SCALAR
     unit[u + BEGIN] = FAR
@@ -158,6 +211,13 @@ def _start_data(unit: Pointer, port: Pointer, u: int, bus: int, now: int, begin:
     if unit[scalar + MOVING] == 0:
         unit[scalar + MOVING_SINCE] = now
     unit[scalar + MOVING] += 1
+
+
+@njit(cache=True)
+def _held_until(unit: Pointer, port: Pointer, u: int, word: int) -> int:
+    """The cycle before which the path of the running transfer is not through."""
+    rate = port[_path(port, u, word) + 1]
+    return unit[u + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0
 
 
 @njit(cache=True)
@@ -233,7 +293,10 @@ def _settle_set(unit: Pointer, port: Pointer, flag: Pointer, record: Pointer, wo
 
 
 @njit(cache=True)
-def _advance_dma(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int, now: int) -> None:
+def _advance_dma(
+    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
+    u: int, now: int,
+) -> None:  # fmt: skip
     """A DMA queue issues as far as it can; data phases follow in order, behind DATA."""
     head, tail, front = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT]
     while head < tail:
@@ -247,7 +310,7 @@ def _advance_dma(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, rec
             unit[u + INFLIGHT] += 1
             front = ready
             if settled:
-                _start_data(unit, port, u, value, now, max(front + port[LATENCY], unit[u + DONE]))
+                _plan_data(unit, port, ends, load, u, word[head], now, front)
         elif kind == FIXED:
             if not settled:
                 unit[u + STALLED] = 1
@@ -279,24 +342,34 @@ def _advance_dma(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, rec
 
 
 @njit(cache=True)
-def _complete(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, u: int, now: int) -> None:
+def _complete(
+    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
+    u: int, now: int,
+) -> None:  # fmt: skip
     """The running transfer of a DMA ends: SETs behind it take effect, the next one starts, the queue may issue again."""
     scalar = u | SCALAR
     data, head = unit[u + DATA], unit[u + HEAD]
     if port[RECORD]:
         record[3 * data + START], record[3 * data + END] = unit[u + BEGAN], now
-    port[ACTIVE if _engine(u) == MTE2 else ACTIVE + 1] -= 1
+    if unit[u + FINISH] != FAR:  # else its path held it, and it drew no more
+        port[ACTIVE if _engine(u) == MTE2 else ACTIVE + 1] -= 1
+    if port[BANK_WAIT]:
+        ring = port[RING]
+        base = ((u // CORE) * 2 + (_engine(u) == MTE3)) * (ring + 1)
+        ends[base + 1 + ends[base] % ring] = now
+        ends[base] += 1
     unit[scalar + MOVING] -= 1
     if unit[scalar + MOVING] == 0:
         unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
     unit[u + MOVED] += now - unit[u + BEGAN]
-    unit[u + FINISH] = FAR
+    unit[u + BEGIN] = unit[u + FINISH] = FAR
+    unit[u + BEGAN] = -1
     unit[u + DONE] = now
     data += 1
     while data < head:
         kind = word[data] & KIND_MASK
         if kind == TRANSFER:
-            _start_data(unit, port, u, word[data] >> KIND_BITS, now, max(time[data] + port[LATENCY], now))
+            _plan_data(unit, port, ends, load, u, word[data], now, time[data])
             break
         if kind != WAIT:
             _settle_set(unit, port, flag, record, word, u, data, time[data])
@@ -311,7 +384,10 @@ def _complete(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record
 
 
 @njit(cache=True)
-def _drain(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: Pointer, word: Pointer, engine: Pointer, now: int) -> None:
+def _drain(
+    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
+    engine: Pointer, now: int,
+) -> None:  # fmt: skip
     """Let everything run ahead that can."""
     while port[TOP] >= 0:
         u = port[TOP]
@@ -322,7 +398,7 @@ def _drain(unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, record: P
             _dispatch(unit, port, time, record, engine, u)
             continue
         if e in (MTE2, MTE3):
-            _advance_dma(unit, port, time, flag, record, word, u, now)
+            _advance_dma(unit, port, time, flag, ends, load, record, word, u, now)
         else:
             _advance(unit, port, time, flag, record, word, u)
         scalar = u | SCALAR
@@ -335,28 +411,31 @@ def run(
     time_array: Ints,
     flag_array: Ints,
     unit_array: Ints,
+    ends_array: Ints,
     record_array: Ints,
     word_array: Ints,
     engine_array: NDArray[np.uint8],
     queue_start: Ints,
     stream_start: Ints,
     rates: Ints,
-    changes: Ints,
+    load_array: Ints,
     port_array: Ints,
 ) -> int:
     """Simulate; returns the last cycle, or -1 when all that is left waits for what cannot come.
 
-    rates: int64 [steps, cores + 1, cores + 1, 2]; rates[i] from changes[i] (int64 [steps], the first 0) on.
+    rates: int64 [steps, cores + 1, cores + 1, 2]; rates[i] from load_array[i] on, of which the first is 0.
     """
     flag_array[:] = -1
     unit_array[:] = 0
+    ends_array[:] = 0
     _reset(unit_array, port_array, queue_start, stream_start)
     time, flag, unit, record = pointer(time_array), pointer(flag_array), pointer(unit_array), pointer(record_array)
     word, engine, port = pointer(word_array), pointer(engine_array), pointer(port_array)
+    ends, load, steps = pointer(ends_array), pointer(load_array), rates.shape[0]
     units = unit_array.shape[0]
     now, step = 0, 0
     while True:
-        _drain(unit, port, time, flag, record, word, engine, now)
+        _drain(unit, port, time, flag, ends, load, record, word, engine, now)
         read_rate, write_rate = rates[step, port[ACTIVE], port[ACTIVE + 1]]
         upcoming, read_end, write_end = FAR, FAR, FAR
         for u in range(0, units, CORE):
@@ -369,9 +448,9 @@ def run(
             upcoming = min(upcoming, now + (write_end - port[SERVED + 1] + write_rate - 1) // write_rate)
         if upcoming == FAR:
             break
-        if step + 1 < changes.shape[0] and changes[step + 1] <= upcoming:
+        if step + 1 < steps and load[step + 1] <= upcoming:
             step += 1
-            upcoming = changes[step]
+            upcoming = load[step]
         port[SERVED] += read_rate * (upcoming - now)
         port[SERVED + 1] += write_rate * (upcoming - now)
         now = upcoming
@@ -379,9 +458,17 @@ def run(
             for k in range(2):
                 u = core + (MTE2 if k == 0 else MTE3) * COLUMNS
                 if unit[u + FINISH] <= port[SERVED + k]:
-                    _complete(unit, port, time, flag, record, word, u, now)
+                    held = _held_until(unit, port, u, word[unit[u + DATA]])
+                    if held > now:
+                        port[ACTIVE + k] -= 1
+                        unit[u + FINISH], unit[u + BEGIN] = FAR, held
+                    else:
+                        _complete(unit, port, time, flag, ends, load, record, word, u, now)
                 elif unit[u + BEGIN] <= now:
-                    _start_data(unit, port, u, word[unit[u + DATA]] >> KIND_BITS, now, now)
+                    if unit[u + BEGAN] >= 0:
+                        _complete(unit, port, time, flag, ends, load, record, word, u, now)
+                    else:
+                        _start_data(unit, port, u, word[unit[u + DATA]] >> BUS_BITS, now)
     last = 0
     for u in range(0, units, COLUMNS):
         if unit[u + HEAD] != unit[u + STOP]:  # HEAD and PC are the same column

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from simulator.critical import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, SUMS, Engine, Memory
+from simulator.npu.machine import BLOCK_BYTES, SUMS, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, shared_in_use, thinned
-from simulator.timeline import Cause, Mask, Stalls, Timeline, alone_cycles
+from simulator.timeline import Cause, Mask, Stalls, Timeline, data_alone
 from simulator.timing_kernel import Ints
 from simulator.trace_events import CLOSING, meta, nanoseconds, opening
 
@@ -38,9 +38,7 @@ _COPY_BLOCKS = (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2)
 
 def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str, Any] | None = None) -> Iterator[bytes]:
     """The file in pieces.  operators: names by the number in TAG; about: what the file says of itself (JSON values)."""
-    about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr_share": t.share_units / SHARE_UNIT} | dict(
-        about or {}
-    )
+    about = {"machine": t.machine.name, "clock_hz": t.machine.clock_hz, "cycles": t.cycles, "ddr": t.level.model_dump()} | dict(about or {})
     yield opening(about)
     yield ",\n".join(_names(t, str(about.get("level", "")))).encode()
     names = _Names(t, operators)
@@ -200,7 +198,7 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
     if op == Op.COPY:
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": at(isa.C_LENGTH)}
         if t.transfer[rows].any():
-            whole, level = alone_cycles(t, rows), alone_cycles(t, rows, t.share_units)
+            whole, level = data_alone(t, rows), data_alone(t, rows, t.level.share_units)
             numbers |= {
                 "alone_cycles": whole,
                 "lost_to_background_cycles": level - whole,

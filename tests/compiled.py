@@ -14,6 +14,7 @@ from compiler.segment.blocks import needed
 from compiler.unit.unit import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
+from simulator.npu.level import Level
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import Program
 from simulator.sanitizer import check
@@ -67,11 +68,11 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
     cycles = {}
     for level in machine.contention:
         share = machine.share_units(level)
-        timing = simulate(p, machine, share)
-        assert timing.cycles >= program_bound(p, machine, share)
-        assert simulate(p, machine, share, shared=False).cycles <= timing.cycles
+        timing = simulate(p, machine, Level.of_units(share))
+        assert timing.cycles >= program_bound(p, machine, Level.of_units(share))
+        assert simulate(p, machine, Level.of_units(share), shared=False).cycles <= timing.cycles
         # slower alone at a part of the rate than together: at most one rounding cycle per transfer
-        longest = simulate(p, machine, share, shared=False, rate_divisor=max(1, p.dma_queues)).cycles
+        longest = simulate(p, machine, Level.of_units(share), shared=False, rate_divisor=max(1, p.dma_queues)).cycles
         assert timing.cycles <= longest + int(p.transfers.sum())
         assert timing.busy_cycles.max(initial=0) <= timing.cycles
         cycles[level] = timing.cycles

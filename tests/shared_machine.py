@@ -16,7 +16,9 @@ PATHS = (
 )
 
 
-def with_shared(machine: Machine, size_bytes: int = 1 << 15, bytes_per_cycle: int = 256, latency_cycles: int = 5, **changes: Any) -> Machine:
+def with_shared(
+    machine: Machine, size_bytes: int = 1 << 15, bytes_per_cycle: int = 256, latency_cycles: int = 5, **changes: Any
+) -> Machine:
     """The machine with one, and with all of its paths at 128 bytes per cycle."""
     raw = machine.model_dump(mode="json") | changes
     raw["shared"] = {"bytes": size_bytes, "bytes_per_cycle": bytes_per_cycle, "latency_cycles": latency_cycles}

@@ -188,7 +188,7 @@ def _level(
     busy = timing.busy_cycles.sum(0) / (timing.cycles * machine.cores)
     baseline = base[level].timings[level].cycles
     return LevelSummary(
-        ddr_share=machine.contention[level],
+        ddr=machine.contention[level],
         cycles=timing.cycles,
         latency_us=round(timing.cycles / machine.clock_hz * 1e6, 3),
         plan=mine.plan.digest,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from simulator.npu.held import Beyond, most
+from simulator.npu.level import Level
 from simulator.npu.machine import DataType
 from tuner.store.runs import SUMMARY_VERSION
 
@@ -110,15 +111,16 @@ class TargetSummary(_Part):
 class LevelSummary(_Part):
     """The champion of one contention level.
 
-    plan: digest of its plan.  same_as: an earlier level with the same plan, or null.  program_bound_cycles, roofline_cycles: below which
-    neither the program nor the model can come at this share.  balance: cycles in which CUBE or VECTOR works per cycle in which DDR moves.
+    ddr: what the level leaves of DDR.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
+    program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level.  balance: cycles in which
+    CUBE or VECTOR works per cycle in which DDR moves.
     baseline_layerwise_cycles: of plans/baseline.json at this level.  variant_cycles: every level's variant at this level.
     max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax, of the tensor that is nearest to its limit; null
     where that is not finite.  rounding_rel_error: what rounding alone does to it, null in float32 or where that is not finite.
     limit_rel_error: the largest error of a right program.
     """
 
-    ddr_share: float
+    ddr: Level
     cycles: int
     latency_us: float
     plan: str
@@ -146,7 +148,7 @@ class Summary(_Part):
     warm_start: what each earlier run brought, a line per search and run.
     """
 
-    schema_version: Literal[3] = SUMMARY_VERSION
+    schema_version: Literal[4] = SUMMARY_VERSION
     status: Literal["done", "unconfirmed"]
     unconfirmed: tuple[str, ...]
     first_beyond: TensorSummary | None

@@ -30,9 +30,10 @@ from compiler.segment.memory import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
+from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
-FEATURE_SET = "schedule-8"
+FEATURE_SET = "schedule-9"
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
@@ -237,15 +238,20 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     return mte1, vector, mte3, load, instructions, tiles, high / s.out_h, *serial
 
 
-def expected_cycles(raw: NDArray[np.float64], share: float = 1.0) -> NDArray[np.float64]:
-    """Of one raw vector, or [n] of [n, F], at a share of the DDR bandwidth; a guess before anything is measured.
+def expected_cycles(raw: NDArray[np.float64], level: Level = ALONE) -> NDArray[np.float64]:
+    """Of one raw vector, or [n] of [n, F], at a contention level; a guess before anything is measured.
 
     The geometric mean of what it takes where operators overlap as far as engines and DDR let them, and of one operator after the other:
     how far they do is what nobody knows yet.
     """
     engines = raw[..., _BUSY].max(-1)
-    bound = np.maximum(engines, _moving(raw, share)) + raw[..., _AT["drain_cycles"]]
-    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / share))))
+    bound = np.maximum(engines, _moving(raw, level.share)) + raw[..., _AT["drain_cycles"]]
+    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / level.share) + _waits(raw, level))))
+
+
+def _waits(raw: NDArray[np.float64], level: Level) -> NDArray[np.float64]:
+    """What the level adds where every block waits for its first data."""
+    return np.asarray(raw[..., _AT["iterations"]] * level.latency_cycles)
 
 
 def _moving(raw: NDArray[np.float64], share: float) -> NDArray[np.float64]:
@@ -286,15 +292,16 @@ class SeenOperator(NamedTuple):
 _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
-def seen(features: NDArray[np.float32], share: float) -> SeenOperator:
-    """Of `scaled` features float32 [n, F], at a share of the DDR bandwidth.
+def seen(features: NDArray[np.float32], level: Level) -> SeenOperator:
+    """Of `scaled` features float32 [n, F], at a contention level.
 
     What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
     segment is long before they learn what it waits for.
     """
     logs = features[:, : len(_EXTENSIVE)].astype(np.float64)
     raw = np.exp2(logs) - 1.0
-    expected = 1.0 + expected_cycles(raw, share)
-    fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
-    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + _moving(raw, share)), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
+    expected = 1.0 + expected_cycles(raw, level)
+    fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / level.share
+    here = [np.log2(1.0 + cycles) for cycles in (_moving(raw, level.share), fill, _waits(raw, level))]
+    parts = np.column_stack([logs[:, _CYCLES], *here]) - np.log2(expected)[:, None]
     return SeenOperator(np.column_stack([features, parts.astype(np.float32)]), expected)

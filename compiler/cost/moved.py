@@ -8,13 +8,14 @@ from compiler.segment.blocks import Blocks
 from compiler.segment.run import Load
 from compiler.segment.strips import row_blocks_stored
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Machine
+from simulator.npu.machine import Engine, Machine
 
 
 def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
-    """(read, write) bytes per cycle of so many cores together at a share of the port, where one of the two has it for itself."""
-    ddr, port = machine.ddr, machine.ddr.bytes_per_cycle * share
-    return min(port, cores * ddr.read_cap_bytes_per_cycle), min(port, cores * ddr.write_cap_bytes_per_cycle)
+    """(read, write) bytes per cycle of so many cores together at a share of what is deliverable, where one of the two has it for itself."""
+    port = float(machine.ddr.deliverable) * share
+    read, write = (cores * float(machine.path_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
+    return min(port, read), min(port, write)
 
 
 def load_row_blocks(unit: Unit, load: Load) -> int:

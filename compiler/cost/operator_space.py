@@ -45,9 +45,9 @@ class OperatorSpace(NamedTuple):
 
     def bound(self, unit: Unit, level: str) -> NDArray[np.int64]:
         """int64 [p]: cycles that no program of the point can do without at a level."""
-        share = unit.machine.contention[level]
+        share = unit.machine.contention[level].share
         alone = np.array(ddr_rates(unit.machine, 1, share))
-        transfers = np.maximum((self.moved / alone).max(1), self.moved.sum(1) / (unit.machine.ddr.bytes_per_cycle * share))
+        transfers = np.maximum((self.moved / alone).max(1), self.moved.sum(1) / (float(unit.machine.ddr.deliverable) * share))
         return np.maximum(self.engines.max(1), transfers.astype(np.int64))
 
     def plan(self, i: int) -> SegmentPlan:

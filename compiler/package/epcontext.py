@@ -163,11 +163,13 @@ def _notes(file: _File) -> Iterator[str]:
     for node, values, container in zip(file.nodes, file.values, containers, strict=False):
         try:
             levels = json.loads(_text(values, "notes"))["levels"]
-            said = {name: (row["ddr_share"], row["variant_cycles"]) for name, row in levels.items()}
+            said = {name: (row["ddr"], row["variant_cycles"]) for name, row in levels.items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             yield f"node {node.name!r}: notes are no table of variants"
             continue
-        if said != {v.level: (v.share_units / 65536, dict(v.cycles)) for v in container.variants}:
+        conditions = container.machine.contention
+        expected = {v.level: (conditions[v.level].model_dump(), dict(v.cycles)) for v in container.variants}
+        if said != expected:
             yield f"node {node.name!r}: notes are not those of its container"
         machine, name = _text(values, "hardware_architecture"), container.machine.name
         if machine != name:

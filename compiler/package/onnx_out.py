@@ -99,10 +99,10 @@ def context_file(path: Path) -> str:
 
 
 def variant_table(container: Container) -> str:
-    """JSON for people and other tools: level -> share, plan, same_as, cycles at every level.  Nothing here reads it back."""
+    """JSON for people and other tools: level -> what is left of DDR, plan, same_as, cycles at every level.  Nothing here reads it back."""
     rows = {
         v.level: {
-            "ddr_share": v.share_units / 65536,
+            "ddr": container.machine.contention[v.level].model_dump(),
             "plan": v.plan_digest,
             "same_as": container.same_as(v.level),
             "variant_cycles": dict(v.cycles),

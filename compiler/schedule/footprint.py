@@ -16,8 +16,9 @@ from compiler.schedule.inside import Inside, inside
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
-from simulator.npu.cycles import CostTables, cap_units, cost_tables, port_units, price
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory
+from simulator.npu.cycles import CostTables, alone_cycles, cost_tables, port_units, price
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Machine, Memory
 from simulator.npu.program import Code
 from simulator.pointer import pointer
 
@@ -25,7 +26,6 @@ Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
-_MTE3 = int(Engine.MTE3)
 _DDR = int(Memory.DDR)
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
 # are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B.  Of DDR see
@@ -49,7 +49,8 @@ class Footprint:
     Cell c is granules [bound[c], bound[c + 1]); those of DDR come first.
     engine: uint8 [n].  span: int32 [s, 2], cells [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
     touched: uint8 [cells].  inside: what the records wait for among themselves, and what they meet and leave of their neighbours.
-    cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n].  cycles: int64 [n], alone on the bus.
+    cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n], of a DDR
+    transfer the memory on chip, else 0.  cycles: int64 [n], alone on the bus, start-up included.
     read_bytes, written_bytes: of DDR.
     """
 
@@ -167,8 +168,7 @@ class Footprints:
         granules = [(size >> int(s)) + 2 for size, s in zip(sizes, self.shifts, strict=True)]
         self.ddr_granules, self.on_chip = granules[_DDR], sum(granules) - granules[_DDR]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
-        port = port_units(machine, SHARE_UNIT)
-        self.rates = (min(cap_units(machine, Engine.MTE2), port), min(cap_units(machine, Engine.MTE3), port))
+        self.port = port_units(machine, SHARE_UNIT)
         self._at = np.zeros(sum(granules) + 1, np.int32)
         self._bound = np.empty(sum(granules) + 1, np.int32)
         self._span = np.empty((1 << 12, 2), np.int32)
@@ -183,8 +183,9 @@ class Footprints:
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()
         cost = price(code, self.tables)
         transfer = cost.bus > 0
+        on_chip = code[:, isa.SRC] + code[:, isa.DST]  # the other one is DDR, which is 0
         engine = code[:, isa.ENGINE].astype(np.uint8)
-        rate = np.where(engine == _MTE3, self.rates[1], self.rates[0])
+        alone = alone_cycles(code, cost.bus, self.tables, self.port) + self.tables.startup[code[:, isa.SRC], code[:, isa.DST]]
         among = inside(engine, span, start, max(0, len(bound) - 1))
         return Footprint(
             engine,
@@ -194,8 +195,8 @@ class Footprints:
             (among.last.max(1) >= 0).astype(np.uint8),
             among,
             np.where(transfer, cost.bus, cost.busy),
-            transfer.view(np.uint8),
-            np.where(transfer, (cost.bus + rate - 1) // rate, cost.busy),
+            np.where(transfer, on_chip, 0).astype(np.uint8),
+            np.where(transfer, alone, cost.busy),
             int(cost.useful[cost.useful > 0].sum()),
             -int(cost.useful[cost.useful < 0].sum()),
         )

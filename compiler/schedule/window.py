@@ -37,9 +37,9 @@ from compiler.cost.moved import ddr_rates, load_row_blocks
 from compiler.segment.blocks import Blocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
-from simulator.npu import isa
-from simulator.npu.cycles import price
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, Engine, Machine
+from simulator.npu.cycles import alone_cycles, port_units, price
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import BLOCK_BYTES, Engine, Machine
 
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
 _ENGINES = int(Engine.SCALAR)  # all but SCALAR
@@ -92,7 +92,7 @@ def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     fresh = np.array([blocks.allocations[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
     rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
     sizes = rows * np.array(blocks_per_row, np.int64)[:, None]
-    return sizes * BLOCK_BYTES // int(rate)
+    return (sizes * BLOCK_BYTES / rate).astype(np.int64)
 
 
 def sequence(operators: int, iterations: range) -> Ints:
@@ -217,10 +217,8 @@ def _list(
 
 def record_cycles(code: Codes, machine: Machine) -> Ints:
     """int64 [records]: busy cycles, transfers alone on the bus."""
-    cost, engine = price(code, tables(machine)), code[:, isa.ENGINE]
-    read, write = ddr_rates(machine, 1)
-    rate = np.where(engine == Engine.MTE3, int(write), int(read)) * SHARE_UNIT
-    return np.where(cost.bus > 0, (cost.bus + rate - 1) // rate, cost.busy)
+    cost = price(code, tables(machine))
+    return np.where(cost.bus > 0, alone_cycles(code, cost.bus, tables(machine), port_units(machine, SHARE_UNIT)), cost.busy)
 
 
 @njit(cache=True)

@@ -57,7 +57,7 @@ def svg(summary: dict[str, Any]) -> str:
     for i, (level, row) in enumerate(levels.items()):
         top = 72 + i * GROUP
         base = row["baseline_layerwise_cycles"] / clock
-        share = f"{row['ddr_share']:.0%} of the DDR bandwidth"
+        share = f"{row['ddr']['share']:.0%} of the DDR bandwidth"
         parts.append(
             f'<text x="16" y="{top + 20}" font-weight="bold">{escape(level)}</text><text x="16" y="{top + 37}" fill="#555">{share}</text>'
         )

@@ -33,12 +33,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Machine
+from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
 from simulator.npu.validation import validation_line
 
 MAGIC = b"\x89TFNPU\r\n"
-VERSION = 2
+VERSION = 3
 ALIGN = 64
 RECORD_BYTES = 4 * WORDS
 ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
@@ -85,7 +85,6 @@ class Variant:
     """
 
     level: str
-    share_units: int  # DDR share in 1/65536
     streams: tuple[Code, ...]
     plan_digest: str  # 32 hex digits, or "" where there was no plan
     cycles: Mapping[str, int]
@@ -171,7 +170,6 @@ class _Segment(_Part):
 
 class _Variant(_Part):
     level: _Level
-    share_units: Annotated[int, Field(ge=1, le=SHARE_UNIT)]
     section: _Size
     plan: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
     cycles: dict[_Level, _Cycles]
@@ -229,7 +227,7 @@ def encode(container: Container) -> bytes:
             digests[digest] = len(digests)
             chunks.append(b"".join(code.tobytes() for code in streams))
             instructions.append({"instructions": [len(code) for code in streams]})
-        table.append({"level": variant.level, "share_units": variant.share_units, "section": digests[digest],
+        table.append({"level": variant.level, "section": digests[digest],
                       "plan": variant.plan_digest, "cycles": dict(variant.cycles),
                       "segments": [asdict(segment) for segment in variant.segments]})  # fmt: skip
     fields: dict[str, Any] = {
@@ -304,9 +302,7 @@ def decode(data: bytes | memoryview) -> Container:
     streams = [_streams(view, section, f"streams[{i}]") for i, section in enumerate(header.streams)]
     memory = MemoryMap(DataType[header.dtype], tuple(DdrBuffer(**buffer.model_dump()) for buffer in header.buffers), header.size_blocks)
     variants = tuple(
-        Variant(
-            v.level, v.share_units, streams[v.section], v.plan, v.cycles, tuple(SegmentEntry(s.operators, s.blocks) for s in v.segments)
-        )
+        Variant(v.level, streams[v.section], v.plan, v.cycles, tuple(SegmentEntry(s.operators, s.blocks) for s in v.segments))
         for v in _variants(header)
     )
     operators = tuple(OperatorEntry(o.name, o.macs, o.accumulators) for o in header.operators)

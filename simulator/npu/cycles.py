@@ -5,10 +5,21 @@
 | name     | dtype    | meaning                                                                       |
 |----------|----------|-------------------------------------------------------------------------------|
 | busy     | int64[n] | cycles that the engine is occupied; 0 for SET, WAIT and for DDR transfers      |
-| bus      | int64[n] | bus bytes in 1/65536 that a DDR transfer takes off the shared port; else 0     |
+| bus      | int64[n] | bytes in 1/65536 that a DDR transfer takes off the shared port; else 0         |
 | bytes    | int64[n] | useful DDR bytes, + read, - written; else 0                                   |
 
-A DDR transfer lasts bus / rate cycles, and the rate is not this file's to say: `cap_units` bounds it.
+A DDR transfer lasts bus / rate cycles, and the rate is not this file's to say: `cap_units` bounds it.  What it takes off the port are its
+runs, contiguous on the side of DDR, and never less than the pins would move while its rows are opened:
+
+    bus = max(bytes of all bursts, rows * activate_bytes)
+
+| of a run of L bytes | is                                                                                                     |
+|---------------------|--------------------------------------------------------------------------------------------------------|
+| L                   | rounded up to the path's granule; runs that touch are one                                              |
+| bytes of its bursts | L rounded up to whole bursts where the stride keeps runs aligned to them, else the mean, L + burst - 32     |
+| rows                | the mean over where it may begin, 1 + (L - 32) / page; at a stride below a page 1 + (span - 32) / page of all |
+
+Of addresses only their differences count.  An effective rate has `activate_bytes` 0 and bursts of 32: granules alone are left.
 
 MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the matrix unit:
 
@@ -38,6 +49,7 @@ anew, each piece of m brings the weights of a weight-stationary one again.  M co
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -46,15 +58,15 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import OPS, Op
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, SUMS, CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit
-
-EFFICIENCY_UNIT = 1 << 16
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import BLOCK_BYTES, SUMS, CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit, exact
 
 OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
 _DDR, _L1, _L0A, _L0B, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), int(Memory.L0B), int(Memory.L0C)
 C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
 C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
+C_SSTRIDE2, C_DSTRIDE2 = isa.C_SSTRIDE2, isa.C_DSTRIDE2
 _LANES, _M0, _N0 = isa.LANES, isa.M0S, isa.N0S
 _SUM_BYTES = SUMS.size_bytes
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
@@ -68,12 +80,11 @@ _FIRST_VECTOR = isa.FIRST_VECTOR_OP
 class CostTables(NamedTuple):
     """The machine as flat integer tables, for numba.  Memories index rows and columns.
 
-    rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path.
+    rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 of those of DDR.
     matrix: int64 [3, 3, 3] by data type, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its axes of
     max(ceil(length / unit), least) + fill steps; step_cycles: int64 [3] by data type (0: not supported).
     vector_cycles: int64 [64] by opcode.
-    burst_bytes, burst_inverse: int64 [k], ascending; bus bytes = bytes * inverse / 65536 for bursts >= burst_bytes.
-    scalars: int64 [matrix startup, vector startup].
+    scalars: int64 [matrix startup, vector startup, burst bytes, page bytes, activate bytes].
     """
 
     rate: NDArray[np.int64]
@@ -82,8 +93,6 @@ class CostTables(NamedTuple):
     matrix: NDArray[np.int64]
     step_cycles: NDArray[np.int64]
     vector_cycles: NDArray[np.int64]
-    burst_bytes: NDArray[np.int64]
-    burst_inverse: NDArray[np.int64]
     scalars: NDArray[np.int64]
 
 
@@ -122,16 +131,18 @@ def cost_tables(machine: Machine) -> CostTables:
     rate, granule, startup = (np.zeros(shape, np.int64) for _ in range(3))
     for path in machine.paths:
         at = (Memory[path.source], Memory[path.destination])
-        rate[at], granule[at], startup[at] = path.bytes_per_cycle, path.granule_bytes, path.startup_cycles
-        if machine.shared is not None and Memory.SHARED in at:
-            rate[at] = min(path.bytes_per_cycle, machine.shared.bytes_per_cycle // machine.cores)
+        rate[at] = int(exact(path.bytes_per_cycle) * SHARE_UNIT) if path.of_ddr else path.bytes_per_cycle
+        granule[at], startup[at] = path.granule_bytes, path.startup_cycles
+        if machine.shared is not None and Memory.SHARED in at and not path.of_ddr:
+            rate[at] = min(rate[at], machine.shared.bytes_per_cycle // machine.cores)
             startup[at] += machine.shared.latency_cycles
     matrix, step_cycles = _matrix_tables(machine.matrix)
     vector = np.zeros(64, np.int64)
     for op, spec in OPS.items():
         if spec.cost_class:
             vector[op] = getattr(machine.vector, f"{spec.cost_class}_cycles")
-    bursts = sorted(machine.ddr.efficiency.items())
+    dram = machine.ddr.timings
+    rows = (dram.burst_bytes, dram.page_bytes, dram.activate_bytes) if dram else (BLOCK_BYTES, BLOCK_BYTES, 0)
     return CostTables(
         rate,
         granule,
@@ -139,9 +150,7 @@ def cost_tables(machine: Machine) -> CostTables:
         matrix,
         step_cycles,
         vector,
-        np.array([length for length, _ in bursts], np.int64),
-        np.array([round(EFFICIENCY_UNIT / value) for _, value in bursts], np.int64),
-        np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64),
+        np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles, *rows], np.int64),
     )
 
 
@@ -152,29 +161,48 @@ def steps(length: int, axis: NDArray[np.int64]) -> int:
 
 
 @njit(cache=True)
+def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, scalars: NDArray[np.int64]) -> int:
+    """What runs take off the port, in 1/65536 bytes (see the top of this file); all of them in bytes or in numbers of runs."""
+    if stride == run:
+        run, count = run * count, 1
+    if count == 1:
+        if outer == run:
+            run, groups = run * groups, 1
+        count, stride, groups, outer = groups, outer, 1, 0
+    burst, page, activate = scalars[2], scalars[3], scalars[4]
+    run = (run + granule - 1) // granule * granule
+    if (count == 1 or stride % burst == 0) and (groups == 1 or outer % burst == 0):
+        moved = (run + burst - 1) // burst * burst
+    else:
+        moved = run + burst - BLOCK_BYTES
+    moved *= count * groups * SHARE_UNIT
+    if activate == 0:
+        return moved
+    span = count * (run - BLOCK_BYTES)
+    rows = count * SHARE_UNIT + span * SHARE_UNIT // page
+    if 0 <= stride < page:
+        rows = min(rows, SHARE_UNIT + ((count - 1) * stride + run - BLOCK_BYTES) * SHARE_UNIT // page)
+    return max(moved, rows * groups * activate)
+
+
+@njit(cache=True)
 def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus: NDArray[np.int64], useful: NDArray[np.int64]) -> None:
     for i in range(code.shape[0]):
         op = code[i, OP]
         src, dst = code[i, SRC], code[i, DST]
         if op == _COPY:
-            bursts = code[i, C_COUNT] * code[i, C_COUNT2]
             length = code[i, C_LENGTH] * BLOCK_BYTES
+            count, groups = np.int64(code[i, C_COUNT]), np.int64(code[i, C_COUNT2])
+            g = t.granule[src, dst]
             if src == _DDR or dst == _DDR:
-                # contiguous on the DDR side: runs that touch are one burst
-                stride = code[i, C_SSTRIDE] if src == _DDR else code[i, C_DSTRIDE]
-                run = length
-                if stride * BLOCK_BYTES == length:
-                    run = length * code[i, C_COUNT]
-                k = 0
-                for j in range(t.burst_bytes.shape[0]):
-                    if run >= t.burst_bytes[j]:
-                        k = j
-                total = length * bursts
-                bus[i] = total * t.burst_inverse[k] * (SHARE_UNIT // EFFICIENCY_UNIT)
+                stride, outer = code[i, C_SSTRIDE], code[i, C_SSTRIDE2]
+                if dst == _DDR:
+                    stride, outer = code[i, C_DSTRIDE], code[i, C_DSTRIDE2]
+                total = length * count * groups
+                bus[i] = _bus(length, count, stride * BLOCK_BYTES, groups, outer * BLOCK_BYTES, g, t.scalars)
                 useful[i] = total if src == _DDR else -total
             else:
-                g = t.granule[src, dst]
-                moved = (length + g - 1) // g * g * bursts
+                moved = (length + g - 1) // g * g * count * groups
                 busy[i] = t.startup[src, dst] + (moved + t.rate[src, dst] - 1) // t.rate[src, dst]
         elif op == _IM2COL:
             r = t.rate[_L1, _L0A]
@@ -209,12 +237,32 @@ def price(code: NDArray[np.int32], machine: Machine | CostTables) -> Price:
     return out
 
 
+def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine | CostTables, port: int) -> NDArray[np.int64]:
+    """int64 [n]: data cycles of DDR transfers, of what `price` says that they take off a port of so many units, where no other is active.
+
+    0 for other records.
+    """
+    tables = machine if isinstance(machine, CostTables) else cost_tables(machine)
+    rate = np.maximum(1, np.minimum(tables.rate[code[:, SRC], code[:, DST]], port))
+    return np.where(bus > 0, (bus + rate - 1) // rate, 0)
+
+
 def cap_units(machine: Machine, engine: Engine) -> int:
-    """The most that one DMA may draw, in 1/65536 bus bytes per cycle (MTE2 reads, MTE3 writes)."""
-    cap = machine.ddr.write_cap_bytes_per_cycle if engine == Engine.MTE3 else machine.ddr.read_cap_bytes_per_cycle
-    return cap * SHARE_UNIT
+    """The most that one DMA may draw, in 1/65536 bytes per cycle (MTE2 reads, MTE3 writes)."""
+    return max(1, int(machine.path_bytes_per_cycle(engine) * SHARE_UNIT))
 
 
 def port_units(machine: Machine, share_units: int) -> int:
-    """What is left of the DDR port for the NPU at a share, in 1/65536 bus bytes per cycle."""
-    return machine.ddr.bytes_per_cycle * share_units
+    """What is left of the DDR port for the NPU at a share, in 1/65536 bytes per cycle; at least 1."""
+    return max(1, int(machine.ddr.deliverable * share_units))
+
+
+def turned_units(machine: Machine, share_units: int) -> int:
+    """The same where reads and writes take turns."""
+    return max(1, int(machine.ddr.turned * share_units))
+
+
+def bank_wait_cycles(machine: Machine) -> int:
+    """By how much one transfer in flight holds up the first data of the next; 0 of an effective rate."""
+    dram = machine.ddr.timings
+    return 0 if dram is None else math.ceil(dram.bank_wait_ns * machine.clock_hz / 10**9)

@@ -11,6 +11,8 @@ import hashlib
 import json
 import re
 from enum import IntEnum
+from fnmatch import fnmatchcase
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
@@ -28,7 +30,9 @@ from pydantic import (
     model_validator,
 )
 
+from simulator.npu.dram import DRAMS, Dram
 from simulator.npu.errors import BadInputError
+from simulator.npu.level import Level
 from simulator.npu.tiles import M0, N0
 from simulator.npu.validation import validation_line
 
@@ -36,8 +40,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES = 32
-SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
-SHARES = f"a share of the DDR bandwidth from 1/{SHARE_UNIT}, the least that the clock can tell, to 1"
 
 
 def _not_reserved(level: str) -> str:
@@ -46,24 +48,27 @@ def _not_reserved(level: str) -> str:
     return level
 
 
-def _told_apart(share: float) -> float:
-    if not 1 / SHARE_UNIT <= share <= 1:
-        raise ValueError(f"accepted: {SHARES}")
-    return share
-
-
 # bounded, so that no product of a value with a unit leaves int64 in the compiled kernels
 PositiveInt = Annotated[int, Field(ge=1, le=1 << 40)]
 NotNegativeInt = Annotated[int, Field(ge=0, le=1 << 40)]
+
+
+def _whole_where_it_is(rate: float) -> int | float:
+    return int(rate) if rate == int(rate) else rate
+
+
+# bytes per cycle: 12.8 is what the decimal number says, not the binary one nearest to it (`exact`)
+Rate = Annotated[int | float, Field(ge=2**-10, le=1 << 20, allow_inf_nan=False), AfterValidator(_whole_where_it_is)]
+
+
+def exact(rate: float) -> Fraction:
+    """The decimal number that a machine file has."""
+    return Fraction(str(rate))
+
+
 # a file's name and a word on the command line; `baseline` is the plan beside those of the levels
 LevelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64), AfterValidator(_not_reserved)]
-Share = Annotated[float, AfterValidator(_told_apart)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
-
-
-def in_units(share: float) -> int:
-    """A share of the DDR bandwidth in 1/65536.  Raises ValueError with what is accepted."""
-    return round(_told_apart(share) * SHARE_UNIT)
 
 
 class Memory(IntEnum):
@@ -160,15 +165,31 @@ MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 class DataPath(_Spec):
     """One wire that exists.  A move that no path lists is illegal.
 
-    What a transfer from or to DDR takes is told by `Ddr` alone: of such a path only the engine counts, whatever rate a file gives it.
+    bytes_per_cycle: of a path to or from DDR what its DMA can draw of the port, a rational number; on chip a whole one.
+    granule_bytes: every contiguous run moves a multiple of it.  startup_cycles: of every move, before its data; a DMA of DDR has had the
+    data of the move before by then, so start-ups do not overlap data.
     """
 
     engine: Literal["MTE1", "MTE2", "MTE3", "FIXPIPE", "VECTOR"]
     source: MemoryName
     destination: MemoryName
-    bytes_per_cycle: PositiveInt
-    granule_bytes: PositiveInt = BLOCK_BYTES
+    bytes_per_cycle: Rate
+    granule_bytes: Annotated[int, Field(ge=1, le=1 << 16)] = BLOCK_BYTES
     startup_cycles: NotNegativeInt = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}->{self.destination}"
+
+    @property
+    def of_ddr(self) -> bool:
+        return "DDR" in (self.source, self.destination)
+
+    @model_validator(mode="after")
+    def _whole_on_chip(self) -> Self:
+        if not self.of_ddr and not isinstance(self.bytes_per_cycle, int):
+            raise ValueError(f"{self.name}: bytes_per_cycle {self.bytes_per_cycle}; accepted on chip: whole numbers")
+        return self
 
 
 class CubeUnit(_Spec):
@@ -227,22 +248,48 @@ class VectorUnit(_Spec):
     reduce_cycles: PositiveInt
 
 
-class Ddr(_Spec):
-    """One port shared by every DMA of every core and by a background load."""
+def _known_dram(name: str) -> str:
+    if name not in DRAMS:
+        raise ValueError(f"accepted: {', '.join(sorted(DRAMS))}")
+    return name
 
-    bytes_per_cycle: PositiveInt
-    read_cap_bytes_per_cycle: PositiveInt
-    write_cap_bytes_per_cycle: PositiveInt
+
+class Ddr(_Spec):
+    """One port shared by every DMA of every core and by a background load.
+
+    rate: whether bytes_per_cycle is that of the `pins`, of which `dram` (a row of `simulator.npu.dram`) says what refresh, row misses and
+    turn-around leave, or an `effective` one, from which nothing is taken again.  latency_cycles: from issue to the first data where nobody
+    else is there.  outstanding: transfers that a DMA has in flight.
+    """
+
+    rate: Literal["pins", "effective"]
+    bytes_per_cycle: Rate
+    dram: Annotated[str, AfterValidator(_known_dram)] | None = None
     latency_cycles: NotNegativeInt
     outstanding: PositiveInt
-    # share of the bus a transfer uses well, by the length of its contiguous bursts (>= key)
-    efficiency: dict[PositiveInt, Annotated[float, Field(ge=2**-10, le=1)]]
 
     @model_validator(mode="after")
-    def _starts_at_one_block(self) -> Self:
-        if min(self.efficiency) > BLOCK_BYTES:
-            raise ValueError(f"needs a value for bursts of {BLOCK_BYTES} bytes")
+    def _dram_of_pins(self) -> Self:
+        if self.rate == "pins" and self.dram is None:
+            raise ValueError(f"rate: pins needs dram; accepted: {', '.join(sorted(DRAMS))}")
+        if self.rate == "effective" and self.dram is not None:
+            raise ValueError(f"dram: {self.dram}; an effective rate has none: its losses are in the rate; accepted: null, or rate: pins")
         return self
+
+    @property
+    def timings(self) -> Dram | None:
+        """None of an effective rate."""
+        return None if self.dram is None else DRAMS[self.dram]
+
+    @property
+    def deliverable(self) -> Fraction:
+        """Bytes per cycle of one long run, which a level's share is of."""
+        return exact(self.bytes_per_cycle) * (self.timings.delivered if self.timings else 1)
+
+    @property
+    def turned(self) -> Fraction:
+        """Bytes per cycle where reads and writes take turns."""
+        return self.deliverable * (self.timings.turned if self.timings else 1)
 
 
 SHARED_LEAST_BYTES = 1 << 15
@@ -311,8 +358,8 @@ class Machine(_Spec):
     issue_cycles: NotNegativeInt
     queue_depth: PositiveInt
     launch_cycles: NotNegativeInt = 0  # from the start of a program to its first instruction
-    contention: Annotated[dict[LevelName, Share], Field(min_length=1)] = Field(
-        default_factory=lambda: {"none": 1.0, "slight": 0.5, "severe": 0.25}
+    contention: Annotated[dict[LevelName, Level], Field(min_length=1)] = Field(
+        default_factory=lambda: {"none": Level(share=1), "slight": Level(share=0.5), "severe": Level(share=0.25)}
     )
     host: Host = Host()
     shared: SharedMemory | None = None
@@ -364,9 +411,27 @@ class Machine(_Spec):
         own = {Memory[name]: int(size) // BLOCK_BYTES for name, size in self.buffers_bytes}
         return own | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
-    def share_units(self, level: str) -> int:
-        """The level's share of the DDR bandwidth in 1/65536."""
-        return in_units(self.contention[level])
+    def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
+        """The most that one DMA draws: the rate of its fastest path from or to DDR; the port's where it has none."""
+        rates = [exact(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
+        return max(rates, default=self.ddr.deliverable)
+
+    def load_latency(self, share_units: int) -> int:
+        """What a load adds to the latency that leaves a share (in 1/65536): that of the levels, between two of them linear in 1 / share.
+
+        So it is in a queue of constant service S: S (1 - s) / (2 s) cycles of waiting where others take 1 - s of the time (M/D/1:
+        Kleinrock, Queueing Systems I, 5.2).  Beyond the levels as at the last one; of levels of one share the least counts.
+        """
+        least: dict[int, int] = {}
+        for level in self.contention.values():
+            least[level.share_units] = min(level.latency_cycles, least.get(level.share_units, level.latency_cycles))
+        known = sorted(least, reverse=True)
+        lighter = [share for share in known if share >= share_units]
+        heavier = [share for share in known if share <= share_units]
+        a, b = (lighter or known[:1])[-1], (heavier or known[-1:])[0]
+        if a <= b:
+            return least[a if lighter else b]
+        return least[a] + (least[b] - least[a]) * (a - share_units) * b // ((a - b) * share_units)
 
     def cube(self, dtype: int) -> CubeShape:
         """What its matrix unit multiplies at a time, of operands of a data type."""
@@ -473,13 +538,12 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
         changed = Machine.model_validate(raw)
     except ValidationError as error:
         raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
-    ddr, caps = changed.ddr, {f"ddr.{way}_cap_bytes_per_cycle" for way in ("read", "write")}
-    most = changed.cores * max(ddr.read_cap_bytes_per_cycle, ddr.write_cap_bytes_per_cycle)
+    most = changed.cores * max(changed.path_bytes_per_cycle(engine) for engine in (Engine.MTE2, Engine.MTE3))
     # a wider port may be for wider DMAs or for more cores: which of the two is not ours to guess
-    if "ddr.bytes_per_cycle" in given and not given & caps and most < ddr.bytes_per_cycle:
+    if "ddr.bytes_per_cycle" in given and not any(key.startswith("paths.") for key in given) and most < changed.ddr.bytes_per_cycle:
         raise BadInputError(
-            f"machine {where!r}: ddr.bytes_per_cycle: {ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at most"
-            f" {most}; accepted: up to {most}, or more cores, or {' and '.join(sorted(caps))} as well"
+            f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
+            f" most {float(most):g}; accepted: up to {float(most):g}, or more cores, or paths.*DDR*.bytes_per_cycle as well"
         )
     return changed
 
@@ -487,21 +551,36 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
 def _given(raw: dict[str, Any], change: str, where: str) -> str:
     """The key of a change, which is made."""
     key, equals, value = change.partition("=")
-    *folders, last = key.split(".", 1) if key.startswith("contention.") else key.split(".")  # a level's name may have dots
-    at: Any = raw
-    for folder in folders:
-        at = at.get(folder) if isinstance(at, dict) else None
-    if not equals or not isinstance(at, dict) or (last not in at and folders != ["contention"]):
+    for at, last in _places(raw, key) if equals else ():
+        at[last] = value if key == "name" else _number(value)
+    if not equals or not _places(raw, key):
         raise BadInputError(
             f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200, or"
-            " contention.LEVEL=SHARE"
+            " contention.LEVEL=SHARE, or paths.SOURCE->DESTINATION.KEY (with * for any) of paths that exist"
         )
-    at[last] = None if value == "null" else value if last == "name" and not folders else _number(value)
     return key
 
 
-def _number(text: str) -> int | float | str:
+def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
+    """Where a key's value stands: (mapping, its key) pairs; [] where there is no such key."""
+    first, _, rest = key.partition(".")
+    before, _, last = rest.rpartition(".")
+    if first == "contention" and rest:  # a level's name may have dots
+        of_level = before in raw[first] and last in Level.model_fields
+        return [(raw[first][before], last)] if of_level and isinstance(raw[first][before], dict) else [(raw[first], rest)]
+    if first == "paths":
+        return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", before)]
+    *folders, last = key.split(".")
+    at: Any = raw
+    for folder in folders:
+        at = at.get(folder) if isinstance(at, dict) else None
+    return [(at, last)] if isinstance(at, dict) and last in at else []
+
+
+def _number(text: str) -> int | float | str | None:
     """What YAML would make of it; a text where it is no number, for the validation to refuse."""
+    if text == "null":
+        return None
     for kind in (int, float):
         try:
             return kind(text)

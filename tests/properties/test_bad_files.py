@@ -34,7 +34,8 @@ from simulator.npu.asm import parse, print_program
 from simulator.npu.container import Container, Variant, decode, encode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import WORDS, Op
-from simulator.npu.machine import SHARE_UNIT, DataType, Machine, Memory, configs_folder, load_machine
+from simulator.npu.level import ALONE, SHARE_UNIT
+from simulator.npu.machine import DataType, Machine, Memory, configs_folder, load_machine
 from simulator.sanitizer import check
 from simulator.session import InferenceSession
 from simulator.timing import prepare, simulate
@@ -190,7 +191,7 @@ def test_damaged_records_run_to_an_end_or_are_refused(seed: int, changes: list[t
     taken = not refusal(lambda: damaged.verify(TINY))
     refusal(lambda: check(damaged, TINY))
     if taken:
-        refusal(lambda: simulate(prepare(damaged, TINY), TINY, SHARE_UNIT))
+        refusal(lambda: simulate(prepare(damaged, TINY), TINY, ALONE))
 
 
 # compiled programs whose records were changed and whose digests were made right again ---------------------------------

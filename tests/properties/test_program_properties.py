@@ -21,12 +21,14 @@ from simulator.functional import Counters, Memories, apply, execute
 from simulator.host_layout import load_input
 from simulator.npu import isa
 from simulator.npu.isa import OPS, Op
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code, Program
 from simulator.sanitizer import check
 from simulator.timing import Timing, prepare, simulate, simulate_trace
 from tests.compiled import Case, make_case
 from tests.compiler.schedule.test_sync import pairs, without
+from tests.ddr_rates import with_rates
 from tests.models import small_model
 from tests.programs import copy, flag_set, flag_wait, program, programs, random_program, record
 from tests.simulator.test_trace import check_lanes
@@ -56,7 +58,7 @@ def by_the_records(program: Program) -> tuple[int, int, int]:
 
 
 def same_work(program: Program, machine: Machine, counters: Counters, share: int) -> None:
-    timing = simulate(program, machine, share)
+    timing = simulate(program, machine, Level.of_units(share))
     macs, read, written = by_the_records(program)
     assert counters.macs == macs
     assert (timing.ddr_read_bytes, timing.ddr_write_bytes) == (counters.ddr_read_bytes, counters.ddr_write_bytes) == (read, written)
@@ -107,7 +109,7 @@ def chain(core: int, work: Sequence[Code]) -> list[Code]:
 def slower_steps(p: Program) -> list[float]:
     """By how much every step to more bandwidth is slower than the one before, where it is."""
     prepared = prepare(p, TINY)
-    cycles = [simulate(prepared, TINY, share).cycles for share in STEPS]
+    cycles = [simulate(prepared, TINY, Level.of_units(share)).cycles for share in STEPS]
     return [more / less - 1 for less, more in pairwise(cycles) if more > less]
 
 
@@ -123,8 +125,8 @@ def test_an_anomaly_on_paper() -> None:
     second = [*[load(100)] * 10, *[product(9)] * 6, load(48)]
     p = program(TINY, chain(0, first), chain(1, second))
     p.verify(TINY)
-    assert simulate(p, TINY, SHARE_UNIT).cycles == 1158 + 160
-    assert simulate(p, TINY, SHARE_UNIT * 15 // 16).cycles == 1131 + 160
+    assert simulate(p, TINY, ALONE).cycles == 1158 + 160
+    assert simulate(p, TINY, Level.of_units(SHARE_UNIT * 15 // 16)).cycles == 1131 + 160
     assert len(slower_steps(p)) == 1
 
 
@@ -207,8 +209,8 @@ def order_of_time(timing: Timing, at_end: bool) -> list[Place]:
 
 
 def other_rates(latency: int, outstanding: int, reads: int, writes: int, issue: int, depth: int) -> Machine:
-    ddr = {"latency_cycles": latency, "outstanding": outstanding, "read_cap_bytes_per_cycle": reads, "write_cap_bytes_per_cycle": writes}
-    return TINY.model_copy(update={"ddr": TINY.ddr.model_copy(update=ddr), "issue_cycles": issue, "queue_depth": depth})
+    machine = with_rates(TINY, reads, writes, latency_cycles=latency, outstanding=outstanding)
+    return machine.model_copy(update={"issue_cycles": issue, "queue_depth": depth})
 
 
 CAPS = st.integers(1, 32)
@@ -223,7 +225,7 @@ def test_values_are_the_same_at_every_level(name: str) -> None:
     assert expected == executed(case, program, seed=1)
     same_work(program, TINY, execute(program, TINY, ddr_of(case)), SHARE_UNIT)
     for level in TINY.contention:
-        timing = simulate(program, TINY, TINY.share_units(level), record=True)
+        timing = simulate(program, TINY, TINY.contention[level], record=True)
         for at_end in (True, False):
             assert outputs_in_order(case, program, order_of_time(timing, at_end), 2) == expected, level
 

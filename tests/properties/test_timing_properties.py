@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 
 from simulator.ddr import ContentionTrace
 from simulator.npu.cycles import price
+from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine, SystolicUnit, load_machine
+from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Machine, SystolicUnit, load_machine
 from simulator.npu.program import Program
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels, simulate_trace
+from tests.ddr_rates import with_path, with_rates
 from tests.programs import programs, random_program
 from tests.simulator.reference_timing import reference
 
@@ -31,20 +34,25 @@ UNITS = [TINY.matrix, *(array(flow, pipelined) for flow in ("output-stationary",
 
 
 def variant(
-    issue: int, depth: int, latency: int, outstanding: int, read_cap: int, write_cap: int, remote: int, launch: int, unit: int
+    issue: int,
+    depth: int,
+    latency: int,
+    outstanding: int,
+    read_cap: int,
+    write_cap: int,
+    remote: int,
+    launch: int,
+    unit: int,
+    dram: str = "",
+    ub_rate: float = 32,
+    startup: int = 0,
 ) -> Machine:
-    ddr = TINY.ddr.model_copy(
-        update={
-            "latency_cycles": latency,
-            "outstanding": outstanding,
-            "read_cap_bytes_per_cycle": read_cap,
-            "write_cap_bytes_per_cycle": write_cap,
-        }
-    )
+    ddr = {"latency_cycles": latency, "outstanding": outstanding, "rate": "pins" if dram else "effective", "dram": dram or None}
+    base = with_path(with_rates(TINY, read_cap, write_cap, **ddr), "DDR->UB", bytes_per_cycle=ub_rate, startup_cycles=startup)
     flags = TINY.flags.model_copy(update={"between_cores_cycles": remote})
-    return TINY.model_copy(
+    return base.model_copy(
         update={
-            "issue_cycles": issue, "queue_depth": depth, "ddr": ddr, "flags": flags, "cores": 3,
+            "issue_cycles": issue, "queue_depth": depth, "flags": flags, "cores": 3,
             "launch_cycles": launch, "matrix": UNITS[unit],
         }
     )  # fmt: skip
@@ -54,6 +62,7 @@ MACHINES = st.builds(
     variant,
     st.integers(0, 2), st.sampled_from([1, 2, 3, 16]), st.sampled_from([0, 1, 4, 9]), st.integers(1, 3),
     st.sampled_from([7, 16, 32, 48]), st.sampled_from([5, 16, 32]), st.integers(0, 5), st.sampled_from([0, 0, 17]), st.integers(0, 4),
+    st.sampled_from(["", "", *sorted(DRAMS)]), st.sampled_from([32, 3, 12.8]), st.sampled_from([0, 0, 2]),
 )  # fmt: skip
 
 
@@ -85,7 +94,7 @@ def compare(program: Program, machine: Machine, timing: Timing, shares: list[tup
 @given(st.data(), MACHINES, st.sampled_from([SHARE_UNIT, SHARE_UNIT // 2, 20_000, 9_001]))
 def test_equals_the_plain_model(data: st.DataObject, machine: Machine, share: int) -> None:
     program = data.draw(programs(machine, 30))
-    compare(program, machine, simulate(program, machine, share, record=True), [(0, share)])
+    compare(program, machine, simulate(program, machine, Level.of_units(share), record=True), [(0, share)])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -95,7 +104,7 @@ def test_equals_the_plain_model_on_longer_programs(seed: int) -> None:
     machine = variant(*(int(v) for v in pick))
     program = random_program(machine, seed, 90)
     share = int(rng.integers(SHARE_UNIT // 5, SHARE_UNIT))
-    compare(program, machine, simulate(program, machine, share, record=True), [(0, share)])
+    compare(program, machine, simulate(program, machine, Level.of_units(share), record=True), [(0, share)])
 
 
 @settings(max_examples=30, deadline=None)
@@ -109,7 +118,7 @@ def test_a_changing_load_equals_the_plain_model(program: Program, steps: list[tu
 @settings(max_examples=30, deadline=None)
 @given(programs(TINY, 25), st.integers(1, 4))
 def test_transfers_alone_equal_the_plain_model(program: Program, divisor: int) -> None:
-    timing = simulate(program, TINY, SHARE_UNIT, shared=False, rate_divisor=divisor, record=True)
+    timing = simulate(program, TINY, ALONE, shared=False, rate_divisor=divisor, record=True)
     compare(program, TINY, timing, [(0, SHARE_UNIT)], divisor)
 
 
@@ -118,10 +127,10 @@ def test_transfers_alone_equal_the_plain_model(program: Program, divisor: int) -
 def test_bounds(data: st.DataObject, machine: Machine, share: int) -> None:
     program = data.draw(programs(machine, 60))
     p = prepare(program, machine)
-    timing = simulate(p, machine, share)
-    shortest = simulate(p, machine, share, shared=False)
-    longest = simulate(p, machine, share, shared=False, rate_divisor=max(1, p.dma_queues))
-    assert program_bound(p, machine, share) <= timing.cycles
+    timing = simulate(p, machine, Level.of_units(share))
+    shortest = simulate(p, machine, Level.of_units(share), shared=False)
+    longest = simulate(p, machine, Level.of_units(share), shared=False, rate_divisor=max(1, p.dma_queues))
+    assert program_bound(p, machine, Level.of_units(share)) <= timing.cycles
     # stricter than the bound with one rounding cycle per transfer: rates are whole units, so a transfer never needs the extra one
     assert shortest.cycles <= timing.cycles <= longest.cycles
     assert timing.busy_cycles.max(initial=0) <= timing.cycles
@@ -133,7 +142,7 @@ def test_bounds(data: st.DataObject, machine: Machine, share: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(programs(TINY, 60), SHARES)
 def test_bytes_are_conserved(program: Program, share: int) -> None:
-    timing = simulate(program, TINY, share)
+    timing = simulate(program, TINY, Level.of_units(share))
     costs = [price(code, TINY) for code in program.streams]
     assert timing.ddr_read_bytes == sum(int(c.useful[c.useful > 0].sum()) for c in costs)
     assert timing.ddr_write_bytes == -sum(int(c.useful[c.useful < 0].sum()) for c in costs)
@@ -156,10 +165,10 @@ def test_work_on_chip_does_not_depend_on_the_level(program: Program) -> None:
 @given(programs(TINY, 40), SHARES)
 def test_the_same_result_on_every_run(program: Program, share: int) -> None:
     p = prepare(program, TINY)
-    first = simulate(p, TINY, share)
-    simulate(p, TINY, SHARE_UNIT // 3)
-    assert same(first, simulate(p, TINY, share))
-    assert same(first, simulate(program, TINY, share, record=True))
+    first = simulate(p, TINY, Level.of_units(share))
+    simulate(p, TINY, Level.of_units(SHARE_UNIT // 3))
+    assert same(first, simulate(p, TINY, Level.of_units(share)))
+    assert same(first, simulate(program, TINY, Level.of_units(share), record=True))
     alone = simulate_levels(p, TINY, ["severe"])["severe"]
     assert same(alone, simulate_levels(p, TINY, ["none", "severe"])["severe"])
 
@@ -175,4 +184,4 @@ def test_more_bandwidth_is_never_slower_with_one_dma_queue(program: Program, a: 
     inside = one.streams[0][:, 10] == 0
     p = prepare(Program(program.machine, (one.streams[0][~flags | inside],), program.memory), TINY)
     assert p.dma_queues <= 1
-    assert simulate(p, TINY, max(a, b)).cycles <= simulate(p, TINY, min(a, b)).cycles
+    assert simulate(p, TINY, Level.of_units(max(a, b))).cycles <= simulate(p, TINY, Level.of_units(min(a, b))).cycles

@@ -1,6 +1,6 @@
 """A slow, plain statement of the timing model: every core looked at in every cycle, rates shared out transfer by transfer.
 
-Shares no code with `simulator.timing` beyond prices and caps; `test_timing_properties` holds the two together.
+Shares no code with `simulator.timing` beyond prices, caps and ports; `test_timing_properties` holds the two together.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from simulator.npu import isa
-from simulator.npu.cycles import cap_units, latency_cycles, port_units, price
+from simulator.npu.cycles import bank_wait_cycles, cap_units, latency_cycles, port_units, price, turned_units
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine, Machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Engine, Machine, Memory
 from simulator.npu.program import Program
 
 
@@ -22,6 +23,9 @@ class Entry:
     busy: int
     bus: int
     lag: int = 0  # MMAD on a pipelined array: from the end of its occupation to its results
+    startup: int = 0  # of a transfer's path
+    least: int = 0  # cycles that its path needs for it
+    ready: int | None = None  # first data there, and everything before it through
     key: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
     ordinal: int = 0  # among the SETs or WAITs of its flag
     dispatched: int | None = None
@@ -60,6 +64,10 @@ def _entries(program: Program, machine: Machine) -> list[list[Entry]]:
         for row, busy, bus in zip(code.tolist(), costs.busy.tolist(), costs.bus.tolist(), strict=True):
             lag = latency_cycles(machine) if row[isa.OP] == Op.MMAD else 0
             entry = Entry(core, Engine(row[isa.ENGINE]), Op(row[isa.OP]), busy, bus, lag, left_to_move=bus)
+            if bus:
+                path = machine.path(Memory(row[isa.SRC]), Memory(row[isa.DST]))
+                assert path is not None
+                entry.startup, entry.least = path.startup_cycles, -(-bus // int(path.bytes_per_cycle * SHARE_UNIT))
             other = (row[isa.FLAG_CORE], row[isa.FLAG_ENGINE])
             if entry.op in (Op.SET, Op.WAIT):
                 here = (core, row[isa.ENGINE])
@@ -88,25 +96,44 @@ def water_fill(caps: list[int], port: int) -> list[int]:
     return [max(1, rate) for rate in rates]
 
 
-def reference(program: Program, machine: Machine, shares: list[tuple[int, int]], *, divisor: int = 0, limit: int = 200_000) -> Reference:
-    """Run cycle by cycle; `shares` are (from cycle, share_units); divisor > 0: every transfer alone at min(cap, port // divisor)."""
+def first_data(x: Entry, queue: list[Entry], machine: Machine, added: int) -> int:
+    """When the first data of an issued transfer come: each one in flight at its issue holds it up, until its own end at most."""
+    assert x.left is not None
+    at = x.left
+    in_flight = [y.completed for y in queue[: queue.index(x)] if y.is_transfer and y.completed is not None and y.completed > x.left]
+    for end in in_flight:
+        at = max(at, min(end, at + bank_wait_cycles(machine)))
+    return at + machine.ddr.latency_cycles + added
+
+
+def reference(
+    program: Program, machine: Machine, shares: list[tuple[int, int]], *, divisor: int = 0, added: int = 0, limit: int = 200_000
+) -> Reference:
+    """Run cycle by cycle; `shares` are (from cycle, share_units); divisor > 0: every transfer alone at min(cap, port // divisor).
+
+    added: latency of the level.
+    """
     cores = _entries(program, machine)
     queues = {(c, e): [x for x in entries if x.engine == e] for c, entries in enumerate(cores) for e in Engine}
     sets = {(x.key, x.ordinal): x for entries in cores for x in entries if x.op == Op.SET}
     result = Reference(0, cores)
     now = 0
     while True:
-        while any(_step(entries, queues, sets, machine, now) for entries in cores):
+        while any(_step(entries, queues, sets, machine, now, added) for entries in cores):
             pass
         if now >= machine.launch_cycles and all(x.out_by(now) for entries in cores for x in entries):
             break
         moving = [x for entries in cores for x in entries if x.begun is not None and x.completed is None]
-        port = port_units(machine, [share for cycle, share in shares if cycle <= now][-1])
-        caps = [cap_units(machine, x.engine) for x in moving]
+        drawing = [x for x in moving if x.left_to_move > 0]
+        turns = divisor > 1 if divisor else len({x.engine for x in drawing}) > 1
+        port = (turned_units if turns else port_units)(machine, [share for cycle, share in shares if cycle <= now][-1])
+        caps = [cap_units(machine, x.engine) for x in drawing]
         rates = [max(1, min(cap, port // divisor)) for cap in caps] if divisor else water_fill(caps, port)
-        for x, rate in zip(moving, rates, strict=True):
+        for x, rate in zip(drawing, rates, strict=True):
             x.left_to_move -= rate
-            if x.left_to_move <= 0:
+        for x in moving:
+            assert x.begun is not None
+            if x.left_to_move <= 0 and now + 1 >= x.begun + x.least:
                 x.completed = now + 1
             result.moved[x.core, x.engine] = result.moved.get((x.core, x.engine), 0) + 1
         result.load_store_cycles += len({x.core for x in moving})
@@ -126,6 +153,7 @@ def _step(
     sets: dict[tuple[tuple[int, int, int, int, int], int], Entry],
     machine: Machine,
     now: int,
+    added: int,
 ) -> bool:
     """Everything that may happen in cycle `now` on one core; True if something did."""
     moved = False
@@ -155,9 +183,11 @@ def _step(
             if x.op == Op.SET and all(y.out_by(now) for y in queue[:i]):
                 x.completed = now
                 moved = True
-            elif x.is_transfer and x.begun is None and now >= x.left + machine.ddr.latency_cycles:
-                x.begun = now
-                moved = True
+            elif x.is_transfer and x.begun is None and now >= first_data(x, queue, machine, added):
+                x.ready = now if x.ready is None else x.ready
+                if now >= x.ready + x.startup:
+                    x.begun = now
+                    moved = True
     return moved
 
 

@@ -17,7 +17,8 @@ from simulator.breakdown import breakdown, program_reuse
 from simulator.npu import isa
 from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Memory, load_machine
+from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.machine import DataType, Engine, Memory, load_machine
 from simulator.npu.program import Code
 from simulator.timeline import Timeline, timeline
 from tests.models import small_model
@@ -47,7 +48,7 @@ def of(segment: int, operator: int, *rows: Code) -> list[Code]:
 
 
 def run(*rows: Code, share: int = SHARE_UNIT) -> Timeline:
-    return timeline(program(TINY, list(rows)), TINY, share)
+    return timeline(program(TINY, list(rows)), TINY, Level.of_units(share))
 
 
 def test_time_is_cut_at_the_ends_of_segments() -> None:
@@ -124,7 +125,7 @@ def test_what_adds_up_in_any_run(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for code in p.streams:
         code[:, isa.TAG] = rng.integers(0, 5, len(code)) << 16
-    t = timeline(p, TINY, SHARE_UNIT)
+    t = timeline(p, TINY, ALONE)
     found = breakdown(t)
     assert sum(s.own_cycles for s in found) == t.end[t.work].max(initial=0)
     assert sum(s.ddr_read_bytes - s.ddr_write_bytes for s in found) == t.useful.sum()
@@ -142,7 +143,7 @@ def test_of_plans_the_halo_is_what_the_blocks_compute() -> None:
         compiled = None if plan is None else compiler.compile(plan)
         if plan is None or compiled is None or isinstance(compiled, Infeasible):
             continue
-        t = timeline(compiled, EDGE, SHARE_UNIT)
+        t = timeline(compiled, EDGE, ALONE)
         found = breakdown(t, tuple(SegmentEntry(len(s.operators), s.blocks) for s in plan.segments), table)
         assert [s.operators for s in found] == [len(s.operators) for s in plan.segments]
         assert [s.blocks for s in found] == [s.blocks for s in plan.segments]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulator.contention import DWELL, GENERATORS, PortLoad, generate, read_trace
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT
 
 FULL, HALF, QUARTER = SHARE_UNIT, SHARE_UNIT // 2, SHARE_UNIT // 4
 LOAD = PortLoad((HALF, FULL, QUARTER), 1000, 500)

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.controller import EstimatorRule, EstimatorState, Observation, StaticRule, ThresholdRule, ThresholdState
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
 
 

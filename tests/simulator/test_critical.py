@@ -13,7 +13,8 @@ from compiler.plan.plan import Infeasible
 from simulator.critical import WORK, critical_chain, spent
 from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Memory, load_machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import DataType, Engine, Memory, load_machine
 from simulator.npu.program import Code
 from simulator.timeline import Cause, Timeline, in_sequence, timeline
 from tests.models import small_model
@@ -129,7 +130,7 @@ def test_random_programs(machine_name: str) -> None:
     for seed in range(25):
         p = random_program(machine, seed, 60)
         for share in (SHARE_UNIT, SHARE_UNIT // 5):
-            t = timeline(p, machine, share)
+            t = timeline(p, machine, Level.of_units(share))
             check_chain(t)
             check_lengths(t)
 
@@ -142,7 +143,7 @@ def test_no_link_is_longer_than_what_the_machine_takes() -> None:
     compiled = Compiler(unit).compile(plan)
     assert not isinstance(compiled, Infeasible)
     for level in machine.contention:
-        check_lengths(timeline(compiled, machine, machine.share_units(level)))
+        check_lengths(timeline(compiled, machine, machine.contention[level]))
 
 
 @pytest.mark.parametrize("name", ["inception_block", "lrn_chain"])
@@ -153,10 +154,10 @@ def test_compiled_programs_one_after_the_other(name: str) -> None:
     compiled = Compiler(unit).compile(plan)
     assert not isinstance(compiled, Infeasible)
     for level in EDGE.contention:
-        one = timeline(compiled, EDGE, EDGE.share_units(level))
+        one = timeline(compiled, EDGE, EDGE.contention[level])
         check_chain(one)
         assert {each.engine for each in spent(one, critical_chain(one)) if each.cause == WORK} > {Engine.MTE2, Engine.MTE3}
-        both = in_sequence([one, timeline(program(EDGE), EDGE, EDGE.share_units(level)), one], [(20, 20)] * 3)
+        both = in_sequence([one, timeline(program(EDGE), EDGE, EDGE.contention[level]), one], [(20, 20)] * 3)
         c, alone = critical_chain(both), critical_chain(one)
         assert np.array_equal(c.end - c.start, np.tile(alone.end - alone.start, 2))
         assert both.cycles == 2 * one.cycles

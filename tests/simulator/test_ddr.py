@@ -6,7 +6,9 @@ import pytest
 
 from simulator.ddr import ContentionTrace, lone_rates, shared_rates
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT, Machine, load_machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Machine, load_machine
+from tests.ddr_rates import with_rates
 from tests.simulator.reference_timing import water_fill
 
 TINY = load_machine("tiny")  # port 32, read cap 32, write cap 16 bytes per cycle
@@ -32,8 +34,7 @@ def test_reader_rate(reads: int, writes: int, share: int, expected: float) -> No
 
 
 def with_caps(read: int, write: int, port: int) -> Machine:
-    caps = {"read_cap_bytes_per_cycle": read, "write_cap_bytes_per_cycle": write, "bytes_per_cycle": port}
-    return TINY.model_copy(update={"ddr": TINY.ddr.model_copy(update=caps)})
+    return with_rates(TINY, read, write, bytes_per_cycle=port)
 
 
 def test_what_a_capped_writer_leaves_goes_to_the_readers() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Memory, load_machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Memory, load_machine
 from simulator.npu.program import Code
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
 from simulator.timeline import Timeline, timeline
@@ -22,7 +23,7 @@ def mmad(cycles: int, accumulate: int) -> Code:
 
 
 def run(*streams: list[Code], share: int = SHARE_UNIT) -> Timeline:
-    return timeline(program(TINY, *streams), TINY, share)
+    return timeline(program(TINY, *streams), TINY, Level.of_units(share))
 
 
 def pairs(steps: Steps) -> list[tuple[int, float]]:
@@ -81,7 +82,7 @@ def test_ddr_bandwidth_of_two_cores() -> None:
 def test_of_any_program(seed: int) -> None:
     """Races included: a memory holds what it can, the port gives what it has, and every byte passes."""
     share = SHARE_UNIT >> seed % 3
-    t = timeline(random_program(TINY, seed, 150), TINY, share)
+    t = timeline(random_program(TINY, seed, 150), TINY, Level.of_units(share))
     for core in range(TINY.cores):
         for memory, steps in bytes_in_use(t, core).items():
             assert (np.diff(steps.cycle) > 0).all()

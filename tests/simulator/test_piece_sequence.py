@@ -12,7 +12,8 @@ from simulator.ddr import ContentionTrace
 from simulator.npu import isa
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT, Machine, load_machine
+from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.machine import Machine, load_machine
 from simulator.npu.program import Program
 from simulator.occupancy import ddr_use
 from simulator.runtime import Runtime
@@ -34,17 +35,21 @@ def programs(machine: Machine) -> list[Program]:
 
 @pytest.fixture(scope="module", params=[EDGE, TWO], ids=lambda machine: machine.name)
 def runs(request: pytest.FixtureRequest) -> list[Timeline]:
-    return [timeline(p, request.param, HALF) for p in programs(request.param)]
+    return [timeline(p, request.param, Level.of_units(HALF)) for p in programs(request.param)]
 
 
 def test_times_add_up() -> None:
     prepared = [prepare(p, EDGE) for p in programs(EDGE)]
-    each = [simulate(p, EDGE, HALF) for p in prepared]
-    whole = simulate_all(prepared, EDGE, HALF)
+    each = [simulate(p, EDGE, Level.of_units(HALF)) for p in prepared]
+    whole = simulate_all(prepared, EDGE, Level.of_units(HALF))
     for name in ("cycles", "ddr_read_bytes", "ddr_write_bytes", "bus_units", "load_store_cycles", "compute_cycles", "instructions"):
         assert getattr(whole, name) == sum(getattr(t, name) for t in each)
     np.testing.assert_array_equal(whole.busy_cycles, sum(t.busy_cycles for t in each))
-    assert bound_of_all(prepared, EDGE, HALF) == sum(program_bound(p, EDGE, HALF) for p in prepared) <= whole.cycles
+    assert (
+        bound_of_all(prepared, EDGE, Level.of_units(HALF))
+        == sum(program_bound(p, EDGE, Level.of_units(HALF)) for p in prepared)
+        <= whole.cycles
+    )
     assert in_all(each[:1]) is each[0]
 
 
@@ -104,14 +109,14 @@ def test_the_trace_of_a_sequence_is_read_like_any_other(runs: list[Timeline]) ->
 def test_an_inference_of_several_programs_meets_the_load_at_its_own_time() -> None:
     prepared = tuple(prepare(p, EDGE) for p in programs(EDGE))
     runtime = Runtime({"only": prepared}, EDGE)
-    first = simulate(prepared[0], EDGE, SHARE_UNIT).cycles
+    first = simulate(prepared[0], EDGE, ALONE).cycles
     load = ContentionTrace.of([(0, SHARE_UNIT), (first + 7, SHARE_UNIT // 4)])
     rest, now = [], first
     for p in prepared[1:]:
         rest.append(simulate_trace(p, EDGE, load.after(now)).cycles)
         now += rest[-1]
     assert runtime.inference(0, load, 0).cycles == first + sum(rest)
-    assert runtime.steady(0, HALF).cycles == simulate_all(prepared, EDGE, HALF).cycles
+    assert runtime.steady(0, HALF).cycles == simulate_all(prepared, EDGE, Level.of_units(HALF)).cycles
 
 
 def container(seed: int, machine: Machine = EDGE, model: str = "0" * 32) -> Container:
@@ -128,7 +133,7 @@ def test_a_compiled_model_sums_its_pieces() -> None:
     assert [operator.name for operator in compiled.operators] == ["op1", "op2"]
     assert compiled.segments("none") == (SegmentEntry(1, 1),) * 2
     assert compiled.same_as("severe") == "none"
-    assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, SHARE_UNIT).cycles
+    assert compiled.timeline("none").cycles == simulate_all(compiled.prepared("none"), EDGE, ALONE).cycles
     with pytest.raises(BadInputError, match=r"level 'slight': .*; levels: none, severe"):
         compiled.variants("slight")
 

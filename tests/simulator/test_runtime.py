@@ -20,7 +20,8 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.container import Container, Variant
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Memory, load_machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Memory, load_machine
 from simulator.npu.program import Code
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
@@ -102,7 +103,7 @@ def test_two_cores_share_what_the_trace_leaves() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_constant_trace_is_a_level(share: int, seed: int) -> None:
     p = prepare(random_program(TINY, seed, 200), TINY)
-    level = simulate(p, TINY, share)
+    level = simulate(p, TINY, Level.of_units(share))
     for trace in (ContentionTrace.constant(share), ContentionTrace.of([(0, share), (7, share), (50, share)])):
         timing = simulate_trace(p, TINY, trace)
         assert (timing.cycles, timing.load_store_cycles, timing.compute_cycles) == (

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from simulator.ddr import ContentionTrace
-from simulator.npu.machine import SHARE_UNIT, load_machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import load_machine
 from simulator.runtime import Served
 from simulator.served_trace import served_trace
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.controller import Observation, ThresholdRule
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
 from simulator.thresholds import choose_thresholds, one_pair, oscillations
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, load_machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code
 from simulator.timeline import Cause, Timeline, alone_cycles, covered, timeline
 from simulator.timing import simulate
@@ -32,7 +33,7 @@ def vector(cycles: int) -> Code:
 def run(*streams: list[Code], machine: Machine = TINY, share: int = SHARE_UNIT) -> Timeline:
     p = program(machine, *streams)
     p.verify(machine)
-    return timeline(p, machine, share)
+    return timeline(p, machine, Level.of_units(share))
 
 
 def found(t: Timeline, engine: Engine, core: int = 0) -> list[tuple[int, int, str, int, int, int]]:
@@ -120,7 +121,7 @@ def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
     machine = TINY.model_copy(update=changes)
     p = random_program(machine, seed, 120)
     share = SHARE_UNIT >> seed % 3
-    t, timing = timeline(p, machine, share), simulate(p, machine, share)
+    t, timing = timeline(p, machine, Level.of_units(share)), simulate(p, machine, Level.of_units(share))
     s = t.stalls
     assert t.cycles == timing.cycles
     assert (s.end > s.start).all()

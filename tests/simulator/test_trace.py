@@ -20,7 +20,8 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.machine import DataType, Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code, Program
 from simulator.timeline import timeline
 from simulator.timing import simulate
@@ -43,7 +44,7 @@ KEYS = {
 
 
 def read(p: Program, machine: Machine, share: int = SHARE_UNIT, operators: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
-    value = json.loads(b"".join(chrome_trace(timeline(p, machine, share), operators, about)))
+    value = json.loads(b"".join(chrome_trace(timeline(p, machine, Level.of_units(share)), operators, about)))
     assert isinstance(value, dict)
     return value
 
@@ -74,7 +75,7 @@ def compiled() -> Program:
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    t = timeline(small(), TINY.model_copy(update={"issue_cycles": 1}), SHARE_UNIT)
+    t = timeline(small(), TINY.model_copy(update={"issue_cycles": 1}), ALONE)
     golden("small.trace.json", b"".join(chrome_trace(t, ("relu", 'conv "1" 100%ü'), {"level": "none"})).decode())
 
 
@@ -112,7 +113,7 @@ def nanoseconds(microseconds: float) -> int:
 
 def check_lanes(p: Program, machine: Machine, share: int) -> None:
     value = read(p, machine, share)
-    busy = simulate(p, machine, share).busy_cycles
+    busy = simulate(p, machine, Level.of_units(share)).busy_cycles
     found = lanes(value)
     for core in range(machine.cores):
         for engine in Engine:
@@ -252,7 +253,7 @@ def test_a_program_of_nothing() -> None:
 
 
 def test_compression_is_the_same_bytes_every_time() -> None:
-    pieces = list(chrome_trace(timeline(small(), TINY, SHARE_UNIT)))
+    pieces = list(chrome_trace(timeline(small(), TINY, ALONE)))
     data = b"".join(gzipped(pieces))
     assert data == b"".join(gzipped(pieces))
     assert gzip.decompress(data) == b"".join(pieces)

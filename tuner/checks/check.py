@@ -90,8 +90,8 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
             for finding in sanitize(stream, machine)
         ),
         compiled.cycles(level),
-        {at: simulate_all(prepared, machine, compiled.share_units(at)).cycles for at in compiled.levels},
-        bound_of_all(prepared, machine, compiled.share_units(level)),
+        {at: simulate_all(prepared, machine, compiled.level(at)).cycles for at in compiled.levels},
+        bound_of_all(prepared, machine, compiled.level(level)),
     )
 
 
@@ -114,5 +114,5 @@ def check_file(
 
 def relevelled(checked: Checked, level: str, compiled: Compiled) -> Checked:
     """What was checked of some streams, for another level that has the same ones."""
-    bound = bound_of_all(compiled.prepared(level), compiled.machine, compiled.share_units(level))
+    bound = bound_of_all(compiled.prepared(level), compiled.machine, compiled.level(level))
     return replace(checked, level=level, table_cycles=compiled.cycles(level), bound_cycles=bound)

@@ -15,7 +15,7 @@ from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
 from tuner.cli.parse import parse_plans, parse_shapes
-from tuner.cli.text import print_json, print_pieces, print_table
+from tuner.cli.text import ddr_text, print_json, print_pieces, print_table
 
 if TYPE_CHECKING:
     from tuner.cli.exporting import CompiledReport
@@ -118,7 +118,7 @@ def show(report: CompiledReport, as_json: bool) -> None:
 
 def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
     return (
-        f"{row['ddr_share']:g}",
+        ddr_text(row),
         f"as {row['same_as']}" if row["same_as"] else row["plan"][:12],
         row["segments"],
         row["instructions"],

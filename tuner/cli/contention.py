@@ -13,7 +13,7 @@ from simulator.contended import ContendedRuns, Contention
 from simulator.contention import GENERATORS
 from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
 from simulator.runtime import Served
 from simulator.served_trace import served_trace
@@ -105,7 +105,7 @@ def _variant(runs: ContendedRuns, v: int, name: str) -> dict[str, Any]:
     """What tells the variants apart: the use that each makes of its loads, and rho at every level's share."""
     compiled = runs.compiled
     reuse = program_reuse(breakdown(compiled.timeline(name), compiled.segments(name), compiled.operators))
-    rho = {level: finite(runs.runtime.steady(v, compiled.share_units(level)).balance) for level in compiled.levels}
+    rho = {level: finite(runs.runtime.steady(v, compiled.level(level).share_units).balance) for level in compiled.levels}
     return {"levels": [level for level in compiled.levels if (compiled.same_as(level) or level) == name], **asdict(reuse), "rho": rho}
 
 

@@ -149,7 +149,7 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
     first_with = {m.digest: level for level, m in reversed(measured.items())}
     return {
         level: {
-            "ddr_share": machine.contention[level],
+            "ddr": machine.contention[level].model_dump(),
             "plan": m.plan.digest,
             "same_as": None if first_with[m.digest] == level else first_with[m.digest],
             "segments": len(m.plan.segments),

@@ -13,7 +13,7 @@ from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.options import Compiled as CompiledFile
 from tuner.cli.options import Json, LoadOptions
-from tuner.cli.text import finite, print_json, print_pieces, print_table
+from tuner.cli.text import ddr_text, finite, print_json, print_pieces, print_table
 
 if TYPE_CHECKING:
     from simulator.compiled import Compiled
@@ -82,7 +82,7 @@ _COLUMNS = (
 
 def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
     return (
-        f"{row['ddr_share']:g}",
+        ddr_text(row),
         f"as {row['same_as']}" if row["same_as"] else (row["plan"][:12] or "no plan"),
         row["cycles"],
         f"{row['latency_us']:,.1f}",
@@ -96,21 +96,21 @@ def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     """A level's variants at its own share of the bandwidth, one after the other."""
-    from simulator.npu.machine import SHARE_UNIT, Engine
+    from simulator.npu.machine import Engine
     from simulator.sequence import bound_of_all, simulate_all
 
-    machine, share = compiled.machine, compiled.share_units(level)
+    machine, condition = compiled.machine, compiled.level(level)
     prepared = compiled.prepared(level)
-    timing = simulate_all(prepared, machine, share)
+    timing = simulate_all(prepared, machine, condition)
     compiled.check_cycles(level, timing.cycles)
     busy = timing.busy_cycles.sum(axis=0)
     return {
-        "ddr_share": share / SHARE_UNIT,
+        "ddr": condition.model_dump(),
         "plan": compiled.plan(level),
         "same_as": compiled.same_as(level),
         "cycles": timing.cycles,
         "latency_us": timing.cycles / machine.clock_hz * 1e6,
-        "program_bound_cycles": bound_of_all(prepared, machine, share),
+        "program_bound_cycles": bound_of_all(prepared, machine, condition),
         "instructions": timing.instructions,
         "ddr_read_bytes": timing.ddr_read_bytes,
         "ddr_write_bytes": timing.ddr_write_bytes,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from simulator.npu.level import Level
 from simulator.terminal import print_line, print_text, shown, shown_json
 from tuner.measure.merit import speedup
 
@@ -49,6 +50,11 @@ def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
     print_table(("<piece", "operators", "<first", "<last", *(f"cycles {level}" for level in levels)), rows)
 
 
+def ddr_text(row: Mapping[str, Any]) -> str:
+    """What a level leaves of the DDR, of a row of a report."""
+    return str(Level.model_validate(row["ddr"]))
+
+
 def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
     columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
@@ -60,7 +66,7 @@ def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:8]
     latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
     gain = speedup(baseline / row["cycles"] if baseline else None)
-    return name, f"{row['ddr_share']:g}", plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
+    return name, ddr_text(row), plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
 
 
 def print_unconfirmed(summary: Mapping[str, Any]) -> None:

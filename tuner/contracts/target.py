@@ -58,8 +58,8 @@ class TargetContract:
             assert (values >= 0).all(), "what is not known is 0, and nothing is less"
 
     def test_nothing_is_faster_with_less_of_the_bandwidth(self) -> None:
-        share = self.unit.machine.contention
-        order = sorted(range(len(self.levels)), key=lambda i: -share[self.levels[i]])
+        level = self.unit.machine.contention
+        order = sorted(range(len(self.levels)), key=lambda i: (-level[self.levels[i]].share, level[self.levels[i]].latency_cycles))
         for values in self.times(self.target(self.unit, self.levels)):
             cycles = values[order, _CYCLES]
             assert (np.diff(cycles) >= 0).all(), f"{cycles.tolist()} cycles at falling shares"

@@ -284,12 +284,12 @@ class JobRunner:
         cycles = np.concatenate([part.cycles for part in learnable])
         groups = self._workloads(learnable)
         candidates, promoted, in_use = [], [], list(self.models)
-        for level, (current, share) in enumerate(zip(self.models, self.rules.shares, strict=True)):
-            rows = TrainingRows(features, cycles[:, level].astype(np.float64), groups)
-            result = retrain(self.cost_model, rows, float(share), self.spec.seed, self.spec.config.model, current)
+        for k, (current, level) in enumerate(zip(self.models, self.rules.at, strict=True)):
+            rows = TrainingRows(features, cycles[:, k].astype(np.float64), groups)
+            result = retrain(self.cost_model, rows, level, self.spec.seed, self.spec.config.model, current)
             candidates.append(result.candidate)
             promoted.append(result.promoted)
-            in_use[level] = result.model
+            in_use[k] = result.model
             self.done += 1
         assert len(candidates) == len(facts.levels)
         return Trained(tuple(candidates), tuple(promoted), tuple(in_use))

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.npu.level import Level
 from tuner.config import ModelSettings
 from tuner.plugins import COST_MODELS, find
 
@@ -37,15 +38,15 @@ class Predictor(Protocol):
 
 
 class CostModel(Protocol):
-    """Of one level.  Plain functions of their arguments: the same rows, share, seed and settings give a model of the same bytes.
+    """Of one level.  Plain functions of their arguments: the same rows, level, seed and settings give a model of the same bytes.
 
-    version: of the class, part of a run's identity.  share: of the DDR bandwidth that the level leaves.
+    version: of the class, part of a run's identity.  level: its share of the DDR bandwidth and the latency that it adds.
     """
 
     version: ClassVar[str]
 
     @classmethod
-    def train(cls, rows: TrainingRows, share: float, seed: int, settings: ModelSettings) -> Self:
+    def train(cls, rows: TrainingRows, level: Level, seed: int, settings: ModelSettings) -> Self:
         """rows: two at least.  settings: the section `model` of the configuration, of which a model takes what it knows."""
         ...
 
@@ -58,8 +59,8 @@ class CostModel(Protocol):
         ...
 
     @classmethod
-    def load(cls, data: bytes, share: float) -> Self:
-        """What `save` gave, for the share that it was trained with."""
+    def load(cls, data: bytes, level: Level) -> Self:
+        """What `save` gave, for the level that it was trained for."""
         ...
 
 

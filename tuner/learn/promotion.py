@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.npu.level import Level
 from tuner.config import ModelSettings
 from tuner.learn.cost_model import CostModel, TrainingRows
 from tuner.learn.metrics import Metrics, evaluate, held_out, merit, usable
@@ -23,23 +24,23 @@ def train(
     features: NDArray[np.float32],
     cycles: NDArray[Any],
     groups: Sequence[Any] | NDArray[Any],
-    share: float,
+    level: Level,
     seed: int,
     settings: ModelSettings,
 ) -> TrainedModel:
     """Fit the judge on the rows that are not held out, measure it on those that are, and fit on all.  Same rows and seed, same bytes.
 
-    share: of the DDR bandwidth, where the cycles were measured.  Raises `ValueError` where fewer than two usable rows are left to learn
+    level: at which the cycles were measured.  Raises `ValueError` where fewer than two usable rows are left to learn
     from.
     """
     rows = usable(features, cycles, groups)
     back = held_out(rows, seed, settings.hold_out)
     if (~back).sum() < 2:
         raise ValueError(f"{(~back).sum()} rows to learn from ({rows.left_out} left out, {int(back.sum())} held out)")
-    judge, whole = (kind.train(_some(rows, kept), share, seed, settings) for kept in (~back, np.ones_like(back)))
+    judge, whole = (kind.train(_some(rows, kept), level, seed, settings) for kept in (~back, np.ones_like(back)))
     unseen, width = _some(rows, back), rows.features.shape[1]
     metrics = evaluate(Loaded(judge, width).predict(unseen.features), unseen, seed)
-    return TrainedModel(whole.save(), judge.save(), share, width, len(rows.cycles), rows.left_out, metrics)
+    return TrainedModel(whole.save(), judge.save(), level, width, len(rows.cycles), rows.left_out, metrics)
 
 
 class Retrained(NamedTuple):
@@ -52,10 +53,10 @@ class Retrained(NamedTuple):
 
 
 def retrain(
-    kind: type[CostModel], rows: TrainingRows, share: float, seed: int, settings: ModelSettings, current: TrainedModel | None
+    kind: type[CostModel], rows: TrainingRows, level: Level, seed: int, settings: ModelSettings, current: TrainedModel | None
 ) -> Retrained:
     """Train, and promote only a model that ranks the held-out rows better than the current one (than a coin, if none)."""
-    candidate = train(kind, rows.features, rows.cycles, rows.groups, share, seed, settings)
+    candidate = train(kind, rows.features, rows.cycles, rows.groups, level, seed, settings)
     if current is None:
         promoted = candidate.metrics.groups > 0 and candidate.metrics.pair_accuracy > 0.5
         return Retrained(candidate if promoted else None, promoted, candidate, None)

@@ -11,22 +11,23 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import write_whole
+from simulator.npu.level import Level
 from tuner.learn.cost_model import CostModel
 from tuner.learn.metrics import Metrics
 from tuner.store.runfolder import read_json, write_json
 from tuner.world.place import Place
 
-VERSION = 3
+VERSION = 4
 SUFFIX, JUDGE = ".model", ".judge"
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """One level's.  share: of the DDR bandwidth.  raw: what predicts.  judge: what `metrics` are of.  width: features that both take."""
+    """One level's.  raw: what predicts.  judge: what `metrics` are of.  width: features that both take."""
 
     raw: bytes
     judge: bytes
-    share: float
+    level: Level
     width: int
     trained_rows: int
     left_out: int
@@ -39,11 +40,11 @@ class TrainedModel:
 
     def load(self, kind: type[CostModel]) -> Loaded:
         """What predicts, ready to."""
-        return Loaded(kind.load(self.raw, self.share), self.width)
+        return Loaded(kind.load(self.raw, self.level), self.width)
 
     def judge_of(self, kind: type[CostModel]) -> Loaded:
         """What has not seen the rows that are held out."""
-        return Loaded(kind.load(self.judge, self.share), self.width)
+        return Loaded(kind.load(self.judge, self.level), self.width)
 
     def save(self, path: Place, kind: str) -> None:
         """`path` (.model) holds what predicts, with .judge the judge, with .json the metrics and the digests.  kind: name of the class."""
@@ -52,7 +53,7 @@ class TrainedModel:
             "kind": kind,
             "model_version": self.version,
             "judge_version": _digest(self.judge),
-            "ddr_share": self.share,
+            "level": self.level.model_dump(),
             "width": self.width,
             "trained_rows": self.trained_rows,
             "left_out": self.left_out,
@@ -77,7 +78,7 @@ def load_trained(path: Place) -> KeptModel:
     if isinstance(facts, dict) and facts.get("version") != VERSION:
         raise BadInputError(f"{about}: version {facts.get('version')!r}; this program reads {VERSION}")
     try:
-        kind, share, width = str(facts["kind"]), float(facts["ddr_share"]), int(facts["width"])
+        kind, level, width = str(facts["kind"]), Level.model_validate(facts["level"]), int(facts["width"])
         versions = {path: facts["model_version"], _beside(path, JUDGE): facts["judge_version"]}
         trained, left_out, metrics = int(facts["trained_rows"]), int(facts["left_out"]), Metrics(**facts["metrics"])
     except (TypeError, KeyError, ValueError) as error:
@@ -90,7 +91,7 @@ def load_trained(path: Place) -> KeptModel:
             raise BadInputError(f"{file}: cannot be read: {error.strerror or error}") from None
         if _digest(raws[-1]) != version:
             raise BadInputError(f"{file}: damaged, or not the model of {about.name} (digest differs)")
-    return KeptModel(kind, TrainedModel(raws[0], raws[1], share, width, trained, left_out, metrics))
+    return KeptModel(kind, TrainedModel(raws[0], raws[1], level, width, trained, left_out, metrics))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ import xgboost as xgb
 from numpy.typing import NDArray
 
 from compiler.cost.features import seen
+from simulator.npu.level import Level
 from tuner.config import ModelSettings
 from tuner.learn.cost_model import TrainingRows
 
@@ -22,16 +23,16 @@ BINS = 64  # of a column: few hundred rows fill no more, and a search waits for 
 
 @dataclass(frozen=True, eq=False)
 class BoostedTrees:
-    """share: of the DDR bandwidth.  raw: the trees in XGBoost's own format (UBJSON)."""
+    """level: that it was trained for.  raw: the trees in XGBoost's own format (UBJSON)."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     booster: xgb.Booster
     raw: bytes
-    share: float
+    level: Level
 
     @classmethod
-    def train(cls, rows: TrainingRows, share: float, seed: int, settings: ModelSettings) -> Self:
-        columns, expected = seen(rows.features, share)
+    def train(cls, rows: TrainingRows, level: Level, seed: int, settings: ModelSettings) -> Self:
+        columns, expected = seen(rows.features, level)
         off = np.log2(rows.cycles / expected)
         parameters = {
             "objective": "reg:squarederror",
@@ -50,10 +51,10 @@ class BoostedTrees:
         }
         matrix = xgb.QuantileDMatrix(columns, label=off, max_bin=BINS, nthread=1)
         booster = xgb.train(parameters, matrix, num_boost_round=settings.rounds)
-        return cls(booster, bytes(booster.save_raw("ubj")), share)
+        return cls(booster, bytes(booster.save_raw("ubj")), level)
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        columns, expected = seen(features, self.share)
+        columns, expected = seen(features, self.level)
         off = self.booster.inplace_predict(np.ascontiguousarray(columns), missing=np.nan)
         return expected * np.exp2(np.asarray(off, np.float64))
 
@@ -61,7 +62,7 @@ class BoostedTrees:
         return self.raw
 
     @classmethod
-    def load(cls, data: bytes, share: float) -> Self:
+    def load(cls, data: bytes, level: Level) -> Self:
         booster = xgb.Booster({"nthread": 1})
         booster.load_model(bytearray(data))
-        return cls(booster, data, share)
+        return cls(booster, data, level)

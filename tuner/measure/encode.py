@@ -16,6 +16,6 @@ def encoded(packed: Packed, kind: Kind, program: Program, segments: Sequence[Seg
     """One program of the unit, as the variant of every level.  cycles: that the simulator expects, by level."""
     unit, constants = packed
     parts = tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in segments) if kind == "program" else ()
-    variants = tuple(Variant(level, unit.machine.share_units(level), program.streams, "", cycles, parts) for level in cycles)
+    variants = tuple(Variant(level, program.streams, "", cycles, parts) for level in cycles)
     container = Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit))
     return Encoded(encode(container), unit.machine, kind)

@@ -16,8 +16,8 @@ from compiler.schedule.footprint import Bytes8, Footprint, Ints, Ints32
 from compiler.schedule.write import Schedule
 from simulator.npu.machine import Machine
 from simulator.pointer import pointer
-from simulator.timing import Prepared
-from simulator.timing_kernel import ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
+from simulator.timing import Prepared, path_table
+from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
 
@@ -69,7 +69,7 @@ def _fill(
             at += 1
             row += 1
         if transfer[i]:
-            words[at] = cost[i] << KIND_BITS | _TRANSFER
+            words[at] = cost[i] << BUS_BITS | np.int64(transfer[i]) << KIND_BITS | _TRANSFER
             sums[queues + q] += 1
             sums[2 * queues + q] += cost[i]
         else:
@@ -105,4 +105,6 @@ def prepared(machine: Machine, schedule: Schedule, parts: Sequence[Footprint]) -
         array.flags.writeable = False
     fixed, transfers, bus_units = totals.reshape(3, cores, ENGINES)
     read, written = sum(part.read_bytes for part in parts), sum(part.written_bytes for part in parts)
-    return Prepared(machine, word, queue_start, stream, stream_start, len(s.edge_from), fixed, transfers, bus_units, read, written)
+    return Prepared(
+        machine, word, queue_start, stream, stream_start, len(s.edge_from), fixed, transfers, bus_units, read, written, path_table(machine)
+    )  # fmt: skip

@@ -9,7 +9,8 @@ from compiler.ir.region import EMPTY, Rows
 from compiler.segment.blocks import needed, operand_rows
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
-from simulator.npu.machine import SHARE_UNIT, DataType
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import DataType
 
 
 class Roofline:
@@ -49,7 +50,7 @@ class Roofline:
         """Of some operators, ascending, alone."""
         macs, moved = self._work(tuple(operators))
         products = sum(-(-count // self.peak[dtype]) for dtype, count in macs.items())
-        port = port_units(self.unit.machine, self.unit.machine.share_units(level))
+        port = port_units(self.unit.machine, self.unit.machine.contention[level].share_units)
         return max(products, -(-moved * SHARE_UNIT // port))
 
     def _work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:

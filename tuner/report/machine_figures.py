@@ -11,7 +11,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from simulator.npu.machine import BLOCK_BYTES, SHARE_UNIT, Engine, Memory
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
 from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Timeline
 from simulator.timing_kernel import ENGINES
@@ -90,7 +91,7 @@ def _shares(run: RunView, drawn: go.Figure) -> None:
     """An axis of shares, falling, with the levels marked."""
     share = np.array(run.response.grid) / SHARE_UNIT
     for level in run.levels:
-        left = run.compiled.share_units(level) / SHARE_UNIT
+        left = run.compiled.level(level).share
         drawn.add_vline(x=left, line={"color": MUTED, "dash": "dot", "width": 1})
         # on a logarithmic axis an annotation wants the logarithm, a line the value
         drawn.add_annotation(
@@ -179,7 +180,10 @@ def occupancy(t: Timeline) -> go.Figure:
     if shared is not None and len(shared.cycle):
         lanes.append((Memory.SHARED.name, shared))
     drawn = figure("cycles", "", 100 + 90 * len(lanes))
-    axis, sizes = drawn.layout.yaxis.to_plotly_json() | {"title": None}, {m.name: n * BLOCK_BYTES for m, n in t.machine.buffers_blocks.items()}
+    axis, sizes = (
+        drawn.layout.yaxis.to_plotly_json() | {"title": None},
+        {m.name: n * BLOCK_BYTES for m, n in t.machine.buffers_blocks.items()},
+    )
     for i, (name, steps) in enumerate(lanes):
         shown, limit, number = thinned(steps, _STEPS), sizes[name], str(i + 1) if i else ""
         bottom, top = 1 - (i + 0.9) / len(lanes), 1 - (i + 0.25) / len(lanes)
@@ -215,7 +219,7 @@ def bandwidth(t: Timeline) -> go.Figure:
                 x=edges[1:], y=np.diff(moved) / np.diff(edges), name=name, stackgroup="ddr", line={"width": 0.5, "color": color(i)},
                 hovertemplate="%{y:.1f} B/cycle<extra>" + name + "</extra>",
             )  # fmt: skip
-    left = t.machine.ddr.bytes_per_cycle * t.share_units / SHARE_UNIT
+    left = float(t.machine.ddr.deliverable) * t.level.share
     drawn.add_hline(y=left, line={"color": MUTED, "dash": "dot", "width": 1}, annotation={"text": f"{left:g} B/cycle left at this level"})
     return drawn
 
@@ -224,7 +228,7 @@ def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
     """Segments: multiply-adds per DDR byte against multiply-adds per cycle of its own time, under the machine's two roofs."""
     dtype = run.compiled.dtype.name
     peak = float(t.machine.macs_per_cycle[dtype]) * t.cores
-    left = t.machine.ddr.bytes_per_cycle * t.share_units / SHARE_UNIT
+    left = float(t.machine.ddr.deliverable) * t.level.share
     points = [s for s in run.segments(level, t) if s.macs and s.own_cycles and s.ddr_read_bytes + s.ddr_write_bytes]
     drawn = figure("multiply-adds that the model needs, per DDR byte", "multiply-adds per cycle", 460)
     if not points:
@@ -247,7 +251,7 @@ def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
     drawn.add_scatter(
         x=x, y=np.minimum(peak, x * left), mode="lines", line={"color": INK, "width": 1.5}, name="roof at this level", hoverinfo="skip"
     )
-    full = np.minimum(peak, x * t.machine.ddr.bytes_per_cycle)
+    full = np.minimum(peak, x * float(t.machine.ddr.deliverable))
     drawn.add_scatter(
         x=x, y=full, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="roof with all bandwidth", hoverinfo="skip"
     )

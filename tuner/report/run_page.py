@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from simulator.npu.level import Level
 from tuner.measure.host_lines import host_groups
 from tuner.measure.merit import speedup
 from tuner.report import machine_figures as machine
@@ -82,7 +83,7 @@ def _result(levels: dict[str, Any]) -> str:
     for name, at in levels.items():
         plan = f"as {at['same_as']}" if at["same_as"] else at["plan"][:12]
         rows.append((
-            name, f"{at['ddr_share']:g}", at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
+            name, str(Level.model_validate(at["ddr"])), at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
             speedup(at["speedup"]), at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
             f"{at['balance']:.2f}", plan,
         ))  # fmt: skip

@@ -88,8 +88,8 @@ class SearchContext:
         """float64 [n, levels]: by the cost model where there is one, else by the roofline of the features."""
         x = scaled(raw)
         out = np.empty((len(raw), len(self.models)))
-        for level, (model, share) in enumerate(zip(self.models, self.rules.shares, strict=True)):
-            out[:, level] = expected_cycles(raw, share) if model is None else model.predict(x)
+        for k, (model, level) in enumerate(zip(self.models, self.rules.at, strict=True)):
+            out[:, k] = expected_cycles(raw, level) if model is None else model.predict(x)
         return out
 
     def expected(self, genomes: Sequence[Genome]) -> list[NDArray[np.float64]]:

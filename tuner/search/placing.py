@@ -21,7 +21,7 @@ from compiler.place.segments import Cores, segment_edges, segment_wiring, share_
 from compiler.place.stages import Pruning, Stage, StagePartition, States, partition, reachable
 from compiler.space.gene import MAX_SEGMENT, Gene, Genome, widths
 from simulator.npu.cycles import port_units
-from simulator.npu.machine import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT
 from tuner.config import PlacementSettings
 from tuner.measure.measurement import Request
 from tuner.search.annealer import Annealer
@@ -100,7 +100,7 @@ class Placer:
         self.unit = table.structures.unit
         machine = self.unit.machine
         self.cores, self.delay = machine.cores, machine.flags.between_cores_cycles
-        self.ports = [port_units(machine, machine.share_units(level)) / SHARE_UNIT for level in levels]
+        self.ports = [port_units(machine, machine.contention[level].share_units) / SHARE_UNIT for level in levels]
         self._known: dict[object, NDArray[np.int64] | None] = {}
 
     def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:

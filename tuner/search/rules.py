@@ -17,14 +17,14 @@ class Rules:
 
     wide: whether every segment is on all cores, always.
 
-    islands: how many there are.  order: levels, those that count most first.  shares: of the DDR bandwidth, by level.
+    islands: how many there are.  order: levels, those that count most first.  at: what each level is.
     """
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
         self.unit, self.levels, self.config = unit, levels, config
         use, several = config.use, unit.machine.cores > 1 and config.use.cores
         self.islands = config.islands
-        self.shares = np.array([unit.machine.share_units(level) / 65536 for level in levels])
+        self.at = [unit.machine.contention[level] for level in levels]
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
         switches = (

@@ -34,7 +34,7 @@ class SegmentTable:
         self._alone: dict[str, tuple[float, Tail]] = {}
         self._operators = [structures.structure(k, k + 1) for k in range(self.operators)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
-        self._port_bytes = structures.unit.machine.ddr.bytes_per_cycle
+        self._port_bytes = float(structures.unit.machine.ddr.deliverable)
         pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
 
@@ -69,7 +69,7 @@ class SegmentTable:
             for kind in ((structure, None), (structure, width)):
                 if kind not in best or new < best[kind]:
                     self._set(best, kind, new)
-            lean = (int(cycles[level]) + moved_bytes // self._port_bytes, *new)
+            lean = (int(cycles[level] + moved_bytes / self._port_bytes), *new)
             if (structure, width) not in leanest or lean < leanest[structure, width]:
                 self._set(leanest, (structure, width), lean)
         return True

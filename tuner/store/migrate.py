@@ -48,7 +48,10 @@ class MigrationStep(NamedTuple):
 
 Steps = Mapping[str, Mapping[int, MigrationStep]]
 
-STEPS: Steps = {"tasks": {1: MigrationStep()}, "log": {1: MigrationStep()}}
+STEPS: Steps = {
+    "tasks": {1: MigrationStep(), 2: MigrationStep()},
+    "log": {1: MigrationStep(), 2: MigrationStep(added={"level_latency_cycles": 0})},
+}
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
 
 

@@ -14,7 +14,7 @@ from tuner.world.place import Place
 from tuner.world.url import place
 
 SUMMARY = "summary.json"
-SUMMARY_VERSION: Literal[3] = 3
+SUMMARY_VERSION: Literal[4] = 4
 INDEX = "index.parquet"  # of a sweep
 Kind = Literal["run", "sweep", "study"]
 State = Literal["done", "unconfirmed", "running", "stopped", "unfinished"]

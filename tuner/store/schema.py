@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tuner.store.digests import canonical_json
 
-SCHEMA_VERSION = 2  # since 2 a part says which it is, with a digest (tuner/store/part.py); the columns are those of 1
+SCHEMA_VERSION = 3  # 2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: level_latency_cycles
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]
@@ -95,7 +95,8 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("generation", _INT, "epoch of the search; -1: none"),
     Column("level", _NAME, "contention level"),
     Column("level_index", _BYTE, "its place in the run's list of levels"),
-    Column("ddr_share", pa.float64(), "share of the DDR bandwidth left to the NPU", "1"),
+    Column("ddr_share", pa.float64(), "share of the deliverable DDR bandwidth left to the NPU", "1"),
+    Column("level_latency_cycles", _INT, "latency that the level adds to that of the DDR", "cycles"),
     Column("status", _NAME, "ok, infeasible, crash, timeout or invalid"),
     Column("error", _TEXT, "why the status is not ok", nullable=True),
     *_RESULTS,

@@ -57,7 +57,8 @@ INDEX_COLUMNS = (
     Column("error", pa.string(), "why it failed, or what is wrong with its values"),
     Column("run", pa.string(), "id of the run, as in its log"),
     Column("level", pa.string(), "contention level; null where it failed or waits, and so is all that follows"),
-    Column("ddr_share", pa.float64(), "share of the DDR bandwidth that is left"),
+    Column("ddr_share", pa.float64(), "share of the deliverable DDR bandwidth that is left"),
+    Column("level_latency_cycles", pa.int64(), "latency that the level adds to that of the DDR"),
     Column("cycles", pa.int64(), "of the champion"),
     Column("latency_us", pa.float64(), "of the champion, in microseconds"),
     Column("baseline_layerwise_cycles", pa.int64(), "of plans/baseline.json"),
@@ -72,7 +73,7 @@ INDEX_COLUMNS = (
     Column("shared_tasks", pa.int64(), "of those, measured by another run of the sweep"),
 )
 _SCHEMA = pa.schema([pa.field(column.name, column.type, metadata={"meaning": column.meaning}) for column in INDEX_COLUMNS])
-_OF_LEVEL = [column.name for column in INDEX_COLUMNS[8:17]]
+_OF_LEVEL = [column.name for column in INDEX_COLUMNS[10:18]]
 _OF_RUN = [column.name for column in INDEX_COLUMNS[17:]]
 
 
@@ -258,4 +259,5 @@ def _rows(cell: SweepCell, summary: dict[str, Any] | None, error: str | None) ->
     why = summary["unconfirmed"][0] if summary["unconfirmed"] else None
     of_run = {"state": summary["status"], "error": why, "run": summary["run"], **{name: summary.get(name) for name in _OF_RUN}}
     for level, row in summary["levels"].items():
-        yield {**at, **of_run, "level": level, **{name: row[name] for name in _OF_LEVEL}}
+        ddr = {"ddr_share": row["ddr"]["share"], "level_latency_cycles": row["ddr"]["latency_cycles"]}
+        yield {**at, **of_run, "level": level, **ddr, **{name: row[name] for name in _OF_LEVEL}}

@@ -47,7 +47,7 @@ def test_bounds_are_those_of_the_programs(machine: str, name: str) -> None:
         program = compiler.link(parts)
         timings = simulate_levels(program, u.machine, tuple(u.machine.contention))
         for level, bound in bounds.items():
-            exact = program_bound(program, u.machine, u.machine.share_units(level))
+            exact = program_bound(program, u.machine, u.machine.contention[level])
             assert bound[i] <= exact <= timings[level].cycles
             ratios.append(bound[i] / exact)
     assert np.median(ratios) > 0.99

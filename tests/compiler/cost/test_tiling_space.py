@@ -12,10 +12,12 @@ from compiler.kinds.vector_tiling import vector_tiling
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.space.decode import plan_of
-from simulator.npu.machine import SHARE_UNIT, DataType, Memory, load_machine
+from simulator.npu.level import ALONE
+from simulator.npu.machine import DataType, Memory, load_machine
 from simulator.npu.program import Program
 from simulator.timing import simulate
 from tests.compiled import check_program, make_case
+from tests.ddr_rates import with_rates
 from tests.graphs import conv, max_pool, unit
 from tests.models import Builder
 
@@ -77,8 +79,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
     """Every sixth tiling of a layer on a 128 x 64 array, memory out of the way: nine in ten times are within a quarter of the estimate."""
     base = load_machine("tpu-like")
     matrix = base.matrix.model_copy(update={"rows": 128, "columns": 64, "dataflow": dataflow, "pipelined": pipelined})
-    rates = dict.fromkeys(("bytes_per_cycle", "read_cap_bytes_per_cycle", "write_cap_bytes_per_cycle"), 1 << 20)
-    machine = base.model_copy(update={"matrix": matrix, "ddr": base.ddr.model_copy(update={"latency_cycles": 0, **rates})})
+    machine = with_rates(base.model_copy(update={"matrix": matrix}), 1 << 20, 1 << 20, bytes_per_cycle=1 << 20, latency_cycles=0)
     u = unit(machine, (1, 96, 20, 20), conv("y", "x", (96, 112)))
     spec = u.operators[0]
     assert isinstance(spec, ConvSpec)
@@ -93,7 +94,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
         tiling = ConvTiling.model_validate({"weights": "resident", "order": "mn"[n_outer], **sizes})
         program = compiler.compile(plan_of(u, [SegmentPlan(operators=(spec.name,), blocks=1, tilings=(tiling,))]))
         assert isinstance(program, Program), program
-        simulated.append(simulate(program, machine, SHARE_UNIT).cycles)
+        simulated.append(simulate(program, machine, ALONE).cycles)
         ratios.append(simulated[-1] / estimated[i])
     assert len(ratios) > 100
     assert min(ratios) > 0.75

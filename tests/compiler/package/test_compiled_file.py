@@ -54,7 +54,7 @@ def container(case) -> Container:
     assert isinstance(program, Program)
     machine = case.unit.machine
     prepared = prepare(program, machine)
-    cycles = {level: simulate(prepared, machine, machine.share_units(level)).cycles for level in machine.contention}
+    cycles = {level: simulate(prepared, machine, machine.contention[level]).cycles for level in machine.contention}
     variants = tuple(Variant(level, machine.share_units(level), program.streams, "", cycles) for level in machine.contention)
     return Container(case.unit.graph.digest, machine, case.unit.memory, variants, case.constants)
 

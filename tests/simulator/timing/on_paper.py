@@ -8,7 +8,8 @@ two transfers outstanding per queue; L1 -> L0A, L0C -> anywhere two blocks per c
 from __future__ import annotations
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, Machine, Memory, load_machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code
 from simulator.timing import Timing, simulate
 from tests.programs import copy, program, record
@@ -45,7 +46,7 @@ def vector(cycles: int) -> Code:
 def run(*streams: list[Code], machine: Machine = TINY, share: int = SHARE_UNIT) -> Timing:
     p = program(machine, *streams)
     p.verify(machine)
-    return simulate(p, machine, share, record=True)
+    return simulate(p, machine, Level.of_units(share), record=True)
 
 
 def spans(timing: Timing, core: int = 0) -> list[tuple[int, int]]:

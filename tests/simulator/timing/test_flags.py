@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine
+from simulator.npu.level import ALONE
+from simulator.npu.machine import Engine
 from simulator.npu.program import DeadlockError
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, record
@@ -194,4 +195,4 @@ def test_a_deadlock_by_a_full_queue_says_so() -> None:
 
 def test_a_missing_set_is_a_deadlock() -> None:
     with pytest.raises(DeadlockError, match="core 1 CUBE instruction 0 waits for a SET that does not exist"):
-        simulate(program(TINY, [], [flag_wait(CUBE, 0, MTE1)]), TINY, SHARE_UNIT)
+        simulate(program(TINY, [], [flag_wait(CUBE, 0, MTE1)]), TINY, ALONE)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, Engine, SystolicUnit
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Engine, SystolicUnit
 from simulator.npu.program import Code
 from tests.programs import copy, flag_set, flag_wait, record
 from tests.simulator.timing.on_paper import (

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from simulator.ddr import ContentionTrace
 from simulator.npu.isa import Op
-from simulator.npu.machine import SHARE_UNIT, load_machine
+from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.machine import load_machine
 from simulator.timing import prepare, program_bound, simulate, simulate_levels, simulate_trace
+from tests.ddr_rates import with_rates
 from tests.programs import copy, flag_set, flag_wait, program, record
 from tests.simulator.timing.on_paper import (
     CUBE,
@@ -66,7 +68,7 @@ def test_a_reader_and_a_writer_share_the_port() -> None:
 def test_what_the_write_cap_leaves_goes_to_the_reader() -> None:
     # write cap 8: reader 24, writer 8 bytes per cycle.  Reader: 24 blocks = 768 B in 32 cycles, 4-36.  The writer has 8 blocks through by
     # then and stays at its cap: 12 blocks in 48 cycles, 4-52
-    machine = tiny_with({"write_cap_bytes_per_cycle": 8})
+    machine = with_rates(TINY, write=8)
     assert spans(run([load(24), store(12)], machine=machine)) == [(4, 36), (4, 52)]
 
 
@@ -108,13 +110,13 @@ def test_levels_stretch_only_the_data_phase() -> None:
     assert simulate_levels(p, TINY, ("severe",))["severe"].cycles == 51
 
 
-def test_short_bursts_cost_bus_time() -> None:
-    # edge: lone blocks use half of a 64-byte burst: 10 blocks = 640 bus bytes at 64 per cycle, latency 120, issue 1
-    edge = load_machine("edge")
+def test_short_runs_cost_time_of_the_port() -> None:
+    # ascend310: lone blocks use half of a granule of 64 bytes: 10 blocks = 640 bytes at 67 per cycle, latency 100, issue 1
+    ascend = load_machine("ascend310")
     lone = record(Op.COPY, MTE2, 1, 10, 2, 1, 1, 0, 0, src=DDR, dst=L1, d=0, s=(0,))
     joined = record(Op.COPY, MTE2, 1, 10, 1, 1, 1, 0, 0, src=DDR, dst=L1, d=0, s=(0,))
-    assert run([lone], machine=edge).cycles == 1 + 120 + 10
-    assert run([joined], machine=edge).cycles == 1 + 120 + 5
+    assert run([lone], machine=ascend).cycles == 1 + 100 + 10
+    assert run([joined], machine=ascend).cycles == 1 + 100 + 5
 
 
 def test_a_load_that_changes_while_a_transfer_runs() -> None:
@@ -129,7 +131,7 @@ def test_a_launch_is_in_every_bound_and_in_the_trace_of_the_load() -> None:
     machine = tiny_with(launch_cycles=7)
     p = program(machine, [load(10)])
     assert program_bound(p, machine) == 7 + 10
-    assert simulate(p, machine, SHARE_UNIT, shared=False).cycles == 7 + 14
+    assert simulate(p, machine, ALONE, shared=False).cycles == 7 + 14
     assert {level: t.cycles for level, t in simulate_levels(p, machine).items()} == {"none": 21, "slight": 31, "severe": 51}
     # data from 11 on: 5 blocks by 16, the other 5 at a quarter: 20 cycles
     assert simulate_trace(p, machine, ContentionTrace.of([(0, 65536), (16, 16384)])).cycles == 36
@@ -139,8 +141,8 @@ def test_a_launch_is_in_every_bound_and_in_the_trace_of_the_load() -> None:
 def test_the_longest_path_shares_nothing() -> None:
     # reader 4-20 at 32, writer 4-20 at its cap 16, as if alone; at half the port both run at 16: 4-36 and 4-20
     p = program(TINY, [load(16), store(8)])
-    assert simulate(p, TINY, SHARE_UNIT, shared=False).cycles == 20
-    assert simulate(p, TINY, SHARE_UNIT, shared=False, rate_divisor=2).cycles == 36
+    assert simulate(p, TINY, ALONE, shared=False).cycles == 20
+    assert simulate(p, TINY, ALONE, shared=False, rate_divisor=2).cycles == 36
     assert prepare(p, TINY).dma_queues == 2
 
 
@@ -149,15 +151,15 @@ def test_program_bound_is_the_busiest_engine_or_the_bus() -> None:
     assert program_bound(program(TINY, [mmad(2), store(5)]), TINY) == 10  # write cap
     assert program_bound(program(TINY, [load(5), store(5)]), TINY) == 10  # either: 10 blocks of the bus
     assert program_bound(program(TINY, [load(8), store(3)]), TINY) == 11  # the bus
-    assert program_bound(program(TINY, [load(8), store(3)]), TINY, SHARE_UNIT // 4) == 44
+    assert program_bound(program(TINY, [load(8), store(3)]), TINY, Level.of_units(SHARE_UNIT // 4)) == 44
     assert program_bound(program(TINY, [mmad(1)] * 4), tiny_with(issue_cycles=3)) == 12  # the scalar unit
     # rounding up is per transfer: 3 loads of a block at 32/3 bytes (699,050 units) take 4 cycles each
-    assert program_bound(program(TINY, [load(1)] * 3), TINY, SHARE_UNIT // 3) == 12
+    assert program_bound(program(TINY, [load(1)] * 3), TINY, Level.of_units(SHARE_UNIT // 3)) == 12
 
 
 def test_program_bound_holds_where_rates_are_at_their_least() -> None:
     # a port of one unit per cycle, two queues that still get one each: a block is 32 * 65,536 units
     machine = tiny_with({"bytes_per_cycle": 1})
     p = program(machine, [load(1)], [load(1)])
-    assert simulate(p, machine, 1).cycles == 4 + 32 * SHARE_UNIT
-    assert program_bound(p, machine, 1) == 32 * SHARE_UNIT
+    assert simulate(p, machine, Level.of_units(1)).cycles == 4 + 32 * SHARE_UNIT
+    assert program_bound(p, machine, Level.of_units(1)) == 32 * SHARE_UNIT
