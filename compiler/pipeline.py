@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.emit.segment import Records, lower_segment, new_scratch
-from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.emit.staging import disagreement
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint, Ints
 from compiler.schedule.shared import SharedPlaces, settle, shared_places
 from compiler.schedule.sync import Synchroniser

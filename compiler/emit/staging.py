@@ -1,7 +1,7 @@
 """What of a segment's data lies in the memory that all cores share: its records name that memory in place of DDR.
 
-Emitters know DDR alone.  A tensor or an operator's weights have in the shared memory the layout that they have in DDR, so whoever wants them
-there changes the memory that a record names, and leaves its address: that is the one in DDR, until the program is linked
+Emitters know DDR alone.  A tensor or an operator's weights have in the shared memory the layout that they have in DDR.  So whoever wants
+them there changes the memory that a record names, and leaves its address: that is the one in DDR, until the program is linked
 (`schedule.shared`).  So a segment's records do not depend on what else is there.
 
 Weights that are *staged* are brought there first, by the first core that reads them, in front of its own first read; of channels that cores
@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS, product_of
 from compiler.plan.plan import Infeasible, SegmentPlan

@@ -1,8 +1,8 @@
 """What scheduling and timing need of a segment's records: made once per segment, read by every program that contains it.
 
 Records touch memories in granules: rows of tensors in DDR, single blocks in L1, some hundred bytes to 2 KiB elsewhere.  Granules that no
-record of the segment tells apart are one *cell*.  What lies in the shared memory goes by its place in DDR (`emit.staging`), where nobody else
-has anything: tensors by their rows, and weights, which in DDR nobody writes, in granules behind these.
+record of the segment tells apart are one *cell*.  What lies in the shared memory goes by its place in DDR (`emit.staging`), where nobody
+else has anything: tensors by their rows, and weights, which in DDR nobody writes, in granules behind these.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def row_granules(unit: Unit) -> Ints32:
 
 
 @njit(cache=True)
-def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, weights: int, ranges: Ints, start: Ints32, span: Ints32) -> int:
+def _spans(
+    code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, weights: int, ranges: Ints, start: Ints32, span: Ints32
+) -> int:
     """Fills span and start; returns how many spans, or -1 where there is no room.  row_of: see `row_granules`.
 
     weights: the first granule of weights.  ranges: int64 [MAX_RANGES, 8], scratch.
@@ -106,7 +108,7 @@ def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_bloc
             s, base = shifts[memory], bases[memory]
             if memory == _SHARED and first_block < constant_blocks:
                 s, base = _WEIGHTS_SHIFT, weights
-            elif memory == _DDR or memory == _SHARED:
+            elif memory in (_DDR, _SHARED):
                 if first_block < constant_blocks:
                     continue
                 first_block -= constant_blocks

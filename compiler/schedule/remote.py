@@ -1,18 +1,18 @@
 """Between cores: which moves of other cores a move waits for.
 
 Cores share data only through DDR and the memory on the chip that they share.  A program writes every block of DDR at most once: every
-storage has an address of its own (`unit.storages`), and every row of it is stored by one block of one segment.  So all that a load from DDR
-ever waits for is a store of another core, MTE3 -> MTE2, and two cores that write into one granule are in nobody's way: the table below keeps
-the last write of *each* core into every granule.
+storage has an address of its own (`unit.storages`), and every row of it is stored by one block of one segment.  So all that a load from
+DDR ever waits for is a store of another core, MTE3 -> MTE2, and two cores that write into one granule are in nobody's way: the table below
+keeps the last write of *each* core into every granule.
 
 What lies in the shared memory is written once as well, and goes by its place in DDR: tensors by MTE3, weights by MTE2.  But there one
 resident comes where others were (`schedule.shared`): whoever writes it waits for the last moves that touched these, as `before` says.
 
 A queue knows what its earlier instructions waited for, so waits on a pair of queues come in the order of their SETs, and one flag id per
-pair suffices.  Its count: after `limit` SETs towards a queue, the last of which stands behind the last move so far and so covers all later
-waits, the next move waits for that queue's last one so far.  By then every one of those SETs has been taken: the count begins anew.  Such an
-answer counts as any other SET.  Where a queue's count towards another is full, and that one's is, too, each has waited for the other's last
-move already; and a count begins anew whenever the other side is heard of behind its last wait.
+pair suffices.  Its count: after `limit` SETs towards a queue, the last of which stands behind the last move so far and so covers all
+later waits, the next move waits for that queue's last one so far.  By then every one of those SETs has been taken: the count begins anew.
+Such an answer counts as any other SET.  Where both of two queues' counts towards each other are full, each has waited for the other's last
+move already.  A count begins anew as well whenever the other side is heard of behind its last wait.
 """
 
 from __future__ import annotations

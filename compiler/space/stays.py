@@ -6,23 +6,26 @@
 | an operator's weights    | in its segment                               | all reads of them but the first                  |
 
 All of them stay where they fit together.  Else those that save most bytes of DDR for the blocks that they hold, segment by segment, come
-first, and those for which nothing is left go to DDR.  An exact choice is a knapsack for each stretch of segments; what a greedy one loses is
-less than what the order of segments, which the search varies, decides.
+first, and those for which nothing is left go to DDR.  An exact choice is a knapsack for each stretch of segments; what a greedy one loses
+is less than what the order of segments, which the search varies, decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
 from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS, product_of
-from compiler.plan.plan import ConvTiling, SegmentPlan
+from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
 from compiler.segment.buffers import Buffer, BufferRequest, allocate
+from compiler.segment.permuted import permuted_to
 from compiler.segment.residence import border_tensors
 from compiler.unit.unit import Unit
+from simulator.npu.errors import BadInputError
 from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
 
 
@@ -54,6 +57,20 @@ def with_shared(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list
         same = shared == plan.shared and staged == plan.staged
         found.append(plan if same else plan.model_copy(update={"shared": shared, "staged": staged}))
     return found
+
+
+def settled(unit: Unit, plan: Plan) -> Plan:
+    """The plan with what stays by the rules, in the order of its segments, which need not be the unit's.
+
+    Raises `BadInputError` where it names other operators.
+    """
+    if unit.machine.shared is None:
+        return plan
+    of = permuted_to(unit, [name for segment in plan.segments for name in segment.operators])
+    if isinstance(of, Infeasible):
+        raise BadInputError(f"plan: {of}")
+    starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
+    return plan.model_copy(update={"segments": tuple(with_shared(of, list(zip(plan.segments, starts, strict=False))))})
 
 
 def without_shared(plan: SegmentPlan) -> SegmentPlan:
@@ -94,7 +111,8 @@ def _weights(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_C
 def _overhead(machine: Machine, blocks: int, reads: int) -> int:
     """Cycles of start-ups, and until other cores know."""
     path = machine.path(Memory.SHARED, Memory.L1)
-    assert path is not None and machine.shared is not None
+    assert path is not None
+    assert machine.shared is not None
     pieces = -(-blocks // WEIGHT_PIECE_BLOCKS)
     return pieces * reads * (path.startup_cycles + machine.shared.latency_cycles) + machine.flags.between_cores_cycles
 
