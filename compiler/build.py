@@ -17,7 +17,7 @@ from pathlib import Path
 
 from compiler.kinds.build import Packed
 from compiler.kinds.conv import ConvSpec
-from compiler.package import Style, write_onnx
+from compiler.package import write_onnx
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.blocks import needed
@@ -26,11 +26,14 @@ from compiler.source import Opened
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode
+from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
+from simulator.onnx_names import Style
 from simulator.sequence import in_all
-from simulator.timing import Timing, program_bound, simulate_levels
+from simulator.tabulate import controller_table
+from simulator.timing import Timing, prepare, program_bound, simulate_levels
 
 
 def default_plan(unit: Unit) -> Plan:
@@ -117,8 +120,13 @@ def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:
         raise BadInputError(f"{what}; levels of {machine.name}: {', '.join(machine.contention)}")
 
 
-def container_of(packed: Packed, measured: Mapping[str, MeasuredPiece], digests: Mapping[str, str] | None = None) -> Container:
-    """Level -> measured plan, as the container that is shipped.  digests: level -> of the plan that it is a part of."""
+def container_of(
+    packed: Packed,
+    measured: Mapping[str, MeasuredPiece],
+    digests: Mapping[str, str] | None = None,
+    controller: ControllerTable | None = None,
+) -> Container:
+    """Level -> measured plan, as a container.  digests: level -> of the plan that it is a part of.  controller: of the whole model."""
     unit, constants = packed
     variants = tuple(
         Variant(
@@ -130,7 +138,15 @@ def container_of(packed: Packed, measured: Mapping[str, MeasuredPiece], digests:
         )
         for level, m in measured.items()
     )
-    return Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit))
+    return Container(unit.graph.digest, unit.machine, unit.memory, variants, constants, operators(unit), controller)
+
+
+def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -> ControllerTable:
+    """The controller's table of a model; programs: level -> of its pieces.  Levels with equal programs are one variant."""
+    first: dict[tuple[str, ...], str] = {}
+    made_for = {level: first.setdefault(tuple(program.digest for program in each), level) for level, each in programs.items()}
+    variants = {level: tuple(prepare(program, machine) for program in programs[level]) for level in first.values()}
+    return controller_table(variants, made_for, machine)
 
 
 def operators(unit: Unit) -> tuple[OperatorEntry, ...]:
@@ -149,7 +165,9 @@ def build_variants(packed: Packed, plans: Mapping[str, Plan]) -> Container:
 
     Equal plans share one stream.  Raises as `measure_plans`.
     """
-    return container_of(packed, measure_plans(packed.unit, plans))
+    measured = measure_plans(packed.unit, plans)
+    controller = controller_of({level: (m.program,) for level, m in measured.items()}, packed.unit.machine)
+    return container_of(packed, measured, controller=controller)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,9 +215,11 @@ def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] 
 
 
 def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tuple[Container, ...]:
-    """The containers that are shipped, piece by piece; all name the digest of the whole plan."""
+    """The containers that are shipped, piece by piece; all name the digest of the whole plan, and have its controller's table."""
+    digests = {level: m.plan.digest for level, m in measured.items()}
+    controller = controller_of({level: m.programs for level, m in measured.items()}, opened.machine)
     return tuple(
-        container_of(packed, {level: m.pieces[k] for level, m in measured.items()}, {level: m.plan.digest for level, m in measured.items()})
+        container_of(packed, {level: m.pieces[k] for level, m in measured.items()}, digests, controller)
         for k, packed in enumerate(opened.packed)
     )
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant, decode, program
+from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import Level
 from simulator.npu.machine import DataType, Machine
@@ -69,6 +70,11 @@ class Compiled:
     def levels(self) -> tuple[str, ...]:
         """Level names in the order of the table, the first one the default."""
         return self._first.levels
+
+    @property
+    def controller(self) -> ControllerTable | None:
+        """The controller's table, where the file has one."""
+        return self._first.controller
 
     def variants(self, level: str) -> tuple[Variant, ...]:
         """Of every piece.  Raises `BadInputError` naming the levels that exist."""
@@ -143,6 +149,7 @@ def _common(container: Container) -> dict[str, object]:
         "machine": container.machine.digest,
         "data type": container.dtype.name,
         "levels": tuple((v.level, tuple(v.cycles)) for v in container.variants),
+        "controller": None if container.controller is None else container.controller.digest,
     }
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from simulator.bundle.c_rule import CThresholdRule
 from simulator.compiled import Compiled
 from simulator.contention import PortLoad, generate, read_trace
 from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
@@ -27,8 +28,9 @@ from simulator.thresholds import Thresholds, choose_thresholds, one_pair
 class Contention:
     """A load, and who picks the variant of each inference.
 
-    trace: a file, or a generator's name and seed.  controller: threshold, estimator, static or oracle.  level: for `static`; the best one
-    in hindsight unless given.  t_min, t_max, slice_cycles: for `threshold`; both of the first two, or chosen from the variants.
+    trace: a file, or a generator's name and seed.  controller: threshold, c (the same rule in C), estimator, static or oracle.  level: for
+    `static`; the best one in hindsight unless given.  t_min, t_max, slice_cycles: for `threshold` and `c`; both of the first two, or chosen
+    from the variants.
     """
 
     trace: Path | tuple[str, int]
@@ -52,7 +54,8 @@ class ContendedRuns:
         self.response = measure_response(variants, share_grid(compiled.machine))
         self.trace = self._trace()
         self.runtime = Runtime(variants, compiled.machine, contention.switch_cycles)
-        self.thresholds = self._thresholds() if contention.controller == "threshold" else None
+        self.thresholds = self._thresholds() if contention.controller in ("threshold", "c") else None
+        self._rule = self._chosen_rule()
 
     def _trace(self) -> ContentionTrace:
         """A generated one is between the shares of the file's levels, for so many of its longest inferences at the heaviest of them."""
@@ -61,12 +64,18 @@ class ContendedRuns:
             return read_trace(trace)
         return generate(*trace, load_of(self.compiled, self.response, self.contention.inferences))
 
+    def _chosen_rule(self) -> SwitchingRule[Any]:
+        if self.thresholds is None:
+            return EstimatorRule(self.response, self.runtime.switch_cycles)
+        return CThresholdRule(self.thresholds.rule) if self.contention.controller == "c" else self.thresholds.rule
+
     def _thresholds(self) -> Thresholds:
         by_hand = self.contention
         if by_hand.t_min is None or by_hand.t_max is None:
             return choose_thresholds(self.response, slice_cycles=by_hand.slice_cycles)
-        shares = [self.compiled.level(name).share_units for name in self.response.variants]
-        return one_pair(self.response, shares, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
+        cycles = [[self.compiled.cycles(other)[name] for other in self.response.variants] for name in self.response.variants]
+        costs = [(min(at_level), sum(at_level)) for at_level in cycles]
+        return one_pair(self.response, costs, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
 
     def serve(self, rule: SwitchingRule[Any] | Oracle) -> Served:
         return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences)
@@ -97,7 +106,7 @@ class ContendedRuns:
             return self.static[self.level]
         if self.contention.controller == "oracle":
             return self.oracle
-        return self.serve(self.thresholds.rule if self.thresholds else EstimatorRule(self.response, self.runtime.switch_cycles))
+        return self.serve(self._rule)
 
 
 def load_of(compiled: Compiled, response: Response, inferences: int) -> PortLoad:

@@ -5,7 +5,8 @@ inference that just ended; `state.variant` is the one to run next.  Nothing else
 not the cycles that another variant would have taken.
 
 * `StaticRule`: always the same variant.
-* `ThresholdRule`: the balance rho of the last inference against two thresholds per border (chosen in `thresholds.py`, or by hand).
+* `ThresholdRule`: the balance rho of the last inference against two thresholds per border (chosen in `thresholds.py`, or by hand).  It
+  computes in integers only, as `simulator/bundle/controller.c` does, the same rule in C.
 * `EstimatorRule`: bandwidth from bytes and DMA-busy cycles, then the variant with the least predicted time.
 * `Oracle`: not a rule.  The runtime shows it the future; it is what rules are measured against.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from simulator.npu.controller_table import COUNTER_BITS, RHO_UNIT, check_thresholds
 from simulator.npu.errors import BadInputError
 from simulator.response import Response
 
@@ -29,11 +31,6 @@ class Observation:
     compute_cycles: int
     load_store_cycles: int
     ddr_bytes: int
-
-    @property
-    def balance(self) -> float:
-        """rho: cycles with compute per cycle with loads or stores."""
-        return self.compute_cycles / self.load_store_cycles if self.load_store_cycles else float("inf")
 
 
 class HasVariant(Protocol):
@@ -101,42 +98,43 @@ class ThresholdState:
 class ThresholdRule:
     """rho < t_min[position] -> one heavier; rho >= t_max[position - 1] -> one lighter; else stay.
 
-    ladder: variants from the one for light load to the one for heavy load.  t_min, t_max: one per border, t_min[m] read at position m,
-    t_max[m] at position m + 1.  The condition must hold at every inference end of a time slice, which begins with the first such inference:
-    after `slice_cycles`, and after one inference at least.  A switch begins a new slice.
+    ladder: variants from the one for light load to the one for heavy load.  t_min, t_max: in 1/65536, one per border, t_min[m] read at
+    position m, t_max[m] at position m + 1.  The condition must hold at every inference end of a time slice, which begins with the first
+    such inference: after `slice_cycles`, and after one inference at least.  A switch begins a new slice.
 
     Raises `BadInputError` for thresholds that no number of inferences would make sense of.
     """
 
     ladder: tuple[int, ...]
-    t_min: tuple[float, ...]
-    t_max: tuple[float, ...]
+    t_min: tuple[int, ...]
+    t_max: tuple[int, ...]
     slice_cycles: int = 0
 
     def __post_init__(self) -> None:
-        if not self.ladder or len(set(self.ladder)) != len(self.ladder):
-            raise BadInputError(f"ladder {self.ladder}; accepted: at least one variant, each once")
-        if not len(self.t_min) == len(self.t_max) == len(self.ladder) - 1:
-            raise BadInputError(f"{len(self.t_min)} t_min and {len(self.t_max)} t_max; accepted: one of each per border of {self.ladder}")
-        for value in (*self.t_min, *self.t_max):
-            if not 0 < value < float("inf"):
-                raise BadInputError(f"threshold {value}; accepted: a number above 0")
-        if self.slice_cycles < 0:
-            raise BadInputError(f"time slice of {self.slice_cycles} cycles; accepted: 0 or more (0: one inference)")
+        try:
+            check_thresholds(self.ladder, self.t_min, self.t_max, self.slice_cycles)
+        except ValueError as error:
+            raise BadInputError(str(error)) from None
 
     def start(self) -> ThresholdState:
         return ThresholdState(self.ladder[0])
 
-    def direction(self, position: int, balance: float) -> int:
-        """1 heavier, -1 lighter, 0 stay: what one inference end wants."""
-        if position < len(self.t_min) and balance < self.t_min[position]:
+    def direction(self, position: int, compute_cycles: int, load_store_cycles: int) -> int:
+        """1 heavier, -1 lighter, 0 stay: what one inference end wants.
+
+        Compared by cross-multiplication: without a load or a store rho is above every threshold.  Counters beyond that many bits lose those
+        below, in both alike, so that C does it in 64 bits.
+        """
+        shift = max(0, (compute_cycles | load_store_cycles).bit_length() - COUNTER_BITS)
+        compute, moving = (compute_cycles >> shift) * RHO_UNIT, load_store_cycles >> shift
+        if position < len(self.t_min) and compute < self.t_min[position] * moving:
             return 1
-        if position > 0 and balance >= self.t_max[position - 1]:
+        if position > 0 and compute >= self.t_max[position - 1] * moving:
             return -1
         return 0
 
     def step(self, state: ThresholdState, seen: Observation) -> ThresholdState:
-        wish = self.direction(state.position, seen.balance)
+        wish = self.direction(state.position, seen.compute_cycles, seen.load_store_cycles)
         if wish == 0:
             return replace(state, leaning=0)
         since = state.since if wish == state.leaning else seen.start

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.compiled import Compiled
+from simulator.npu.controller_table import VariantRow
 from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine import Machine
 from simulator.sequence import simulate_all
@@ -41,6 +42,16 @@ class Response:
     cycles: Floats
     balance: Floats
     pace: Floats
+
+    @classmethod
+    def of(cls, grid: Sequence[int], rows: Sequence[VariantRow]) -> Response:
+        """What was counted, as ratios."""
+        cycles, compute, moving = (
+            np.array([getattr(row, column) for row in rows], np.float64) for column in ("cycles", "compute_cycles", "load_store_cycles")
+        )
+        size = np.array([max(1, row.ddr_bytes) for row in rows], np.float64)[:, None]
+        balance = np.divide(compute, moving, out=np.full_like(compute, _NO_DDR), where=moving > 0)
+        return cls(tuple(row.name for row in rows), tuple(grid), cycles, np.minimum(balance, _NO_DDR), moving / size)
 
     @property
     def slowness(self) -> Floats:
@@ -74,23 +85,29 @@ def share_grid(machine: Machine, points: int = GRID_POINTS) -> tuple[int, ...]:
     return tuple(sorted({*np.geomspace(SHARE_UNIT, lowest, points).round().astype(int).tolist(), *levels}, reverse=True))
 
 
-def measure_response(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]) -> Response:
-    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536, any order).
+def measure_rows(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]) -> tuple[VariantRow, ...]:
+    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536).
 
     At each with the latency that the machine says of it (`Machine.load_latency`).
     """
+    machine, rows = next(iter(variants.values()))[0].machine, []
+    levels = [Level.of_units(share, machine.load_latency(share)) for share in grid]
+    for name, programs in variants.items():
+        runs = [simulate_all(programs, machine, level) for level in levels]
+        size = sum(p.ddr_read_bytes + p.ddr_write_bytes for p in programs)
+        columns = {
+            "cycles": tuple(run.cycles for run in runs),
+            "compute_cycles": tuple(run.compute_cycles for run in runs),
+            "load_store_cycles": tuple(run.load_store_cycles for run in runs),
+        }
+        rows.append(VariantRow(name=name, ddr_bytes=size, **columns))
+    return tuple(rows)
+
+
+def measure_response(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]) -> Response:
+    """The same as ratios; shares in any order."""
     shares = tuple(sorted(set(grid), reverse=True))
-    machine = next(iter(variants.values()))[0].machine
-    levels = [Level.of_units(share, machine.load_latency(share)) for share in shares]
-    runs = [[simulate_all(programs, machine, level) for level in levels] for programs in variants.values()]
-    size = [sum(p.ddr_read_bytes + p.ddr_write_bytes for p in programs) for programs in variants.values()]
-    return Response(
-        tuple(variants),
-        shares,
-        np.array([[run.cycles for run in row] for row in runs], np.float64),
-        np.array([[min(run.balance, _NO_DDR) for run in row] for row in runs], np.float64),
-        np.array([[run.load_store_cycles / max(1, n) for run in row] for row, n in zip(runs, size, strict=True)], np.float64),
-    )
+    return Response.of(shares, measure_rows(variants, shares))
 
 
 def prepared_variants(compiled: Compiled) -> dict[str, tuple[Prepared, ...]]:

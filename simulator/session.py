@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simulator.bundle.read import read_bundle
 from simulator.compiled import Compiled, CompiledPiece, compiled_of
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
@@ -74,7 +75,7 @@ class RunOptions(Protocol):
 
 
 class InferenceSession:
-    """A compiled ONNX file (its path or bytes), or a bare container's bytes.
+    """A compiled ONNX file (its path or bytes), the folder of a bundle, or a bare container's bytes.
 
     Nodes around the containers, which the NPU does not support, run on onnxruntime (`simulator.host_nodes`).  sess_options: see
     `SessionOptions`.  providers, provider_options: taken as onnxruntime takes them, and not heeded: there is one NPU, and one host.
@@ -88,15 +89,20 @@ class InferenceSession:
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
     ) -> None:
-        bare = isinstance(path_or_bytes, bytes) and path_or_bytes.startswith(MAGIC)
         where = "model bytes" if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
-        view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)
-        folder = None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).parent
-        self.compiled: Compiled = Compiled.of(decode(bytes(view))) if bare else compiled_of(view, where, folder)
-        self.host = None if bare or is_alone(view, where) else _host_nodes(view, where, self.compiled)
-        self._facts = {} if bare else model_facts(view, where)
+        self.host: HostNodes | None = None
+        self._facts: dict[str, object] = {}
+        kinds: dict[str, int] = {}
+        if isinstance(path_or_bytes, bytes) and path_or_bytes.startswith(MAGIC):
+            self.compiled = Compiled.of(decode(path_or_bytes))
+        elif not isinstance(path_or_bytes, bytes) and os.path.isdir(path_or_bytes):
+            self.compiled = read_bundle(Path(path_or_bytes))
+        else:
+            view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)
+            self.compiled = compiled_of(view, where, None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).parent)
+            self.host = None if is_alone(view, where) else _host_nodes(view, where, self.compiled)
+            self._facts, kinds = model_facts(view, where), tensor_kinds(view, where)
         # what the NPU takes and gives is float32 where the model does not say float16
-        kinds = {} if bare else tensor_kinds(view, where)
         self._dtypes = {name: np.dtype(np.float16) for name, kind in kinds.items() if kind == _FLOAT16}
         (first, *_), (*_, last) = self.compiled.pieces, self.compiled.pieces
         self._inputs, self._outputs = first.container.memory.of_kind("input"), last.container.memory.of_kind("output")

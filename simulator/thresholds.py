@@ -4,10 +4,14 @@ At a given share, rho of a variant falls with the bandwidth, so it tells where t
 at which it and its heavier neighbour take equally long, so T_min[m] = rho_m(b*), and the neighbour is left for m at
 T_max[m+1] = (1 + h) rho_{m+1}(b*).  Each border has its own pair because the variants' own rho differ at the same share: with one pair for
 all, a share exists at which m wants to go heavier and m + 1 lighter, unless T_max / T_min is at least the largest ratio of their rho.
+
+The rule has them in 1/65536, T_min rounded down and T_max up: what the integers want, the numbers want as well, so rounding makes no
+oscillation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.controller import ThresholdRule
+from simulator.npu.controller_table import MAX_THRESHOLD, RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Floats, Response
@@ -85,20 +90,31 @@ def choose_thresholds(response: Response, hysteresis: float = HYSTERESIS, slice_
         x = _crossing(response, m, n, stop)
         names = response.variants[m], response.variants[n]
         borders.append(Border(*names, 1 / x, response.balance_at(m, x), (1 + hysteresis) * response.balance_at(n, x)))
-    rule = ThresholdRule(ladder, tuple(b.t_min for b in borders), tuple(b.t_max for b in borders), slice_cycles)
+    rule = ThresholdRule(
+        ladder,
+        tuple(_in_units(math.floor(b.t_min * RHO_UNIT)) for b in borders),
+        tuple(_in_units(math.ceil(b.t_max * RHO_UNIT)) for b in borders),
+        slice_cycles,
+    )
     return Thresholds(rule, tuple(borders), tuple(merged), oscillations(rule, response))
 
 
-def one_pair(response: Response, shares: Sequence[int], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
-    """The state machine with one pair of thresholds set by hand; shares[v]: what variant v was made for (in 1/65536), lightest load first.
+def _in_units(threshold: int) -> int:
+    return min(max(1, threshold), MAX_THRESHOLD)
 
-    Raises `BadInputError` unless 0 < t_min < t_max.
+
+def one_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
+    """The state machine with one pair of thresholds set by hand; costs[v]: of the level that variant v was made for, as a table has them.
+
+    Raises `BadInputError` unless 0 < t_min < t_max, both within what 1/65536 can tell.
     """
-    if not 0 < t_min < t_max < float("inf"):
-        raise BadInputError(f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max, or a switch is undone at once")
-    ladder = tuple(sorted(range(len(shares)), key=lambda v: -shares[v]))
+    low, high = (round(t * RHO_UNIT) if math.isfinite(t) else 0 for t in (t_min, t_max))
+    if not 0 < low < high <= MAX_THRESHOLD:
+        found = f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max"
+        raise BadInputError(f"{found}, or a switch is undone at once; in steps of 1/{RHO_UNIT}, below {(MAX_THRESHOLD + 1) // RHO_UNIT}")
+    ladder = tuple(sorted(range(len(costs)), key=lambda v: costs[v]))
     borders = len(ladder) - 1
-    rule = ThresholdRule(ladder, (t_min,) * borders, (t_max,) * borders, slice_cycles)
+    rule = ThresholdRule(ladder, (low,) * borders, (high,) * borders, slice_cycles)
     return Thresholds(rule, (), (), oscillations(rule, response))
 
 
@@ -108,9 +124,14 @@ def oscillations(rule: ThresholdRule, response: Response) -> tuple[Oscillation, 
     for k, share in enumerate(response.grid):
         for position, (m, n) in enumerate(pairwise(rule.ladder)):
             low, high = float(response.balance[m, k]), float(response.balance[n, k])
-            if rule.direction(position, low) > 0 and rule.direction(position + 1, high) < 0:
+            if _direction(rule, position, low) > 0 and _direction(rule, position + 1, high) < 0:
                 found.append(Oscillation(share, response.variants[m], response.variants[n], low, high))
     return tuple(found)
+
+
+def _direction(rule: ThresholdRule, position: int, balance: float) -> int:
+    """As rho of counters; what is below 1/65536 decides nothing, since thresholds are whole there."""
+    return rule.direction(position, math.floor(balance * RHO_UNIT), RHO_UNIT)
 
 
 def _log_cycles(response: Response) -> Floats:

@@ -63,7 +63,7 @@ def sorted_tasks(run: Path) -> pd.DataFrame:
 
 
 def plan_files(run: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((run / "plans").iterdir())}
+    return {str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "plans").rglob("*.json"))}
 
 
 def assert_equal_runs(a: Path, b: Path) -> None:

@@ -18,13 +18,15 @@ from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import Engine
+from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from simulator.terminal import say
 from tuner.checks.check import random_feeds
 from tuner.checks.reference import Stored, reference
 from tuner.checks.values import Compared, Values, values_of
 from tuner.config import NPU, TuneConfig
-from tuner.farm.board import as_measured, pieces_as_measured, plan_for, runner_summary, verdicts
+from tuner.farm.board import cycles_read, levels_read, pieces_read, plan_for, runner_summary, verdicts
+from tuner.farm.compromise import robust_plans
 from tuner.farm.one_search import OneSearch, SearchEnd
 from tuner.farm.pieces import Searched
 from tuner.measure.host import host_nodes, mac_share
@@ -32,9 +34,10 @@ from tuner.measure.layerwise import faster_in_file_order
 from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
 from tuner.measure.shared import WORKER
-from tuner.request import Style, TuneRequest
+from tuner.measure.shipping import Candidates, not_judged, shipment
+from tuner.request import TuneRequest
 from tuner.store.read import read_log
-from tuner.store.runfolder import RunFolder, write_json
+from tuner.store.runfolder import OWN, RunFolder, write_json
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TargetSummary, TensorSummary
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
@@ -52,7 +55,7 @@ def finish(
     request: TuneRequest,
     begun_s: float,
 ) -> Summary:
-    """Champions become plans, programs, containers and one file; every number of the summary is taken from those."""
+    """Champions and the robust program become plans, programs, containers and one file; the summary's numbers are taken from those."""
     levels = runs[0].levels
     ends = [run.ended(str(folder.path)) for run in runs]
     units = [run.facts.unit for run in runs]
@@ -66,22 +69,29 @@ def finish(
     said = () if runner_spec(config) is None else verdicts(opened, found, places, bases, config, request.address, tell)
     if said:
         best = {level: [verdict.plans[level] for verdict in said] for level in levels}
-    plans = {level: _joined(opened, found, chosen) for level, chosen in best.items()}
-    baseline = _joined(opened, found, bases)
-    for name, plan in {**plans, "baseline": baseline}.items():
-        write_whole(folder.plans / f"{name}.json", [plan.to_json().encode()])
+    middle = [verdict.robust for verdict in said] if said else robust_plans(folder.path, found, levels)
+    choices = {**best, "baseline": bases, **({} if middle is None else {"robust": middle})}
+    plans = {name: _joined(opened, found, chosen) for name, chosen in choices.items()}
+    own, baseline = {level: plans[level] for level in levels}, plans["baseline"]
+    _write_plans(folder.plans, plans)
+    _write_plans(folder.plans / OWN, own)
     target = _target(config, found, ends, levels)
     try:
-        measured = measure(opened, plans)
+        champions = measure(opened, own)
     except InfeasibleError as error:
         if target is None:
             raise
         raise InfeasibleError(f"the NPU has no program for a champion of target {target.name}: {error}; plans: {folder.plans}") from None
     for i, level in enumerate(levels if not said and target is None else ()):
         for search, end in zip(found, ends, strict=True):
-            cycles, expected = measured[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
+            cycles, expected = champions[level].pieces[search.pieces[0]].timings[level].cycles, int(end.best[i].cycles[i])
             if cycles != expected:
                 raise RuntimeError(f"level {level}: the champion took {expected} cycles when measured, {cycles} when compiled")
+    read = {plans[name].digest: cycles_read(found, said, chosen, levels) for name, chosen in choices.items()} if said else None
+    candidates = Candidates(champions, _robust(opened, plans.get("robust"), levels, target))
+    shipped = shipment(opened, candidates, request.variants, read, not_judged(config.runner.name, config.target.name))
+    measured = shipped.variants
+    _write_plans(folder.plans, {level: m.plan for level, m in measured.items()})
     base = measure(opened, dict.fromkeys(levels, baseline))
     package(opened, containers_of(opened, measured), folder.best, request.style)
     first_with = {m.digest: level for level, m in reversed(measured.items())}
@@ -90,8 +100,9 @@ def finish(
     faults = {level: values[level].faults for level in levels}
     beyond = next((found.beyond for found in values.values() if found.beyond is not None), None)
     wall_s = clock.monotonic_s() - begun_s
-    searched = sum(run.champions.programs for run in runs)
-    failures = sum((run.ledger.failures for run in runs), Counter[str]())
+    counted = [run.ledger.counted for run in runs]
+    searched = sum(each.champions.programs for each in counted)
+    failures = sum((each.failures for each in counted), Counter[str]())
     rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
     pieces = _pieces(opened, found, measured)
     summary = Summary(
@@ -115,7 +126,7 @@ def finish(
         wall_s=round(wall_s, 3),
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
-        tasks=sum(run.ledger.seq for run in runs),
+        tasks=sum(each.tasks for each in counted),
         shared_tasks=_shared(folder),
         failures=dict(failures),
         instructions={level: m.instructions for level, m in measured.items()},
@@ -123,13 +134,38 @@ def finish(
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
         npu_mac_share=mac_share(opened).share,
         host=host_nodes(opened),
-        pieces=pieces_as_measured(pieces, found, said) if said else pieces,
+        pieces=pieces
+        if read is None
+        else pieces_read(pieces, found, said, {level: _chosen(choices, plans, m) for level, m in measured.items()}),
         runner=runner_summary(config, found, said) if said else None,
         target=target,
-        levels=as_measured(rows, found, said, opened.machine.clock_hz) if said else rows,
+        robust=shipped.robust,
+        levels=rows if read is None else levels_read(rows, read, baseline.digest, opened.machine.clock_hz),
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
+
+
+def _robust(opened: Opened, plan: Plan | None, levels: Sequence[str], target: TargetSummary | None) -> MeasuredModel | None:
+    """None where there is none, or where it was another target's and the NPU has no program for it."""
+    if plan is None:
+        return None
+    try:
+        return measure(opened, dict.fromkeys(levels, plan))[levels[0]]
+    except InfeasibleError:
+        if target is None:
+            raise
+        return None
+
+
+def _chosen(choices: Mapping[str, Sequence[Plan]], plans: Mapping[str, Plan], shipped: MeasuredModel) -> Sequence[Plan]:
+    """What was chosen of every search for the plan that ships."""
+    return next(choices[name] for name, plan in plans.items() if plan.digest == shipped.plan.digest)
+
+
+def _write_plans(folder: LocalPlace, plans: Mapping[str, Plan]) -> None:
+    for name, plan in plans.items():
+        write_whole(folder / f"{name}.json", [plan.to_json().encode()])
 
 
 def _target(config: TuneConfig, found: Sequence[Searched], ends: Sequence[SearchEnd], levels: Sequence[str]) -> TargetSummary | None:

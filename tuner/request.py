@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from simulator.npu.errors import BadInputError
+from simulator.onnx_names import Style
 
 Backend = Literal["ray", "serial"]
-Style = Literal["function", "epcontext", "epcontext-external"]
 DTypeName = Literal["float16", "float32"]
 
 
@@ -37,10 +37,10 @@ class TuneRequest:
     shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
     what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
-    (`tuner.search.strategy`).  quiet: nothing on stderr.
+    (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  quiet: nothing on stderr.
     progress: is told where the search stands, after every few jobs.
 
-    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist.
+    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, and for no variants.
     """
 
     model: Path
@@ -68,6 +68,7 @@ class TuneRequest:
     runner: str | None = None
     resource: str | None = None
     strategy: str | None = None
+    variants: int | None = None
     warm_start: tuple[Path, ...] = ()
     start: tuple[Path, ...] = ()
     min_npu_share: float | None = None
@@ -78,6 +79,8 @@ class TuneRequest:
         for name, known in (("dtype", DTypeName), ("style", Style)):
             if getattr(self, name) not in get_args(known):
                 raise BadInputError(f"{name} {getattr(self, name)!r}: expected one of {', '.join(get_args(known))}")
+        if self.variants is not None and self.variants < 1:
+            raise BadInputError(f"variants {self.variants}: expected 1 or more")
         paths = {"model": Path(self.model), "out": Path(self.out), "warm_start": tuple(map(Path, self.warm_start))}
         paths["start"] = tuple(map(Path, self.start))
         for name, value in paths.items():

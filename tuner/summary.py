@@ -108,8 +108,43 @@ class TargetSummary(_Part):
     cycles: dict[str, int]
 
 
+class DisplacedSummary(_Part):
+    """A variant that does not ship at its level: the robust program does.
+
+    plan: digest of the variant's.  over: by what fraction one shipped program was slower than another at the level `where`, under
+    `condition`: the variant than another one where that is its own level, else the robust program than the variant.
+    """
+
+    level: str
+    plan: str
+    where: str
+    condition: str
+    over: float
+
+
+class RobustSummary(_Part):
+    """The program that loses least at the level where it loses most.
+
+    plan: digest of plans/robust.json.  By level: cycles; loss: over the fewest of any candidate; own_plan, own_cycles: of the level's
+    champion, plans/own/<level>.json; one_level_cycles: of the champion of the lightest level, `one_level`.  not_judged: why nothing was
+    timed out of sample, null where it was.  displaced: what therefore does not ship.  pays: whether variants do; says: why, in a sentence.
+    """
+
+    plan: str
+    cycles: dict[str, int]
+    loss: dict[str, float]
+    own_plan: dict[str, str]
+    own_cycles: dict[str, int]
+    one_level: str
+    one_level_cycles: dict[str, int]
+    not_judged: str | None
+    displaced: tuple[DisplacedSummary, ...]
+    pays: bool
+    says: str
+
+
 class LevelSummary(_Part):
-    """The champion of one contention level.
+    """What ships at one contention level.
 
     ddr: what the level leaves of DDR.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
     program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level.  balance: cycles in which
@@ -180,4 +215,10 @@ class Summary(_Part):
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")
     runner: RunnerSummary | None = Field(None, description="what measured, and its finals; null for the simulator")
     target: TargetSummary | None = Field(None, description="what timed plans; null for the NPU, which all other figures are of")
+    robust: RobustSummary | None = Field(description="the program for all levels; null where none fits every level that any fits")
     levels: dict[str, LevelSummary]
+
+    @property
+    def own_cycles(self) -> dict[str, int]:
+        """Level -> cycles of its champion, whatever ships."""
+        return {level: row.cycles for level, row in self.levels.items()} if self.robust is None else self.robust.own_cycles

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.npu import isa
+from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
@@ -101,6 +102,7 @@ class Container:
     variants: tuple[Variant, ...]
     constants: bytes | memoryview | NDArray[np.uint8]  # a read-only memoryview after `decode`
     operators: tuple[OperatorEntry, ...] = ()  # in the order of TAG's numbers, the same for all variants
+    controller: ControllerTable | None = None  # of the whole model; None where nothing is to be switched at run time
 
     @property
     def dtype(self) -> DataType:
@@ -201,6 +203,7 @@ class _Header(_Part):
     streams: Annotated[tuple[_StreamSection, ...], Field(min_length=1)]
     variants: Annotated[tuple[_Variant, ...], Field(min_length=1)]
     operators: Annotated[tuple[_Operator, ...], Field(max_length=MAX_OPERATORS)]
+    controller: ControllerTable | None
 
 
 def _canonical(header: _Header) -> bytes:
@@ -240,6 +243,7 @@ def encode(container: Container) -> bytes:
         "buffers": [asdict(buffer) for buffer in container.memory.buffers],
         "variants": table,
         "operators": [asdict(operator) for operator in container.operators],
+        "controller": None if container.controller is None else container.controller.dump(),
     }
     # offsets depend on the header's length, which depends on their digits: repeat until it stands still
     hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
@@ -306,7 +310,7 @@ def decode(data: bytes | memoryview) -> Container:
         for v in _variants(header)
     )
     operators = tuple(OperatorEntry(o.name, o.macs, o.accumulators) for o in header.operators)
-    container = Container(header.model, header.machine, memory, variants, constants, operators)
+    container = Container(header.model, header.machine, memory, variants, constants, operators, header.controller)
     _check(header, container)
     return container
 
@@ -418,6 +422,8 @@ def _check(header: _Header, container: Container) -> None:
             raise ContainerError(
                 f"container: segments of variant {variant.level!r} have {named} operators, the model has {len(container.operators)}"
             )
+    if container.controller is not None:
+        check_controller(container, container.controller)
     expected = container.memory.constant_blocks * BLOCK_BYTES
     if len(container.constants) != expected:
         raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")
@@ -430,6 +436,18 @@ def _check(header: _Header, container: Container) -> None:
             program(container, level).verify(container.machine)
         except ProgramError as error:
             raise ContainerError(f"container: variant {level!r}: {error}") from None
+
+
+def check_controller(container: Container, table: ControllerTable) -> None:
+    """That the table is of these levels and streams.  Raises `ContainerError`."""
+    made_for = {row.name: (row.share_units, row.latency_cycles) for row in table.levels if row.variant is not None}
+    levels = {variant.level: container.machine.contention[variant.level] for variant in container.variants}
+    if made_for != {name: (level.share_units, level.latency_cycles) for name, level in levels.items()}:
+        raise ContainerError(f"container: controller has variants for {sorted(made_for)}, or these otherwise; levels: {sorted(levels)}")
+    for row in table.levels:
+        first = row.name if row.variant is None else table.variants[row.variant].name
+        if first != row.name and program(container, row.name).digest != program(container, first).digest:
+            raise ContainerError(f"container: controller: level {row.name!r} has the variant of {first!r}, its stream is another one")
 
 
 def _check_buffers(container: Container) -> None:

@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES = 32
+RESERVED = ("baseline", "robust")  # plans beside those of the levels
 
 
 def _not_reserved(level: str) -> str:
-    if level == "baseline":
-        raise ValueError("baseline is no name for a level")
+    if level in RESERVED:
+        raise ValueError(f"{level} is no name for a level")
     return level
 
 
@@ -66,7 +67,7 @@ def exact(rate: float) -> Fraction:
     return Fraction(str(rate))
 
 
-# a file's name and a word on the command line; `baseline` is the plan beside those of the levels
+# a file's name and a word on the command line
 LevelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64), AfterValidator(_not_reserved)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
 

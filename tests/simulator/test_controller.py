@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simulator.controller import EstimatorRule, EstimatorState, Observation, StaticRule, ThresholdRule, ThresholdState
+from simulator.npu.controller_table import MAX_THRESHOLD, RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
@@ -16,9 +17,16 @@ def seen(balance: float, start: int = 0, cycles: int = 100, variant: int = 0) ->
     return Observation(variant, start, start + cycles, round(balance * 1000), 1000, 32)
 
 
+def units(*rho: float) -> tuple[int, ...]:
+    """Thresholds as a rule has them; each of these is a whole number of 1/65536."""
+    found = tuple(round(t * RHO_UNIT) for t in rho)
+    assert [t / RHO_UNIT for t in found] == list(rho)
+    return found
+
+
 # threshold: three variants, both borders with their own pair ----------------------------------------------------------
 
-THREE = ThresholdRule((0, 1, 2), (1.0, 0.5), (2.0, 0.8))
+THREE = ThresholdRule((0, 1, 2), units(1.0, 0.5), units(2.0, 0.75))
 
 
 @pytest.mark.parametrize(
@@ -32,8 +40,8 @@ THREE = ThresholdRule((0, 1, 2), (1.0, 0.5), (2.0, 0.8))
         (1, 1.99, 1),
         (1, 2.0, 0),  # lighter from T_max on
         (2, 0.01, 2),  # nothing heavier
-        (2, 0.79, 2),
-        (2, 0.8, 1),
+        (2, 0.749, 2),
+        (2, 0.75, 1),
     ],
 )
 def test_every_transition_of_the_three_states(position: int, balance: float, then: int) -> None:
@@ -42,19 +50,43 @@ def test_every_transition_of_the_three_states(position: int, balance: float, the
 
 
 def test_no_load_at_all_is_the_lightest_load() -> None:
-    idle = Observation(1, 0, 100, 50, 0, 0)
-    assert idle.balance == float("inf")
-    assert THREE.step(ThresholdState(1, 1), idle).variant == 0
+    for compute in (50, 0):
+        idle = Observation(1, 0, 100, compute, 0, 0)
+        assert THREE.step(ThresholdState(1, 1), idle).variant == 0
+        assert THREE.step(ThresholdState(0, 0), idle).variant == 0
+
+
+@pytest.mark.parametrize("bits", [0, 20, 21, 22, 23, 40])
+def test_counters_of_any_length_decide_as_short_ones(bits: int) -> None:
+    """Beyond 32 bits the ones below are lost in both counters: to 32 bits nothing is, and from there on three in 2^30 are told apart."""
+    rule = ThresholdRule((0, 1), units(1.5), units(1.5))
+    for compute, then in ((1535, 1), (1536, 0), (1537, 0)):
+        assert rule.direction(0, compute << bits, 1024 << bits) == then
+        assert rule.direction(1, compute << bits, 1024 << bits) == then - 1
+    near = 3 << 29
+    assert rule.direction(0, (near - 1) << bits, 1 << 30 << bits) == 1
+    assert rule.direction(0, near << bits, 1 << 30 << bits) == 0
+
+
+def test_the_largest_values_fit_64_bits() -> None:
+    rule = ThresholdRule((0, 1), (MAX_THRESHOLD,), (MAX_THRESHOLD,))
+    most = (1 << 32) - 1
+    assert MAX_THRESHOLD * most < 1 << 64
+    assert rule.direction(0, most, 1 << 40) == 1
+    assert rule.direction(1, 65536, 1) == -1  # 65536 - 1/65536 is the largest threshold
+    assert rule.direction(1, 65535, 1) == 0
+    assert rule.direction(1, most, 65536) == -1  # rho is the threshold itself
+    assert rule.direction(1, most - 1, 65536) == 0
 
 
 def test_the_ladder_need_not_be_in_order() -> None:
-    rule = ThresholdRule((2, 0), (1.0,), (2.0,))
+    rule = ThresholdRule((2, 0), units(1.0), units(2.0))
     assert rule.start() == ThresholdState(2)
     assert rule.step(rule.start(), seen(0.5)) == ThresholdState(0, 1)
     assert rule.step(ThresholdState(0, 1), seen(2.5)) == ThresholdState(2, 0)
 
 
-SLICED = ThresholdRule((0, 1, 2), (1.0, 0.5), (2.0, 0.8), slice_cycles=250)
+SLICED = ThresholdRule((0, 1, 2), units(1.0, 0.5), units(2.0, 0.75), slice_cycles=250)
 
 
 def test_the_condition_must_hold_for_a_whole_slice() -> None:
@@ -100,17 +132,17 @@ def test_one_inference_longer_than_the_slice_is_enough() -> None:
     ("ladder", "t_min", "t_max", "slice_cycles", "found"),
     [
         ((), (), (), 0, "ladder"),
-        ((0, 0), (1.0,), (2.0,), 0, "each once"),
+        ((0, 0), (1,), (2,), 0, "each once"),
         ((0, 1), (), (), 0, "one of each per border"),
-        ((0, 1), (1.0,), (2.0, 3.0), 0, "one of each per border"),
-        ((0, 1), (0.0,), (2.0,), 0, "threshold 0.0"),
-        ((0, 1), (1.0,), (float("nan"),), 0, "threshold nan"),
-        ((0, 1), (1.0,), (float("inf"),), 0, "threshold inf"),
-        ((0, 1), (1.0,), (2.0,), -1, "time slice of -1"),
+        ((0, 1), (1,), (2, 3), 0, "one of each per border"),
+        ((0, 1), (0,), (2,), 0, "threshold 0; accepted: 1 to 4294967295, in 1/65536"),
+        ((0, 1), (1,), (1 << 32,), 0, "threshold 4294967296"),
+        ((0, 1), (1,), (2,), -1, "time slice of -1"),
+        ((0, 1), (1,), (2,), 1 << 63, "time slice of 9223372036854775808"),
     ],
 )
 def test_thresholds_that_make_no_sense(
-    ladder: tuple[int, ...], t_min: tuple[float, ...], t_max: tuple[float, ...], slice_cycles: int, found: str
+    ladder: tuple[int, ...], t_min: tuple[int, ...], t_max: tuple[int, ...], slice_cycles: int, found: str
 ) -> None:
     with pytest.raises(BadInputError, match=found):
         ThresholdRule(ladder, t_min, t_max, slice_cycles)

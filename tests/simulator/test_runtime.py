@@ -146,7 +146,7 @@ def test_the_oracle_stays_where_switching_costs_more() -> None:
 
 
 def test_the_threshold_rule_under_a_step(runtime: Runtime) -> None:
-    rule = ThresholdRule((0, 1), (0.3,), (3.0,))
+    rule = ThresholdRule((0, 1), (19661,), (3 * 65536,))  # 0.3 and 3
     trace = ContentionTrace.of([(0, FULL), (28, QUARTER), (200, FULL)])
     # rho of light is 0.5, then 0.125: one inference late it switches; heavy at a quarter has 20 / 16, at full bandwidth 20 / 4
     found = history(runtime.serve(rule, trace, inferences=12))
@@ -248,7 +248,7 @@ def test_the_border_on_paper(response: Response) -> None:
 
 def test_chosen_thresholds_settle_and_one_pair_does_not(runtime: Runtime, response: Response) -> None:
     chosen = choose_thresholds(response).rule
-    pair = one_pair(response, (FULL, QUARTER), 0.4, 2.0)
+    pair = one_pair(response, ((14,), (20,)), 0.4, 2.0)
     assert {o.share_units for o in pair.oscillations} >= {HALF}
     for share in (FULL, HALF, QUARTER, *(o.share_units for o in pair.oscillations)):
         assert runtime.serve(chosen, ContentionTrace.constant(share), inferences=20).switches <= 1

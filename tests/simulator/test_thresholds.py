@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.controller import Observation, ThresholdRule
+from simulator.npu.controller_table import RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
@@ -31,7 +34,7 @@ def test_a_border_on_paper() -> None:
     assert border.share == pytest.approx(0.5, rel=1e-4)
     assert border.t_min == pytest.approx(0.5, rel=1e-2)  # rho between points of the grid is interpolated
     assert border.t_max == pytest.approx(2.2, rel=1e-2)
-    assert chosen.rule == ThresholdRule((0, 1), (border.t_min,), (border.t_max,))
+    assert chosen.rule == ThresholdRule((0, 1), (math.floor(border.t_min * 65536),), (math.ceil(border.t_max * 65536),))
     assert chosen.merged == chosen.oscillations == ()
 
 
@@ -115,33 +118,33 @@ def test_chosen_thresholds_settle_at_every_share(variants: list[tuple[int, int]]
 def test_one_pair_for_all_borders_oscillates_and_says_where() -> None:
     # rho of b is four times that of a
     response = respond((10, 10), (20, 5))
-    found = one_pair(response, (SHARE_UNIT, SHARE_UNIT // 2), 0.6, 1.5).oscillations
+    found = one_pair(response, ((1,), (2,)), 0.6, 1.5).oscillations
     x = response.slowness
     expected = [share for share, slow in zip(GRID, x, strict=True) if 1 / slow < 0.6 and 4 / slow >= 1.5]
     assert [o.share_units for o in found] == expected
     assert len(expected) >= 3
     assert str(found[0]).startswith(f"oscillates at a share of {expected[0] / SHARE_UNIT:.3f}: a (rho")
     # the state machine agrees, at every share
-    rule = one_pair(response, (SHARE_UNIT, SHARE_UNIT // 2), 0.6, 1.5).rule
+    rule = one_pair(response, ((1,), (2,)), 0.6, 1.5).rule
     for k, share in enumerate(GRID):
         assert (settle(rule, response, k, 0)[1] > 1) == (share in expected)
 
 
 def test_one_pair_does_not_oscillate_where_its_ratio_is_that_of_rho() -> None:
     response = respond((10, 10), (20, 5))
-    assert one_pair(response, (2, 1), 0.6, 2.4).oscillations == ()
-    assert len(one_pair(response, (2, 1), 0.6, 2.3).oscillations) > 0
+    assert one_pair(response, ((1,), (2,)), 0.6, 2.4).oscillations == ()
+    assert len(one_pair(response, ((1,), (2,)), 0.6, 2.3).oscillations) > 0
 
 
-def test_the_ladder_of_one_pair_is_by_share() -> None:
-    rule = one_pair(respond((1, 9), (2, 8), (3, 7)), (10, 30, 20), 0.5, 9.0, slice_cycles=77).rule
-    assert rule == ThresholdRule((1, 2, 0), (0.5, 0.5), (9.0, 9.0), 77)
+def test_the_ladder_of_one_pair_is_by_what_levels_cost() -> None:
+    rule = one_pair(respond((1, 9), (2, 8), (3, 7)), ((90,), (10, 20), (10, 30)), 0.5, 9.0, slice_cycles=77).rule
+    assert rule == ThresholdRule((1, 2, 0), (32768, 32768), (9 * 65536, 9 * 65536), 77)
 
 
 def test_oscillation_needs_both() -> None:
     response = respond((10, 10), (20, 5))
-    assert oscillations(ThresholdRule((0, 1), (0.001,), (0.001,)), response) == ()
-    assert len(oscillations(ThresholdRule((0, 1), (100.0,), (0.001,)), response)) == len(GRID)
+    assert oscillations(ThresholdRule((0, 1), (65,), (65,)), response) == ()
+    assert len(oscillations(ThresholdRule((0, 1), (100 * RHO_UNIT,), (65,)), response)) == len(GRID)
 
 
 @pytest.mark.parametrize("hysteresis", [0.0, -0.1, float("nan"), float("inf")])
@@ -150,7 +153,10 @@ def test_hysteresis_is_above_zero(hysteresis: float) -> None:
         choose_thresholds(respond((10, 10)), hysteresis)
 
 
-@pytest.mark.parametrize(("t_min", "t_max"), [(1.0, 1.0), (2.0, 1.0), (0.0, 1.0), (float("nan"), 1.0), (1.0, float("inf"))])
+@pytest.mark.parametrize(
+    ("t_min", "t_max"),
+    [(1.0, 1.0), (2.0, 1.0), (0.0, 1.0), (1e-6, 1.0), (1.0, 1 + 1e-6), (1.0, 65536.0), (float("nan"), 1.0), (1.0, float("inf"))],
+)
 def test_a_pair_in_the_wrong_order(t_min: float, t_max: float) -> None:
     with pytest.raises(BadInputError, match="accepted: 0 < t_min < t_max"):
-        one_pair(respond((10, 10)), (1,), t_min, t_max)
+        one_pair(respond((10, 10)), ((1,),), t_min, t_max)

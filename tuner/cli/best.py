@@ -6,7 +6,7 @@ from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.options import Json, RunPlace
-from tuner.cli.text import print_json, print_levels, print_unconfirmed
+from tuner.cli.text import print_json, print_levels, print_robust, print_unconfirmed
 
 app = new_app()
 
@@ -22,8 +22,17 @@ def best(folder: RunPlace, as_json: Json = False) -> None:
         raise BadInputError(f"{path}: no summary.json yet, the run is {run.state}; `tilefarm status {path}` says how far it is")
     levels = run.summary["levels"]
     if as_json:
-        print_json({"run": run.summary["run"], "state": run.state, "file": str(path / "best.onnx"), "levels": levels})
+        print_json(
+            {
+                "run": run.summary["run"],
+                "state": run.state,
+                "file": str(path / "best.onnx"),
+                "robust": run.summary["robust"],
+                "levels": levels,
+            }
+        )
         return
     print_levels(levels)
+    print_robust(run.summary)
     print_unconfirmed(run.summary)
     print_line(f"{path / 'best.onnx'}; plans in {path / 'plans'}")

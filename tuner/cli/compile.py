@@ -27,7 +27,7 @@ app = new_app()
 def compile_(
     model: options.Model,
     machine: options.MachineName,
-    out: options.CompiledOutOrNone = None,
+    out: options.CompiledOut = None,
     plan: Annotated[
         list[str] | None,
         typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; layer by layer unless given."),
@@ -101,7 +101,7 @@ def _stages(dump: Sequence[str], dump_to: Path | None, out: Path | None, as_json
 
 
 def show(report: CompiledReport, as_json: bool) -> None:
-    """What `write_compiled` says of a file."""
+    """What `write_compiled` says of the levels, and of a file where it wrote one."""
     if as_json:
         print_json(report.values)
         return
@@ -112,8 +112,9 @@ def show(report: CompiledReport, as_json: bool) -> None:
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
     print_table(columns, [(level, *_cells(row)) for level, row in values["levels"].items()])
     print_pieces(values["pieces"])
-    sizes = f"{values['file_bytes']:,} bytes, {values['container_bytes']:,} of them the container"
-    print_line(f"{values['out']}: {sizes}, style {values['style']}")
+    if values["out"] is not None:
+        sizes = f"{values['file_bytes']:,} bytes, {values['container_bytes']:,} of them the container"
+        print_line(f"{values['out']}: {sizes}, style {values['style']}")
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:

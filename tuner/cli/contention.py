@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from simulator.breakdown import breakdown, program_reuse
-from simulator.compiled import read_compiled
+from simulator.bundle.read import read_model
 from simulator.contended import ContendedRuns, Contention
 from simulator.contention import GENERATORS
 from simulator.ddr import ContentionTrace
+from simulator.npu.controller_table import RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response
@@ -61,7 +62,7 @@ def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Ite
 def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
     """Nothing of them has run; and how a report names them."""
     controller = load.controller or "estimator"
-    if controller != "threshold" and (load.t_min, load.t_max, load.slice_cycles) != (None, None, None):
+    if controller not in ("threshold", "c") and (load.t_min, load.t_max, load.slice_cycles) != (None, None, None):
         raise BadInputError(f"--t-min, --t-max and --slice are for --controller threshold, not {controller}")
     if (load.t_min is None) != (load.t_max is None):
         raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
@@ -69,7 +70,7 @@ def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRu
         raise BadInputError(f"--level with --trace is for --controller static, not {controller}")
     trace, inferences = _trace(load.trace or ""), 1000 if load.inferences is None else load.inferences
     contention = Contention(trace, controller, inferences, level, load.t_min, load.t_max, load.slice_cycles or 0, load.switch_cycles)
-    runs = ContendedRuns(read_compiled(path), contention)
+    runs = ContendedRuns(read_model(path), contention)
     return runs, {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
 
 
@@ -113,8 +114,8 @@ def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, A
     rule = thresholds.rule
     return {
         "ladder": [response.variants[v] for v in rule.ladder],
-        "t_min": list(rule.t_min),
-        "t_max": list(rule.t_max),
+        "t_min": [t / RHO_UNIT for t in rule.t_min],
+        "t_max": [t / RHO_UNIT for t in rule.t_max],
         "border_shares": [border.share for border in thresholds.borders] or None,
         "slice_cycles": rule.slice_cycles,
         "merged": [asdict(merged) for merged in thresholds.merged],

@@ -23,13 +23,13 @@ def disasm(
     out: Annotated[Path | None, typer.Option(metavar="F", help="Write the text there; stdout unless given.")] = None,
 ) -> None:
     from compiler.build import check_out
-    from simulator.compiled import read_compiled
+    from simulator.bundle.read import read_model
     from simulator.npu.asm import print_core
     from simulator.npu.files import atomic_write
 
     if out is not None:
         check_out(out)
-    file = read_compiled(compiled)
+    file = read_model(compiled)
     level = level if level is not None else file.levels[0]
     machine = file.machine
     if core is not None and not 0 <= core < machine.cores:

@@ -1,34 +1,74 @@
-"""`tilefarm export`: the plans of a run, compiled again."""
+"""`tilefarm export`: the plans of a run, compiled again, and compiled models in parts for a run time without Python."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from simulator import onnx_names
 from simulator.command import new_app
-from tuner import request
+from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli.compile import show
-from tuner.cli.options import CompiledOut, Json, RunFolder
+from tuner.cli.options import CompiledOut, Json, Variants
+from tuner.cli.text import print_json
 
 app = new_app()
 
 
 @app.command()
 def export(
-    run: RunFolder,
-    out: CompiledOut,
+    run: Annotated[Path, typer.Argument(metavar="RUN|FILE.onnx", help="A run folder; with --bundle also a compiled ONNX file.")],
+    out: CompiledOut = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write flat binaries, memory map and the controller in C there: for a run time without Python."),
+    ] = None,
     plan: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="One plan of the run for all levels, by the first digits of its digest.")
     ] = None,
-    plans: Annotated[Path | None, typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans.")] = None,
-    style: Annotated[request.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
+    plans: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans; robust: RUN/plans/robust.json alone."),
+    ] = None,
+    variants: Variants = None,
+    style: Annotated[onnx_names.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
     from compiler.build import check_out
-    from tuner.cli.exporting import open_run, run_plans, write_compiled
+    from simulator.bundle.write import check_bundle_folder
+    from simulator.compiled import read_compiled
+    from tuner.cli.exporting import bundle_facts, few_plans, open_run, run_plans, write_compiled
 
-    check_out(out)
+    if out is None and bundle is None:
+        raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --bundle DIR")
+    if bundle is not None:
+        check_bundle_folder(bundle)
+    if bundle is not None and os.path.isfile(run):
+        for name, value in {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--style": style}.items():
+            if value is not None:
+                raise BadInputError(f"{name}: {run} is compiled already; it goes with a run folder")
+        _show(bundle_facts(read_compiled(run), bundle, str(run)), as_json)
+        return
+    if out is not None:
+        check_out(out)
+    if variants is not None and (plan is not None or plans is not None):
+        raise BadInputError(f"--variants {variants}: chooses the plans, so it goes with neither --plan nor --plans")
     opened, saved = open_run(run)
-    show(write_compiled(opened, run_plans(run, opened.machine, plan, plans), out, style or saved.style), as_json)
+    chosen = run_plans(run, opened.machine, plan, plans) if variants is None else few_plans(run, opened, variants)
+    report = write_compiled(opened, chosen, out, style or saved.style)
+    written = None if bundle is None else bundle_facts(report.compiled, bundle, str(run))
+    show(report if written is None else report._replace(values={**report.values, "bundle": written}), as_json)
+    if written is not None and not as_json:
+        _show(written, as_json=False)
+
+
+def _show(written: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json({"bundle": written})
+        return
+    print_line(f"{written['folder']}: a bundle of {written['parts']} parts, {written['bytes']:,} bytes; its README.md says how to link it")

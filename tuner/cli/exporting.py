@@ -13,21 +13,27 @@ from compiler.beyond import beyond_lines
 from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.plan.plan import Plan
 from compiler.source import Opened
+from simulator.bundle.write import write_bundle
 from simulator.compiled import Compiled, CompiledPiece
+from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.onnx_names import Style
+from tuner.config import BUILT_IN, NPU
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.macs import program_macs
+from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.networks.load import open_network
 from tuner.networks.zoo import is_made
-from tuner.request import Style
 from tuner.store.read import read_rows, read_tasks
-from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.runfolder import IDENTITY, OWN, read_json
+from tuner.store.runs import open_run as read_run
 from tuner.store.source import SavedSource, read_source
 from tuner.summary import TensorSummary
 from tuner.world.local import LocalPlace
 
 DIGEST_DIGITS = 32
+ROBUST = "robust"  # the plan of that name alone, in the place of a folder
 
 
 def open_run(run: Path) -> tuple[Opened, SavedSource]:
@@ -76,7 +82,7 @@ def plan_by_digest(run: Path, digest: str) -> Plan:
 
 
 def _kept(run: Path) -> Iterator[Plan]:
-    yield from (Plan.load(path) for path in sorted((run / "plans").glob("*.json")))
+    yield from (Plan.load(path) for path in sorted((run / "plans").glob("**/*.json")))
 
 
 def _measured(run: Path) -> Iterator[Plan]:
@@ -99,31 +105,61 @@ def _plan_in(payload: str) -> Plan | None:
 
 
 def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Path | None = None) -> Mapping[str, Plan]:
-    """The plans to export: of `folder`, or the one with `digest` at every level, or the run's champions."""
+    """The plans to export: of `folder`, or one at every level, that with `digest` or the robust one, or what the run ships."""
     if digest is not None and folder is not None:
         raise BadInputError("--plan and --plans: give one of them")
     if digest is not None:
         return dict.fromkeys(machine.contention, plan_by_digest(run, digest))
+    if str(folder) == ROBUST:
+        return dict.fromkeys(machine.contention, robust_plan(run))
     return plans_of(folder if folder is not None else run / "plans", machine)
+
+
+def robust_plan(run: Path) -> Plan:
+    """Raises `BadInputError` where a run has none."""
+    path = run / "plans" / f"{ROBUST}.json"
+    if not path.is_file():
+        raise BadInputError(f"{path}: not there; no program of the run fits every level, or it has not ended")
+    return Plan.load(path)
+
+
+def few_plans(run: Path, opened: Opened, count: int) -> Mapping[str, Plan]:
+    """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants` ships them.
+
+    Raises `BadInputError` where a board measured: the cycles that it would be decided by are not here.
+    """
+    summary = read_run(run).summary
+    if summary is None:
+        raise BadInputError(f"{run}: no summary.json yet")
+    if (runner := summary["runner"]) is not None:
+        raise BadInputError(f"--variants {count}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume --variants {count}`")
+    own = measure(opened, plans_of(run / "plans" / OWN, opened.machine))
+    robust = None
+    if summary["robust"] is not None:
+        robust = next(iter(measure(opened, dict.fromkeys(own, robust_plan(run))).values()))
+    target = NPU if summary["target"] is None else summary["target"]["name"]
+    shipped = shipment(opened, Candidates(own, robust), count, None, not_judged(BUILT_IN, target))
+    return {level: m.plan for level, m in shipped.variants.items()}
 
 
 class CompiledReport(NamedTuple):
     """values: as JSON.  lines: on what the NPU does and what not."""
 
+    compiled: Compiled
     values: dict[str, Any]
     lines: tuple[str, ...]
 
 
 def write_compiled(
-    opened: Opened, plans: Mapping[str, Plan], out: Path, style: Style, names: Mapping[str, str] | None = None
+    opened: Opened, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
 ) -> CompiledReport:
-    """Write the file that runs a plan at every level.  names: of the plans' files, by level, for errors."""
+    """Write the file that runs a plan at every level; without `out` there is none.  names: of the plans' files, by level, for errors."""
     measured = measure(opened, plans, names)
-    containers = containers_of(opened, measured)
-    container_bytes = package(opened, containers, out, style)
+    compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
+    container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
     share, dtype = mac_share(opened), opened.source.dtype
     values = {
-        "out": str(out),
+        "out": None if out is None else str(out),
         "model": opened.name,
         "model_digest": opened.digest,
         "machine": opened.machine.name,
@@ -136,12 +172,12 @@ def write_compiled(
         "host": [node.model_dump() for node in host_nodes(opened)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
         "operators": sum(len(unit.operators) for unit in opened.units),
-        "pieces": Compiled(tuple(map(CompiledPiece, opened.names, containers))).piece_rows(list(measured)),
+        "pieces": compiled.piece_rows(list(measured)),
         "container_bytes": container_bytes,
-        "file_bytes": out.stat().st_size,
+        "file_bytes": None if out is None else out.stat().st_size,
         "levels": _levels(opened, measured),
     }
-    return CompiledReport(values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
 
 
 def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
@@ -163,3 +199,11 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
         }
         for level, m in measured.items()
     }
+
+
+def bundle_facts(compiled: Compiled, folder: Path, where: str) -> dict[str, Any]:
+    """Write the bundle of a compiled model, and what it is as JSON.  where: names the model in errors."""
+    # as a file has it: nothing is behind the constants, all integers are Python's
+    read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
+    manifest = write_bundle(read, folder, where)
+    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": sum(part.size_bytes for part in manifest.parts)}

@@ -11,16 +11,16 @@ from typing import Annotated, Literal
 
 import typer
 
+from simulator import onnx_names
 from simulator.npu.errors import BadInputError
 from simulator.terminal import say
 from tuner import request
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
-CompiledOut = Annotated[Path, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file.")]
-CompiledOutOrNone = Annotated[
-    Path | None, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file; not needed with --dump.")
+CompiledOut = Annotated[
+    Path | None, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file; not needed with --dump, --bundle.")
 ]
-Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file.")]
+Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file, or a bundle (`export --bundle`).")]
 
 
 def machine_names(incomplete: str) -> list[str]:
@@ -36,7 +36,7 @@ MachineName = Annotated[
 ]
 DType = Annotated[request.DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
 Style = Annotated[
-    request.Style,
+    onnx_names.Style,
     typer.Option(
         help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights; "
         "epcontext-external: the containers in a file beside it."
@@ -70,6 +70,10 @@ WarmStart = Annotated[
 Strategy = Annotated[
     str | None,
     typer.Option("--strategy", metavar="S", help="What is measured next: module:Class, an entry point. (default: search.strategy)"),
+]
+Variants = Annotated[
+    int | None,
+    typer.Option("--variants", metavar="N", min=1, help="Ship at most N programs, those that lose least; else the best of every level."),
 ]
 Start = Annotated[
     list[Path] | None,
@@ -119,8 +123,8 @@ class LoadOptions:
         typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
     ] = None
     controller: Annotated[
-        Literal["threshold", "estimator", "static", "oracle"] | None,
-        typer.Option(help="Who picks the variant of each inference. (default: estimator)"),
+        Literal["threshold", "c", "estimator", "static", "oracle"] | None,
+        typer.Option(help="Who picks the variant of each inference; c: the threshold rule in C. (default: estimator)"),
     ] = None
     t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")] = None
     t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None

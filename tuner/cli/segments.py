@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
-from simulator.compiled import read_compiled
+from simulator.bundle.read import read_model
 from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
 from simulator.npu.container import OperatorEntry
 from simulator.terminal import print_line
@@ -18,7 +18,7 @@ from tuner.cli.text import print_json, print_table, ratio
 
 def show_segments(path: Path, level: str | None, as_json: bool) -> None:
     """Of every level, or of one."""
-    compiled = read_compiled(path)
+    compiled = read_model(path)
     levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
     runs = {name: compiled.timeline(name) for name in levels}
     for name, t in runs.items():

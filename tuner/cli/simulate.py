@@ -52,9 +52,9 @@ def simulate(
 
 
 def _levels(path: Path, level: str | None, as_json: bool) -> None:
-    from simulator.compiled import read_compiled
+    from simulator.bundle.read import read_model
 
-    compiled = read_compiled(path)
+    compiled = read_model(path)
     levels = compiled.levels if level is None else (compiled.variants(level)[0].level,)
     rows = {name: _figures(compiled, name) for name in levels}
     machine, pieces = compiled.machine, compiled.piece_rows(levels)

@@ -45,10 +45,10 @@ def trace(
 
 def _instructions(path: Path, level: str | None) -> tuple[Iterable[bytes], str]:
     """The events of a variant, and what they are of."""
-    from simulator.compiled import read_compiled
+    from simulator.bundle.read import read_model
     from simulator.trace import chrome_trace
 
-    compiled = read_compiled(path)
+    compiled = read_model(path)
     level = level if level is not None else compiled.levels[0]
     t = compiled.timeline(level)
     compiled.check_cycles(level, t.cycles)

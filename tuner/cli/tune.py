@@ -13,7 +13,7 @@ from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
 from tuner.cli.searching import UNCONFIRMED, resumable
-from tuner.cli.text import print_json, print_levels, print_next, print_unconfirmed
+from tuner.cli.text import print_json, print_levels, print_next, print_robust, print_unconfirmed
 
 app = new_app()
 
@@ -45,6 +45,7 @@ def tune(
     warm_start: options.WarmStart = None,
     start: options.Start = None,
     strategy: options.Strategy = None,
+    variants: options.Variants = None,
     min_npu_share: options.MinNpuShare = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -61,6 +62,7 @@ def tune(
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
         mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), min_npu_share=min_npu_share, strategy=strategy,
+        variants=variants,
         **vars(farm),
     )  # fmt: skip
     with resumable(out):
@@ -74,6 +76,7 @@ def tune(
     if target := summary["target"]:
         said = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
         print_line(f"searched with target {target['name']}, which says {said} cycles; the table is the NPU's")
+    print_robust(summary)
     print_unconfirmed(summary)
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")

@@ -114,42 +114,41 @@ def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
     return plan.model_copy(update={"model": unit.graph.digest, "segments": tuple(map(named, plan.segments))})
 
 
-def as_measured(
-    simulated: Mapping[str, LevelSummary], found: Sequence[Searched], said: Sequence[Verdict], clock_hz: int
+def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]) -> dict[str, int]:
+    """Of a plan of the model what the board said, by level: a sum over pieces.  chosen: of every search a finalist, or the baseline."""
+    each = list(zip(found, said, chosen, strict=True))
+    return {level: sum(len(search.pieces) * verdict.cycles(plan, level) for search, verdict, plan in each) for level in levels}
+
+
+def levels_read(
+    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baseline: str, clock_hz: int
 ) -> dict[str, LevelSummary]:
-    """Levels with the board's cycles in place of the simulator's: sums over pieces."""
+    """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`.  baseline: its digest."""
     out = {}
     for level, row in simulated.items():
-        variants = {
-            other: sum(
-                len(search.pieces) * verdict.cycles(verdict.plans[other], level) for search, verdict in zip(found, said, strict=True)
-            )
-            for other in simulated
-        }
-        baseline = sum(
-            len(search.pieces) * verdict.cycles(verdict.baseline.contender.plan, level) for search, verdict in zip(found, said, strict=True)
-        )
+        variants = {other: read[theirs.plan][level] for other, theirs in simulated.items()}
         cycles = variants[level]
         out[level] = row.model_copy(
             update={
                 "cycles": cycles,
                 "latency_us": round(cycles / clock_hz * 1e6, 3),
-                "baseline_layerwise_cycles": baseline,
-                "speedup": baseline / cycles,
+                "baseline_layerwise_cycles": read[baseline][level],
+                "speedup": read[baseline][level] / cycles,
                 "variant_cycles": variants,
             }
         )
     return out
 
 
-def pieces_as_measured(simulated: Sequence[PieceSummary], found: Sequence[Searched], said: Sequence[Verdict]) -> tuple[PieceSummary, ...]:
-    """Pieces with the board's cycles."""
-    by_run = {search.run: verdict for search, verdict in zip(found, said, strict=True)}
+def pieces_read(
+    simulated: Sequence[PieceSummary], found: Sequence[Searched], said: Sequence[Verdict], shipped: Mapping[str, Sequence[Plan]]
+) -> tuple[PieceSummary, ...]:
+    """Pieces with the board's cycles.  shipped: level -> of every search what ships there."""
+    number = {search.run: at for at, search in enumerate(found)}
     return tuple(
-        piece.model_copy(
-            update={"cycles": {level: by_run[piece.search].cycles(by_run[piece.search].plans[level], level) for level in piece.cycles}}
-        )
+        piece.model_copy(update={"cycles": {level: said[at].cycles(shipped[level][at], level) for level in piece.cycles}})
         for piece in simulated
+        for at in (number[piece.search],)
     )
 
 

@@ -11,13 +11,10 @@ from numpy.typing import NDArray
 
 from compiler.space.gene import Genome
 from tuner.store.digests import canonical_json, task_digest
-from tuner.store.schema import RESULTS, TaskKind
+from tuner.store.schema import RESULTS, Status, TaskKind
 
 CYCLES = RESULTS.index("cycles")
 MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
-
-
-Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from simulator.timing import simulate_levels
 from tuner.measure.encode import encoded
 from tuner.measure.race import FAILED, SKIPPED, Measure, Placing, Seen, estimates, race, sound
 from tuner.measure.reading import Encoded
+from tuner.measure.robust import robust
 
 Standing = Literal["champion", "not told apart", "slower", "failed"]
 
@@ -70,8 +71,16 @@ class Verdict:
     finalists: tuple[Finalist, ...]
     baseline: Finalist
 
+    @property
+    def robust(self) -> Plan:
+        """Of the finalists that ran at every level: the robust one (`tuner.measure.robust`), by their readings."""
+        read = [[each.cycles[level] for level in self.plans] for each in self.finalists]
+        at = robust(np.array([[np.nan if cycles is None else cycles for cycles in row] for row in read], np.float64))
+        assert at is not None, "winners ran at every level"
+        return self.finalists[at].contender.plan
+
     def cycles(self, plan: Plan, level: str) -> int:
-        """Of a winner or the baseline, which ran at every level."""
+        """Of a winner, the robust one or the baseline, which ran at every level."""
         found = next(each for each in (*self.finalists, self.baseline) if each.contender.plan.digest == plan.digest).cycles[level]
         assert found is not None
         return found

@@ -8,6 +8,7 @@ from typing import Any
 from simulator.npu.level import Level
 from tuner.measure.host_lines import host_groups
 from tuner.measure.merit import speedup
+from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 from tuner.report import machine_figures as machine
 from tuner.report import search_figures as search
 from tuner.report.html import Figures, as_text, counted, document, error_text, preformatted, section, table, tabs
@@ -19,7 +20,7 @@ def run_page(run: RunView) -> str:
     """The whole page."""
     figures, summary = Figures(), run.summary
     sections = [
-        section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary["levels"]), _pieces(summary)),
+        section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary["levels"]), _robust(summary), _pieces(summary)),
         section("latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)),
         section(
             "search",
@@ -54,6 +55,10 @@ _RESULT = (
     "on its own, tuned by the same search; no schedule beats the roofline. ρ: cycles in which CUBE or VECTOR works per cycle in which DDR "
     "moves. Max error: of what the NPU makes, relative to onnxruntime's largest; at most four times what rounding alone does, and never "
     "more than the limit."
+)
+_ROBUST = (
+    "In cycles: the champion of the lightest level, which the same search found; the robust program, which loses least at the level where "
+    "it loses most; and each level's own."
 )
 _LATENCY = (
     "Every variant at every share of the bandwidth that others leave. Where two lines cross, the run-time controller should change over; "
@@ -94,6 +99,15 @@ def _result(levels: dict[str, Any]) -> str:
     values = table(("<level", "max error", "of rounding", "limit"), errors)
     variants = "<h3>Every variant at every level, cycles</h3>" + matrix
     return table(columns, rows) + variants + "<h3>Values against onnxruntime</h3>" + values
+
+
+def _robust(summary: dict[str, Any]) -> str:
+    """One program for all levels beside each level's own."""
+    first, *rest = robust_lines(summary)
+    text = f"<h3>One program or one for each level</h3><p>{as_text(first)} {_ROBUST}</p>"
+    if summary["robust"] is not None:
+        text += table(robust_columns(summary["robust"]), robust_rows(summary))
+    return text + ("<ul>" + "".join(f"<li>{as_text(line)}</li>" for line in rest) + "</ul>" if rest else "")
 
 
 def _unconfirmed(summary: dict[str, Any]) -> str:

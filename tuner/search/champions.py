@@ -34,6 +34,15 @@ class Champions:
         if single_operators_in_turn(individual.genome):
             self.baseline = _better(self.baseline, individual, _mean_log)
 
+    def joined(self, other: Champions) -> Champions:
+        """The better of both, and the programs of this one."""
+        found = Champions(len(self.best))
+        found.best, found.baseline, found.programs = list(self.best), self.baseline, self.programs
+        for individual in (*other.best, other.baseline):
+            if individual is not None:
+                found.note(individual)
+        return found
+
     def state(self) -> dict[str, Any]:
         return {
             "best": [None if m is None else individual_json(m) for m in self.best],

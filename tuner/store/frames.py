@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tuner.store.served import best_so_far
 
@@ -44,3 +45,19 @@ def whole_programs(log: pd.DataFrame) -> pd.DataFrame:
     """Rows of whole programs that ran."""
     rows: Any = log[(log["kind"] == "program") & (log["status"] == "ok")]
     return rows
+
+
+class ProgramCycles(NamedTuple):
+    """tasks: of programs, as they were asked for.  cycles: float64 [programs, levels], NaN where one was not measured."""
+
+    tasks: tuple[str, ...]
+    cycles: NDArray[np.float64]
+
+
+def program_cycles(log: pd.DataFrame, levels: Sequence[str]) -> ProgramCycles:
+    """Of every whole program of one search that ran at some level.  log: its rows, with seq, task, level, cycles, kind and status."""
+    rows = whole_programs(log)
+    table = rows.assign(level=rows["level"].astype("str"), task=rows["task"].astype("str"))
+    wide = table.pivot_table(index=["seq", "task"], columns="level", values="cycles", aggfunc="first", observed=True)
+    wide = wide.reindex(columns=list(levels)).sort_index()
+    return ProgramCycles(tuple(wide.index.get_level_values("task")), wide.to_numpy(np.float64, na_value=np.nan))

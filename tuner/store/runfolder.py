@@ -20,7 +20,8 @@ from tuner.world.place import Lock, LockedError, Place
 IDENTITY = "run.json"
 LOCK = ".lock"
 SETTINGS = "config.yaml"
-FOLDERS = ("plans", "checkpoint", "models", ".tmp")
+OWN = "own"  # in `plans`: the champion of every level, whatever ships there
+FOLDERS = ("plans", f"plans/{OWN}", "checkpoint", "models", ".tmp")
 # of a run, a sweep, a study; a dataset's part 0 is written when it begins, without rows
 _RESULTS = ("log/*[1-9].parquet", "*/log/*[1-9].parquet", "batches/*.json")
 

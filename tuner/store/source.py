@@ -18,8 +18,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import DataType, Machine, machine_of, parse_yaml
 from simulator.npu.validation import validation_line
+from simulator.onnx_names import Style
 from tuner.networks.zoo import is_made
-from tuner.request import Style
 from tuner.store.runfolder import read_json, write_json
 from tuner.world.place import Place
 

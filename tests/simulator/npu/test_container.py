@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from simulator.npu import container as box
 from simulator.npu import isa
 from simulator.npu.container import Container, ContainerError, OperatorEntry, SegmentEntry, Variant, decode, encode, program
+from simulator.npu.controller_table import ControllerTable, LevelRow, VariantRow
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine import DataType, Engine, Memory, load_machine
@@ -45,6 +46,23 @@ def streams(length: int) -> tuple[np.ndarray, ...]:
     return np.array(rows, np.int32), np.zeros((0, WORDS), np.int32)
 
 
+TABLE = ControllerTable(
+    levels=tuple(
+        LevelRow(name=n, share_units=s, latency_cycles=0, variant=v)
+        for n, s, v in (("none", 65536, 0), ("severe", 16384, 0), ("slight", 32768, 1))
+    ),
+    variants=(
+        VariantRow(name="none", ddr_bytes=256, cycles=(20, 50), compute_cycles=(8, 9), load_store_cycles=(12, 40)),
+        VariantRow(name="slight", ddr_bytes=256, cycles=(30, 40), compute_cycles=(20, 20), load_store_cycles=(10, 20)),
+    ),
+    grid=(65536, 16384),
+    ladder=(0, 1),
+    t_min=(30000,),
+    t_max=(120000,),
+    slice_cycles=7,
+)
+
+
 def example() -> Container:
     shape = (1, 16, 2, 2)
     port = {"shape": shape, "onnx_shape": shape, "lanes": tuple(range(16)), "pixel_lanes": 16, "planes": 1}
@@ -71,6 +89,7 @@ def example() -> Container:
         ),
         bytes(range(64)),
         (OperatorEntry("conv/\u00fc", 1000, 64), OperatorEntry("relu")),
+        TABLE,
     )
 
 
@@ -111,6 +130,7 @@ def test_round_trip():
     assert bytes(after.constants) == before.constants
     assert after.levels == LEVELS
     assert after.operators == before.operators
+    assert after.controller == before.controller == TABLE
     assert [variant.segments for variant in after.variants] == [variant.segments for variant in before.variants]
     for level in LEVELS:
         one, two = before.variant(level), after.variant(level)
@@ -311,6 +331,18 @@ def _renamed(header: dict, level: str, name: str) -> None:
         (lambda h: h["operators"][0].update(name="x" * 257), "operators.0.name"),
         (lambda h: h["operators"][0].update(macs=-1), "operators.0.macs"),
         (lambda h: h.update(more=1), "more"),
+        (lambda h: h["controller"]["grid"].reverse(), "accepted: shares that descend"),
+        (lambda h: h["controller"].update(t_min=[0]), "threshold 0; accepted: 1 to 4294967295, in 1/65536"),
+        (lambda h: h["controller"].update(t_max=[]), "1 t_min and 0 t_max"),
+        (lambda h: h["controller"].update(ladder=[0, 2]), r"ladder \(0, 2\): there are 2 variants"),
+        (lambda h: h["controller"].update(slice_cycles=-1), "time slice of -1"),
+        (lambda h: h["controller"]["variants"][1]["cycles"].pop(), "variant 'slight': accepted: 2 values in every column"),
+        (lambda h: h["controller"]["variants"].pop(), r"levels name variants \[0, 1\], there are 1"),
+        (lambda h: h["controller"]["variants"][1].update(name="none"), "a variant is given twice: none, none"),
+        (lambda h: h["controller"]["variants"][0].update(name="slight2"), "the name of a level that it was made for"),
+        (lambda h: h["controller"]["levels"][1].update(variant=None), "controller has variants for"),
+        (lambda h: h["controller"]["levels"][1].update(share_units=1), "or these otherwise"),
+        (lambda h: h["controller"]["levels"][1].update(variant=1), "level 'severe' has the variant of 'slight', its stream is another"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):

@@ -254,6 +254,7 @@ def test_rates_are_the_decimal_numbers_of_the_file(tmp_path, tiny):
         ("edge:contention.gone=0.00001", r"contention\.gone\.share: .* from 1/65536, .* to 1 \(got 1e-05\)"),
         ("edge:contention.half=nan", r"contention\.half\.share: .* from 1/65536, .* to 1 \(got nan\)"),
         ("edge:contention.baseline=0.5", r"baseline is no name for a level"),
+        ("edge:contention.robust=0.5", r"robust is no name for a level"),
         ("edge:contention.=0.5", r"contention\."),
         ("edge:", r"machine 'edge:': ''; expected KEY=VALUE"),
         ("edge:cores", r"'cores'; expected KEY=VALUE"),

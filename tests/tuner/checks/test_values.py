@@ -268,7 +268,7 @@ def overflown(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, floa
 def test_a_run_that_overflows_says_what_and_where(overflown: tuple[Path, str, float]) -> None:
     run, first, largest = overflown
     summary = json.loads((run / "summary.json").read_text())
-    assert (summary["schema_version"], summary["status"]) == (3, "unconfirmed")
+    assert (summary["schema_version"], summary["status"]) == (4, "unconfirmed")
     assert summary["first_beyond"]["tensor"] == first
     assert summary["first_beyond"]["largest"] == pytest.approx(largest, rel=1e-4)
     assert summary["first_beyond"]["held"] == 65504
@@ -395,7 +395,7 @@ def test_a_summary_of_another_version_is_refused(overflown: tuple[Path, str, flo
     (tmp_path / "run.json").write_bytes((run / "run.json").read_bytes())
     summary = json.loads((run / "summary.json").read_text())
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "schema_version": 1}))
-    with pytest.raises(BadInputError, match=r"summary\.json: of version 1, expected 3"):
+    with pytest.raises(BadInputError, match=r"summary\.json: of version 1, expected 4"):
         open_run(tmp_path)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from simulator.bundle.c_rule import c_library
 from simulator.compiled import Compiled
 from simulator.contended import load_of
 from simulator.contention import generate
@@ -19,6 +20,7 @@ from simulator.npu.machine import load_machine
 from simulator.onnx_container import read_container
 from simulator.response import measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime
+from tests.c_rules import compiler
 from tests.contended import two_variants
 from tuner.cli import main
 
@@ -150,6 +152,40 @@ def test_segments_say_what_the_program_makes_of_its_loads(compiled: Path, capsys
     for name, row in variants.items():
         assert segments[name]["reuse"] == {key: value for key, value in row.items() if key not in ("levels", "rho")}
         assert all(s["blocks_per_load"] is None or s["blocks_per_load"] <= s["operators_per_load"] for s in segments[name]["segments"])
+
+
+@pytest.mark.parametrize("by_hand", [(), ("--t-min", "0.13", "--t-max", "0.15", "--slice", "9000")])
+def test_the_controller_in_c_serves_as_the_one_in_python(
+    compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], by_hand: tuple[str, ...]
+) -> None:
+    compiler()
+    # to less than any level leaves and back: whatever border the variants have lies between
+    trace = tmp_path / "load.csv"
+    trace.write_text("cycle,share\n" + "".join(f"{100_000 * k},{(1, 0.13)[k % 2]}\n" for k in range(6)))
+    words = (compiled, "--trace", trace, "--inferences", "60", *by_hand, "--controller")
+    in_c, in_python = report(capsys, *words, "c"), report(capsys, *words, "threshold")
+    assert in_c.pop("controller") == "c"
+    assert in_python.pop("controller") == "threshold"
+    assert in_c == in_python
+    assert in_c["result"]["switches"] > 1
+
+
+def test_without_a_compiler_the_controller_in_c_is_one_line(
+    compiled: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    c_library.cache_clear()
+    code, out, err = simulate(capsys, compiled, "--trace", "step:1", "--controller", "c")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no C compiler on the PATH (cc, gcc, clang); --controller threshold is the same rule in Python" in err
+
+
+def test_the_file_has_the_thresholds_of_the_simulation(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, compiled, "--trace", "step:0", "--controller", "threshold", "--inferences", 10)["thresholds"]
+    table = decode(read_container(compiled)).controller
+    assert table is not None
+    assert found["ladder"] == [table.variants[v].name for v in table.ladder]
+    assert [(t * 65536) for t in (*found["t_min"], *found["t_max"])] == [*table.t_min, *table.t_max]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import onnx
 
+from compiler.build import package
 from compiler.plan.plan import parse_plan
 from compiler.segment.primitives import parse as parse_schedule
-from simulator.npu.container import decode
+from compiler.source import Source, open_source
+from simulator.bundle.read import read_bundle
+from simulator.compiled import Compiled, read_compiled
+from simulator.npu.container import decode, encode
+from simulator.npu.machine import load_machine
 from simulator.onnx_container import read_container
 from tests.models import small_model
 from tests.rows import Row, put
@@ -35,6 +42,10 @@ def test_plan_show_primitives(cli, run_folder, model, tmp_path, plans):
     assert parts[0].splitlines()[0].endswith(", the largest of 2 blocks")
     operators = [(name, t) for segment in plans[1].segments for name, t in zip(segment.operators, segment.tilings, strict=True)]
     assert [parse_schedule("# " + part) for part in parts] == [t for _, t in operators]
+    (run_folder / "plans" / "own").mkdir()
+    own = run_folder / "plans" / "own" / "slight.json"
+    own.write_text(plans[1].to_json())
+    assert cli("plan", "show", own, "--primitives") == (0, out, "")
     copy = tmp_path / "copy.json"
     copy.write_text(plans[1].to_json())
     assert cli("plan", "show", copy, "--primitives", "--model", model, "--machine", "edge") == (0, out, "")
@@ -105,3 +116,97 @@ def test_export_refuses_a_model_that_changed(cli, run_folder, tmp_path, model):
     (tmp_path / model.name).unlink()
     assert "is not there any more" in cli("export", run_folder, "--out", tmp_path / "out.onnx")[2]
     assert not (tmp_path / "out.onnx").exists()
+
+
+# --- bundles -------------------------------------------------------------------------------------------------------------------------
+
+
+def encoded(compiled: Compiled) -> list[bytes]:
+    return [encode(piece.container) for piece in compiled.pieces]
+
+
+def test_a_bundle_of_a_run_and_of_its_file_are_one(cli, run_folder, tmp_path):
+    of_run, of_file = tmp_path / "a", tmp_path / "b"
+    code, out, err = cli("export", run_folder, "--bundle", of_run)
+    assert (code, err) == (0, "")
+    assert re.search(r"^\S+/a: a bundle of \d+ parts, [\d,]+ bytes; its README.md says how to link it$", out, re.MULTILINE)
+    assert "best.onnx" not in out
+    code, out, err = cli("export", run_folder / "best.onnx", "--bundle", of_file)
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    files = sorted(p.relative_to(of_run) for p in of_run.rglob("*") if p.is_file())
+    assert files == sorted(p.relative_to(of_file) for p in of_file.rglob("*") if p.is_file())
+    assert all((of_run / name).read_bytes() == (of_file / name).read_bytes() for name in files)
+    assert encoded(read_bundle(of_run)) == encoded(read_compiled(run_folder / "best.onnx"))
+
+
+def test_a_bundle_beside_the_file(cli, run_folder, tmp_path, plans):
+    words = ("export", run_folder, "--plan", plans[1].digest, "--bundle", tmp_path / "b", "--json")
+    raw = json.loads(cli(*words, "--out", tmp_path / "o.onnx")[1])
+    assert raw["out"] == str(tmp_path / "o.onnx")
+    assert raw["bundle"]["folder"] == str(tmp_path / "b")
+    manifest = json.loads((tmp_path / "b/manifest.json").read_text())
+    assert raw["bundle"]["parts"] == len(manifest["parts"])
+    assert raw["bundle"]["bytes"] == sum((tmp_path / "b" / part["path"]).stat().st_size for part in manifest["parts"])
+    assert encoded(read_bundle(tmp_path / "b")) == encoded(read_compiled(tmp_path / "o.onnx"))
+    (tmp_path / "b").rename(tmp_path / "c")
+    raw = json.loads(cli(*words)[1])
+    assert (raw["out"], raw["file_bytes"], raw["container_bytes"]) == (None, None, None)
+    assert json.loads(cli("export", tmp_path / "o.onnx", "--bundle", tmp_path / "d", "--json")[1])["bundle"]["folder"] == str(
+        tmp_path / "d"
+    )
+
+
+def test_what_takes_a_compiled_file_takes_a_bundle(cli, run_folder, tmp_path):
+    file, bundle = run_folder / "best.onnx", tmp_path / "b"
+    assert cli("export", file, "--bundle", bundle)[0] == 0
+    for words in (
+        ("simulate", "--json"),
+        ("simulate", "--segments", "--json"),
+        ("disasm", "--level", "slight"),
+        ("run", "--input", "random"),
+    ):
+        name, *rest = words
+        code, out, err = cli(name, bundle, *rest)
+        assert (code, err) == (0, "")
+        assert out.replace(str(bundle), "F") == cli(name, file, *rest)[1].replace(str(file), "F")
+    assert cli("trace", bundle, "--out", tmp_path / "t.json")[0] == 0
+    code, _, err = cli("run", bundle, "--input", "random", "--check")
+    assert (code, err) == (
+        2,
+        f"tilefarm: --check: {bundle} is a bundle, which has no model to compare with; check the compiled ONNX file\n",
+    )
+
+
+def test_what_cannot_be_a_bundle_is_one_line(cli, run_folder, compiled, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").write_text("")
+    bare = tmp_path / "bare.onnx"
+    container = replace(decode(read_container(compiled)), controller=None)
+    package(open_source(Source(tmp_path / "conv_chain.onnx", load_machine("edge"))), [container], bare)
+    before = sorted(tmp_path.rglob("*"))
+    for words, said in (
+        ((run_folder,), "--out: missing; expected where to write the compiled ONNX file, or --bundle DIR"),
+        ((run_folder, "--bundle", tmp_path / "full"), "full: is not empty; expected a new folder, or an empty one"),
+        ((run_folder, "--bundle", bare), "bare.onnx: is a file; expected a new folder, or an empty one"),
+        ((compiled, "--bundle", tmp_path / ("x" * 300)), "cannot be written: File name too long"),
+        ((run_folder, "--bundle", tmp_path / "no/b"), "no does not exist"),
+        ((compiled, "--bundle", tmp_path / "b", "--out", tmp_path / "o"), "--out: .* is compiled already; it goes with a run folder"),
+        ((compiled, "--bundle", tmp_path / "b", "--plan", "ab"), "--plan: .* is compiled already"),
+        ((compiled, "--bundle", tmp_path / "b", "--style", "function"), "--style: .* is compiled already"),
+        ((compiled, "--out", tmp_path / "o"), "no such run folder"),
+        (
+            (bare, "--bundle", tmp_path / "b"),
+            "bare.onnx: has no controller's table, so it cannot be switched at run time; compile it again",
+        ),
+        ((tmp_path / "conv_chain.onnx", "--bundle", tmp_path / "b"), "holds no container: compile it first"),
+        ((tmp_path / "nothing", "--bundle", tmp_path / "b"), "nothing: no such run folder"),
+    ):
+        code, out, err = cli("export", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert re.search(said, err), err
+    assert sorted(tmp_path.rglob("*")) == before
+    code, _, err = cli("simulate", tmp_path / "full")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "full: no manifest.json; expected a bundle" in err
+    code, _, err = cli("simulate", "x" * 300)
+    assert (code, err.count("\n")) == (2, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.request import StudyRequest, TuneRequest
+from tuner.store.runs import SUMMARY_VERSION
 
 
 @pytest.fixture
@@ -27,6 +28,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
             "status": "done",
             "unconfirmed": [],
             "target": None,
+            "model": "m",
+            "machine": "edge",
+            "robust": None,
             "stopped": ["budget"],
             "levels": {"none": {**level, "baseline_layerwise_cycles": 100}},
         }
@@ -43,7 +47,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
         f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.population=8 "
         "--set a.b=c --level-weights none=1,severe=3 --backend serial --address auto --workers 2 --wait 5 --resume --style epcontext "
         "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --runner m:f --target n:T "
-        "--resource npu --quiet --json"
+        "--resource npu --variants 2 --quiet --json"
     )
     code, out, err = cli(*text.split())
     assert (code, err) == (0, "")
@@ -54,6 +58,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
             overrides=("search.population=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
             workers=2, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32", shapes={"x": (1, 3, 8, 8)},
             random_weights=4, quiet=True, mirror="s3://b/run", target="n:T", runner="m:f", resource="npu",
+            variants=2,
         )
     ]  # fmt: skip
     other = tmp_path / "an other"
@@ -118,10 +123,13 @@ def test_the_result_fits_eighty_columns(cli, monkeypatch, tmp_path, cycles, late
     level = {"ddr": ddr, "cycles": cycles, "latency_us": latency_us, "plan": "a" * 32, "roofline_cycles": cycles}
     rows = {name: {**level, "same_as": same, "baseline_layerwise_cycles": cycles} for name, same in (("none", None), ("severe", "none"))}
     (tmp_path / "run.json").write_text(json.dumps({"run": "r", "model": "m", "machine": "edge", "levels": list(rows), "seed": 0}))
-    (tmp_path / "summary.json").write_text(
-        json.dumps({"schema_version": 3, "status": "done", "run": "r", "unconfirmed": [], "levels": rows})
-    )
+    each = dict.fromkeys(rows, cycles)
+    robust = {"plan": "b" * 32, "cycles": each, "own_cycles": each, "own_plan": dict.fromkeys(rows, "a" * 32), "one_level": "none"}
+    robust |= {"one_level_cycles": each, "displaced": [], "not_judged": None, "says": "Variants do not pay for m on edge: so be it."}
+    summary = {"schema_version": SUMMARY_VERSION, "status": "done", "run": "r", "unconfirmed": [], "robust": robust, "levels": rows}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
     code, out, _ = cli("best", tmp_path)
     assert code == 0
-    assert max(map(len, out.splitlines()[:3])) <= 80
+    assert max(map(len, out.splitlines()[:-1])) <= 80
+    assert out.splitlines()[-2] == robust["says"]
     assert f"{cycles:,}" in out

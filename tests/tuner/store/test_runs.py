@@ -97,7 +97,7 @@ def test_one_figure_of_merit(runs: Path, tmp_path: Path, capsys: pytest.CaptureF
     best, ls, status, _ = said
     page = (tmp_path / "r.html").read_text()
     for name, gain in gains.items():
-        assert [row.split()[-2] for row in best.splitlines() if row.startswith(f"{name} ")] == [gain]
+        assert [row.split()[-2] for row in best.split("\n\n")[0].splitlines() if row.startswith(f"{name} ")] == [gain]
         assert f"{name}={gain}" in ls
         assert [row.split()[-1] for row in status.splitlines() if row.startswith(f"{name} ")] == [gain]
         assert f"<td>{gain}</td>" in page

@@ -1,0 +1,73 @@
+"""A bundle back into a compiled model.  Nothing in it is believed: what it is put together to must give the same parts again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from simulator.bundle.memory import BundleMemory, container_in
+from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, MEMORY, README, Parts, read_parts
+from simulator.bundle.write import data_parts
+from simulator.compiled import Compiled, CompiledPiece, read_compiled
+from simulator.npu.container import ISA_DIGEST, ContainerError, check_controller, decode, encode
+from simulator.npu.controller_table import ControllerTable
+from simulator.npu.errors import BadInputError
+from simulator.npu.validation import validation_line
+
+
+def read_model(path: str | os.PathLike[str]) -> Compiled:
+    """The compiled model in an ONNX file, or in the folder of a bundle.  Raises `BadInputError`."""
+    return read_bundle(Path(path)) if os.path.isdir(path) else read_compiled(path)
+
+
+def read_bundle(folder: Path) -> Compiled:
+    """The compiled model in a bundle, as `read_compiled` gives that of a file.
+
+    Raises `BadInputError`, one line that names the part: one that is missing, damaged, malformed, or of another bundle than the others.
+    """
+    parts = read_parts(folder)
+
+    def refuse(part: str, what: str) -> BadInputError:
+        return BadInputError(f"{folder / part}: {what}")
+
+    for name in (MEMORY, CONTROLLER, README, *C_SOURCES):
+        if name not in parts:
+            raise refuse(MANIFEST, f"has no part {name}")
+    memory, table = _parsed(BundleMemory, MEMORY, folder, parts), _parsed(ControllerTable, CONTROLLER, folder, parts)
+    if memory.isa != ISA_DIGEST:
+        raise refuse(MEMORY, f"instruction set {memory.isa}, this program has {ISA_DIGEST}; export the model again")
+    pieces = []
+    for piece in memory.pieces:
+        container = container_in(memory, piece, parts, table, refuse)
+        try:
+            check_controller(container, table)
+        except ContainerError as error:
+            raise refuse(CONTROLLER, str(error).removeprefix("container: ")) from None
+        try:
+            pieces.append(CompiledPiece(piece.name, decode(encode(container))))
+        except ContainerError as error:
+            raise refuse(MEMORY, f"piece {piece.name!r}: {str(error).removeprefix('container: ')}") from None
+    try:
+        compiled = Compiled(tuple(pieces))
+    except BadInputError as error:
+        raise refuse(MEMORY, str(error)) from None
+    expected = data_parts(compiled, table)
+    for name, content in expected.items():
+        if parts.get(name) != content:
+            raise refuse(name, f"is not what the others give: {MEMORY} and {CONTROLLER} are of another bundle, or it was changed")
+    if more := set(parts) - {*expected, README, *C_SOURCES}:
+        raise refuse(MANIFEST, f"lists {min(more)}, which {MEMORY} does not name")
+    return compiled
+
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def _parsed(kind: type[T], name: str, folder: Path, parts: Parts) -> T:
+    try:
+        return kind.model_validate_json(parts[name])
+    except ValidationError as error:
+        raise BadInputError(f"{folder / name}: {validation_line(error)}") from None

@@ -1,0 +1,59 @@
+"""A compiled model into a bundle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from simulator.bundle.c_table import table_header
+from simulator.bundle.memory import memory_parts
+from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, README, TABLE_H, Manifest, PartEntry, pretty, source
+from simulator.bundle.readme import readme
+from simulator.compiled import Compiled
+from simulator.npu.controller_table import ControllerTable
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import DurablePath, atomic_write, make_folder
+
+
+def check_bundle_folder(folder: Path) -> None:
+    """Say before the work that nothing can be written there.  Raises `BadInputError` unless it is new or empty."""
+    try:
+        empty = not os.listdir(folder) if os.path.isdir(folder) else None
+    except OSError as error:
+        raise BadInputError(f"--bundle {folder}: cannot be read: {error.strerror or error}") from None
+    if empty is False:
+        raise BadInputError(f"--bundle {folder}: is not empty; expected a new folder, or an empty one")
+    if empty is None and os.path.lexists(folder):
+        raise BadInputError(f"--bundle {folder}: is a file; expected a new folder, or an empty one")
+    if empty is None and not os.path.isdir(folder.absolute().parent):
+        raise BadInputError(f"--bundle {folder}: folder {folder.parent} does not exist")
+
+
+def data_parts(compiled: Compiled, table: ControllerTable) -> dict[str, bytes]:
+    """What follows from the compiled model alone, whichever version wrote it."""
+    header = table_header(table, compiled.model_digest, compiled.machine.digest)
+    return {**memory_parts(compiled), CONTROLLER: pretty(table.dump()), TABLE_H: header}
+
+
+def write_bundle(compiled: Compiled, folder: Path, where: str) -> Manifest:
+    """The parts, then the manifest: without one, a folder is no bundle.  compiled: as read from a file, which `where` names in errors.
+
+    Raises `BadInputError`: a folder that is not empty or cannot be written, a model without a controller's table.
+    """
+    check_bundle_folder(folder)
+    table = compiled.controller
+    if table is None:
+        raise BadInputError(f"{where}: has no controller's table, so it cannot be switched at run time; compile it again")
+    parts = {**data_parts(compiled, table), **{name: source(name) for name in C_SOURCES}}
+    parts[README] = readme(compiled, table, [PartEntry.of(path, content) for path, content in parts.items()])
+    manifest = Manifest.of(parts)
+    try:
+        for path in dict.fromkeys((folder / part).parent for part in parts):
+            if not os.path.isdir(path):
+                make_folder(DurablePath(path.absolute()))
+    except OSError as error:
+        raise BadInputError(f"--bundle {folder}: cannot be written: {error.strerror or error}") from None
+    for part, content in parts.items():
+        atomic_write(folder / part, [content])
+    atomic_write(folder / MANIFEST, [pretty(manifest.model_dump(mode="json"))])
+    return manifest

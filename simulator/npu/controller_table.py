@@ -1,0 +1,114 @@
+"""The controller's table: what a run time needs to choose a variant, in integers only.
+
+A compiled file carries it, a bundle has it as JSON and as C, and both languages decide by it.  Rho is the cycles with compute of an
+inference per cycle with loads or stores; thresholds of it are in 1/65536.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from simulator.npu.level import SHARE_UNIT
+
+RHO_UNIT = 1 << 16
+MAX_THRESHOLD = (1 << 32) - 1
+COUNTER_BITS = MAX_THRESHOLD.bit_length()  # with counters of so many, both sides of a comparison fit 64 bits
+
+_Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
+_Share = Annotated[int, Field(ge=1, le=SHARE_UNIT)]
+_Count = Annotated[int, Field(ge=0, le=2**62)]
+_Counts = Annotated[tuple[_Count, ...], Field(min_length=1)]
+
+
+def check_thresholds(ladder: Sequence[int], t_min: Sequence[int], t_max: Sequence[int], slice_cycles: int) -> None:
+    """Raise ValueError for thresholds that no number of inferences would make sense of."""
+    if not ladder or len(set(ladder)) != len(ladder):
+        raise ValueError(f"ladder {tuple(ladder)}; accepted: at least one variant, each once")
+    if not len(t_min) == len(t_max) == len(ladder) - 1:
+        raise ValueError(f"{len(t_min)} t_min and {len(t_max)} t_max; accepted: one of each per border of {tuple(ladder)}")
+    for value in (*t_min, *t_max):
+        if not 1 <= value <= MAX_THRESHOLD:
+            raise ValueError(f"threshold {value}; accepted: 1 to {MAX_THRESHOLD}, in 1/{RHO_UNIT}")
+    if not 0 <= slice_cycles < 1 << 63:
+        raise ValueError(f"time slice of {slice_cycles} cycles; accepted: 0 or more (0: one inference)")
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class LevelRow(_Row):
+    """A contention level of the machine, and which variant was made for it; None where none was: it is never chosen."""
+
+    name: _Level
+    share_units: _Share  # DDR share in 1/65536
+    latency_cycles: _Count  # on top of the machine's own
+    variant: _Count | None
+
+
+class VariantRow(_Row):
+    """What an inference with a variant shows at every share of the table's grid, all pieces of the model together.
+
+    name: the first level that it was made for.  compute_cycles: cycles with compute; load_store_cycles: cycles with loads or stores; both
+    summed over cores, as the counters of an NPU are.
+    """
+
+    name: _Level
+    ddr_bytes: _Count
+    cycles: _Counts
+    compute_cycles: _Counts
+    load_store_cycles: _Counts
+
+
+class ControllerTable(_Row):
+    """levels: by the cycles of the variant that is fastest there, then by those of all, fewest first.
+
+    variants: as the file names them first.
+
+    grid: shares in 1/65536, descending.  ladder: variants that the threshold rule uses, from light load to heavy; t_min, t_max: one per
+    border, as in `simulator.controller.ThresholdRule`.
+    """
+
+    levels: Annotated[tuple[LevelRow, ...], Field(min_length=1)]
+    variants: Annotated[tuple[VariantRow, ...], Field(min_length=1)]
+    grid: Annotated[tuple[_Share, ...], Field(min_length=1)]
+    ladder: tuple[_Count, ...]
+    t_min: tuple[int, ...]
+    t_max: tuple[int, ...]
+    slice_cycles: int
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        check_thresholds(self.ladder, self.t_min, self.t_max, self.slice_cycles)
+        if not all(a > b for a, b in pairwise(self.grid)):
+            raise ValueError("grid: accepted: shares that descend")
+        for what, names in (("level", [row.name for row in self.levels]), ("variant", [row.name for row in self.variants])):
+            if len(set(names)) != len(names):
+                raise ValueError(f"a {what} is given twice: {', '.join(names)}")
+        for row in self.variants:
+            if not len(row.cycles) == len(row.compute_cycles) == len(row.load_store_cycles) == len(self.grid):
+                raise ValueError(f"variant {row.name!r}: accepted: {len(self.grid)} values in every column, as the grid has")
+        made_for = {row.name: row.variant for row in self.levels}
+        used = set(made_for.values()) - {None}
+        if used != set(range(len(self.variants))):
+            raise ValueError(f"levels name variants {sorted(v for v in used if v is not None)}, there are {len(self.variants)}")
+        for v, variant in enumerate(self.variants):
+            if made_for.get(variant.name) != v:
+                raise ValueError(f"variant {variant.name!r}: accepted: the name of a level that it was made for")
+        if max(self.ladder) >= len(self.variants):
+            raise ValueError(f"ladder {self.ladder}: there are {len(self.variants)} variants")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON values."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,42 @@
+"""What a person is told of the robust program: three figures for each level, and whether variants pay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def robust_columns(robust: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of `robust_rows`; names of text columns begin with `<`.  robust: as a summary has it."""
+    return "<level", f"made for {robust['one_level']}", "over own", "robust", "over own", "own", "<ships"
+
+
+def robust_rows(summary: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """A row per level: cycles of the lightest level's champion, of the robust program and of the level's own, and what ships."""
+    robust, rows = summary["robust"], list[tuple[object, ...]]()
+    for level, own in robust["own_cycles"].items():
+        one, all_levels = robust["one_level_cycles"][level], robust["cycles"][level]
+        rows.append((level, one, f"{one / own - 1:+.1%}", all_levels, f"{all_levels / own - 1:+.1%}", own, _ships(summary, level)))
+    return rows
+
+
+def _ships(summary: Mapping[str, Any], level: str) -> str:
+    robust, plan = summary["robust"], summary["levels"][level]["plan"]
+    if plan == robust["own_plan"][level]:
+        return "own"
+    if plan == robust["plan"]:
+        return "robust"
+    return f"own of {next(other for other, theirs in robust['own_plan'].items() if theirs == plan)}"
+
+
+def robust_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Whether variants pay, and what does not ship since it was slower than another out of sample."""
+    robust = summary["robust"]
+    if robust is None:
+        return [f"Variants are needed for {summary['model']} on {summary['machine']}: no program fits every level."]
+    lines = [robust["says"]]
+    for each in robust["displaced"]:
+        who = "its own was" if each["where"] == each["level"] else "its own ships nowhere, since the robust one was"
+        than = "another one that ships" if each["where"] == each["level"] else f"it at {each['where']}"
+        lines.append(f"{each['level']}: the robust program ships; {who} {each['over']:.1%} slower than {than}: {each['condition']}")
+    return [*lines, *([robust["not_judged"]] if robust["not_judged"] is not None else [])]
