@@ -13,7 +13,7 @@ from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler, places_of, with_starts
-from compiler.plan.plan import Infeasible, Plan
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.shared import shared_places
 from compiler.segment.residence import border_names
 from compiler.space.decode import decode_all, plan_of
@@ -74,6 +74,11 @@ def moves(program: Program) -> set[tuple[Memory, Memory, Engine]]:
     return {(Memory(s), Memory(d), Engine(e)) for s, d, e in copies[:, [isa.SRC, isa.DST, isa.ENGINE]].tolist()}
 
 
+def weights_of(case: Case, segment: SegmentPlan, start: int) -> tuple[str, ...]:
+    """Operators of a segment that have weights."""
+    return tuple(name for k, name in enumerate(segment.operators) if case.unit.operators[start + k].weight_blocks)
+
+
 def in_ddr(plan: Plan) -> Plan:
     return plan.model_copy(update={"segments": tuple(map(without_shared, plan.segments))})
 
@@ -100,7 +105,7 @@ def test_programs_are_right_whatever_fits(name: str, cores: int, limit: int, siz
 def test_any_plan_is_right_with_what_stays(seed: int, name: str, size_bytes: int) -> None:
     case = case_of(name, machine(2, size_bytes))
     plan = random_plan(case.unit, np.random.default_rng(seed))
-    if isinstance(plan, Infeasible):
+    if plan is None:
         return
     program = Compiler(case.unit).compile(settled(case.unit, plan))
     if isinstance(program, Program):
@@ -149,11 +154,7 @@ def test_less_of_ddr_and_the_weights_once() -> None:
     case = case_of("residual_block", machine())
     plan = planned(case, split(case, 2))
     weighted = tuple(
-        segment.model_copy(
-            update={
-                "staged": tuple(n for n in segment.operators if case.unit.operators[start].weight_blocks) if len(segment.cores) > 1 else ()
-            }
-        )
+        segment.model_copy(update={"staged": weights_of(case, segment, start) if len(segment.cores) > 1 else ()})
         for segment, start in with_starts(plan)
     )
     every = plan.model_copy(update={"segments": weighted})
@@ -216,12 +217,11 @@ def test_plans_that_contradict_themselves_or_the_machine() -> None:
         return str(found)
 
     assert "is in DDR here and in shared memory elsewhere" in refused(shared=())
-    assert "'nothing' in shared memory: no tensor of the model" in refused(shared=("nothing",)) or "elsewhere" in refused(
-        shared=("nothing",)
-    )
+    mine = next(segment.shared for segment in plan.segments if segment.shared)
+    assert "'nothing' in shared memory: no tensor of the model" in refused(shared=(*mine, "nothing"))
     names = {storage.name for storage in case.unit.storages}
     seen = sorted(names - {buffer.name for buffer in case.unit.memory.of_kind("scratch")})
-    assert any("the host reads or writes it" in refused(shared=(*plan.segments[0].shared, name)) for name in seen)
+    assert any("the host reads or writes it" in refused(shared=(*mine, name)) for name in seen)
     without = lower_unit("residual_block", load_machine("tiny"))
     alone = Compiler(without).some([(segment, start) for segment, start in with_starts(plan)])
     assert isinstance(alone, Infeasible)
@@ -255,7 +255,7 @@ def test_features_tell_both_memories_apart() -> None:
     at = {name: i for i, name in enumerate(FEATURES)}
     compiler = Compiler(case.unit)
     for segment, start in with_starts(planned(case, split(case, 2))):
-        weighted = tuple(n for k, n in enumerate(segment.operators) if case.unit.operators[start + k].weight_blocks)
+        weighted = weights_of(case, segment, start)
         for plan in {without_shared(segment), segment, segment.model_copy(update={"staged": weighted})}:
             parts = compiler.alone(plan, start)
             assert not isinstance(parts, Infeasible)
