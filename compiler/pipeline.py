@@ -6,7 +6,7 @@ unit      kinds.build          Graph x Machine x data type -> storages, operator
 plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
 segment   segment.segment      what a segment of the plan is on its cores: shares, strips, rows of every block, places in L1 and UB
 records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
-stream    schedule.sync        flags and issue order -> one stream per core
+stream    schedule.sync        flags and issue order -> one stream per core; places in the shared memory (schedule.shared)
 program   simulator.npu        streams + memory map, verified
 file      build                every level's program and what it takes, in containers, in an ONNX file (package)
 """
@@ -22,23 +22,27 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.emit.segment import Records, lower_segment, new_scratch
+from compiler.emit.staging import disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.schedule.footprint import Footprint
+from compiler.schedule.footprint import Footprint, Ints
+from compiler.schedule.shared import SharedPlaces, settle, shared_places
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
 from compiler.segment.memory import named
 from compiler.segment.permuted import permuted_to
 from compiler.unit.unit import Unit
 from simulator.npu import isa
+from simulator.npu.machine import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """One core's share of a segment.  kept: its records, None of a compiler that keeps none."""
+    """One core's share of a segment.  staged: what it has in the shared memory.  kept: its records, None of a compiler that keeps none."""
 
     footprint: Footprint
     peak_bytes: dict[str, int]
+    staged: Ints
     kept: Code | None
 
     @property
@@ -96,7 +100,8 @@ class Compiler:
     def _kept(self, made: Records | Infeasible) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
             return made
-        return Lowered(self.synchroniser.footprints.of(made.code), made.peak_bytes, made.code.copy() if self.records else None)
+        footprint = self.synchroniser.footprints.of(made.code)
+        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
@@ -107,22 +112,28 @@ class Compiler:
         """Parts in their order as one program; those of a single segment are what a task measures."""
         codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
+        for stream in streams:
+            settle(stream, places_of(parts))
         machine = self.unit.machine
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.unit.memory)
 
     def schedule(self, parts: Sequence[CorePart]) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call."""
-        return self.synchroniser.schedule([part.lowered.footprint for part in parts], [part.core for part in parts])
+        footprints, cores, segments = ([*each] for each in zip(*((p.lowered.footprint, p.core, p.segment) for p in parts), strict=True))
+        return self.synchroniser.schedule(footprints, cores, segments, places_of(parts))
 
     def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
         unit = permuted_to(self.unit, [name for segment in plan.segments for name in segment.operators])
-        return unit if isinstance(unit, Infeasible) else _joined(self.by_segment(unit, with_starts(plan)))
+        if isinstance(unit, Infeasible):
+            return unit
+        apart = disagreement(unit, with_starts(plan))
+        return apart if apart is not None else self._fitting(_joined(self.by_segment(unit, with_starts(plan))))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[CorePart] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
-        return _joined(self.by_segment(self.unit, segments))
+        return self._fitting(_joined(self.by_segment(self.unit, segments)))
 
     def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
         """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
@@ -141,7 +152,16 @@ class Compiler:
 
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
-        return self._shares(self.unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
+        return self._fitting(self._shares(self.unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores))
+
+    def _fitting(self, parts: list[CorePart] | Infeasible) -> list[CorePart] | Infeasible:
+        """Parts whose residents fit the shared memory."""
+        if isinstance(parts, Infeasible):
+            return parts
+        need, have = places_of(parts).need, self.unit.machine.buffer_blocks(Memory.SHARED)
+        if need > have:
+            return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {have * BLOCK_BYTES:,}")
+        return parts
 
     def _shares(
         self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
@@ -161,6 +181,11 @@ class Compiler:
             if len(lowered.footprint.engine):
                 parts.append(CorePart(index, core, lowered, i, flip))
         return parts
+
+
+def places_of(parts: Sequence[CorePart]) -> SharedPlaces:
+    """Where they have what lies in the shared memory."""
+    return shared_places([(part.segment, part.lowered.staged) for part in parts])
 
 
 def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:

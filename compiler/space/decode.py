@@ -30,6 +30,7 @@ from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
 from compiler.space.pins import pinned_tilings
+from compiler.space.stays import with_shared
 from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
@@ -339,4 +340,5 @@ def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
             what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
             return Infeasible(f"segment {index}, {names}", what)
         segments.append(plan)
-    return plan_of(unit, segments)
+    starts = [gene.start for gene in genome]
+    return plan_of(unit, with_shared(unit, list(zip(segments, starts, strict=True))))

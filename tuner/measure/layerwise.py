@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from compiler.build import measure_plans
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
+from compiler.space.stays import settled
 
 
 def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[str]) -> Plan:
@@ -25,4 +26,4 @@ def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[st
         timings = measure_plans(compiler, dict.fromkeys(levels, plan))[levels[0]].timings
         return math.prod(timings[level].cycles for level in levels)
 
-    return min((baseline, baseline.model_copy(update={"segments": in_file})), key=product)
+    return min((baseline, settled(compiler.unit, baseline.model_copy(update={"segments": in_file}))), key=product)
