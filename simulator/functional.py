@@ -3,7 +3,7 @@
 | name    | shape                     | meaning                                                              |
 |---------|---------------------------|----------------------------------------------------------------------|
 | ddr     | uint8 [size_blocks * 32]  | the memory map of the program; changed in place                      |
-| on chip | uint8 [size_bytes] each   | one of each on-chip memory per core, NaNs at the start               |
+| on chip | uint8 [size_bytes] each   | one of each on-chip memory per core, but one SHARED; NaNs at the start |
 | words   | list of 32 ints           | one record, decoded once per stream                                  |
 | work    | int64 [n] per stream      | bytes that crossed the path (COPY, IM2COL, FRACTAL, FIXPIPE), MACs (MMAD) or  |
 |         |                           | bytes written (VECTOR), counted by the interpreter itself            |
@@ -51,7 +51,7 @@ def fill_undefined(memory: Bytes, rng: np.random.Generator) -> None:
 
 
 class Memories:
-    """The byte arrays that records address: `cores[core][memory]`, DDR shared."""
+    """The byte arrays that records address: `cores[core][memory]`; DDR and SHARED are the same in all cores."""
 
     def __init__(self, machine: Machine, ddr: Bytes, scramble_seed: int) -> None:
         rng = np.random.default_rng(scramble_seed)
@@ -59,11 +59,17 @@ class Memories:
         self.cores: list[list[Bytes]] = []
         for _ in range(machine.cores):
             memories = [ddr]
-            for memory in list(Memory)[1:]:
-                array = np.empty(machine.buffer_blocks(memory) * BLOCK_BYTES, np.uint8)
-                fill_undefined(array, rng)
-                memories.append(array)
+            memories += [self._undefined(machine, memory, rng) for memory in list(Memory)[1:] if memory != Memory.SHARED]
             self.cores.append(memories)
+        shared = self._undefined(machine, Memory.SHARED, rng)
+        for memories in self.cores:
+            memories.append(shared)
+
+    @staticmethod
+    def _undefined(machine: Machine, memory: Memory, rng: np.random.Generator) -> Bytes:
+        array = np.empty(machine.buffer_blocks(memory) * BLOCK_BYTES, np.uint8)
+        fill_undefined(array, rng)
+        return array
 
 
 def execute(program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: int = 0, verify: bool = True) -> Counters:

@@ -18,8 +18,8 @@ constants of DDR are read-only, so they have no shadow.  IM2COL reads exactly th
 of `access`: rows that are filled in part are legal.
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
-operator and block they work (TAG, BLOCK), and that bounds it: nothing stays on chip from one segment to the next, nothing but L1 passes
-data between operators, no block reads what a later one has made, and a FIXPIPE's bias is a constant of the model.  A read that breaks
+operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next, nothing but L1 passes
+data between operators inside it, no block reads what a later one has made, and a FIXPIPE's bias is a constant of the model.  A read that breaks
 this found its place overwritten.
 """
 
@@ -47,7 +47,7 @@ _SUM_BLOCKS = isa.SUM_BLOCKS
 OP, DTYPE, SRC, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.DTYPE, isa.SRC, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
 FLAGGED = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
-_DDR, _L1, _UB = int(Memory.DDR), int(Memory.L1), int(Memory.UB)
+_DDR, _L1, _UB, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.UB), int(Memory.SHARED)
 I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
 I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW, isa.I_PT, isa.I_PL
 I_OW, I_MOFF, I_M, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_KOFF, isa.I_K, isa.I_LANES
@@ -58,8 +58,8 @@ _LOOK_BACK = 16  # findings of one record that a further block may join
 class Walk(NamedTuple):
     """What the walk reads and changes (see the table above).
 
-    core_start: int32 [cores + 1] over records.  base: int64 [cores, 6], first shadow block of a memory (DDR: of its block 0).
-    limits: int64 [6, 2] as `program.block_limits`.  head, tail: int32 [q] into by_queue.  sets, waited: int32 [flags], how many
+    core_start: int32 [cores + 1] over records.  base: int64 [cores, 7], first shadow block of a memory (DDR: of its block 0).
+    limits: int64 [7, 2] as `program.block_limits`.  head, tail: int32 [q] into by_queue.  sets, waited: int32 [flags], how many
     took effect.  snapshot: int32 [w, q], the clock that the i-th WAIT of a flag inherits.  total: int64 [1], findings, also those
     beyond the limit.  depth, count_limit: of the machine.
     """
@@ -118,7 +118,7 @@ def _before(w: Walk, other: int, q: int) -> bool:
 @njit(cache=True)
 def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
     """Whether record i cannot want what record `writer` left in a memory (see the top)."""
-    if memory == _DDR:
+    if memory in (_DDR, _SHARED):
         return False
     theirs, mine = code[writer, TAG], code[i, TAG]
     if theirs != mine and (memory != _L1 or theirs >> OPERATOR_BITS != mine >> OPERATOR_BITS):

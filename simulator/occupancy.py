@@ -7,6 +7,7 @@ in use while it is written.  So a memory is never fuller than it is large, and w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,23 +32,21 @@ class Steps(NamedTuple):
 
 
 @njit(cache=True)
-def _lifetimes(
-    code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, offset: Ints, last: Ints, at_start: Ints, at_end: Ints
-) -> None:
-    """at_start, at_end: int64 [6, n], blocks that come into use (+) or fall out of it (-) at the start and the end of a row.
+def _lifetimes(code: NDArray[np.int32], order: Ints, start: Ints, end: Ints, cells: Ints, last: Ints, at_start: Ints, at_end: Ints) -> None:
+    """at_start, at_end: int64 [7, n], blocks that come into use (+) or fall out of it (-) at the start and the end of a row.
 
-    order: rows by start.  offset: int64 [6], a memory's first cell, -1 for DDR.  last: int64 [cells], -1 at first: the row whose end would
-    end the block's use (-1: not in use).
+    order: rows by start.  cells: int64 [7, 2], a memory's first cell and the one behind its last, -1 where it is not looked at.
+    last: int64 [cells], -1 at first: the row whose end would end the block's use (-1: not in use).
     """
     ranges = np.empty((MAX_RANGES, 8), np.int64)
     for i in order:
         for j in range(accesses(code, i, ranges)):
             memory, write, first, length, count, stride, count2, stride2 = ranges[j]
-            if offset[memory] < 0:
+            if cells[memory, 0] < 0:
                 continue
             for group in range(count2):
                 for run in range(count):
-                    cell = offset[memory] + first + group * stride2 + run * stride
+                    cell = cells[memory, 0] + first + group * stride2 + run * stride
                     for b in range(cell, cell + length):
                         old = last[b]
                         if write:
@@ -60,26 +59,36 @@ def _lifetimes(
                             last[b] = i
                         elif old >= 0 and end[i] >= end[old]:
                             last[b] = i
-    for memory in range(1, offset.shape[0]):
-        stop = offset[memory + 1] if memory + 1 < offset.shape[0] else last.shape[0]
-        for b in range(offset[memory], stop):
+    for memory in range(cells.shape[0]):
+        for b in range(cells[memory, 0], cells[memory, 1]):
             if last[b] >= 0:
                 at_end[memory, last[b]] -= 1
 
 
 def bytes_in_use(t: Timeline, core: int) -> dict[Memory, Steps]:
-    """Of every memory on chip of a core, in bytes."""
-    sizes = [t.machine.buffer_blocks(memory) for memory in Memory if memory != Memory.DDR]
-    offset = np.concatenate(([-1, 0], np.cumsum(sizes)[:-1])).astype(np.int64)
-    rows = slice(int(t.stream_start[core]), int(t.stream_start[core + 1]))
+    """Of every memory that a core has for itself, in bytes."""
+    return _in_use(t, slice(int(t.stream_start[core]), int(t.stream_start[core + 1])), list(Memory)[1 : Memory.SHARED])
+
+
+def shared_in_use(t: Timeline) -> Steps | None:
+    """Of the memory that all cores share, in bytes; None where there is none."""
+    return None if t.machine.shared is None else _in_use(t, slice(0, len(t.start)), [Memory.SHARED])[Memory.SHARED]
+
+
+def _in_use(t: Timeline, rows: slice, memories: Sequence[Memory]) -> dict[Memory, Steps]:
+    """memories: side by side in the order of `Memory`."""
+    stops = np.cumsum([t.machine.buffer_blocks(memory) for memory in memories])
+    cells = np.full((_MEMORIES, 2), -1, np.int64)
+    cells[memories[0] : memories[-1] + 1, 0] = np.concatenate(([0], stops[:-1]))
+    cells[memories[0] : memories[-1] + 1, 1] = stops
     start, end = t.start[rows], t.end[rows]
     order = np.argsort(start, kind="stable")
     order = order[t.work[rows][order]]
-    last = np.full(sum(sizes), -1, np.int64)
+    last = np.full(stops[-1], -1, np.int64)
     at_start, at_end = (np.zeros((_MEMORIES, len(start)), np.int64) for _ in range(2))
-    _lifetimes(t.code[rows], order, start, end, offset, last, at_start, at_end)
+    _lifetimes(t.code[rows], order, start, end, cells, last, at_start, at_end)
     found = {}
-    for memory in list(Memory)[1:]:
+    for memory in memories:
         some = [np.flatnonzero(at_start[memory]), np.flatnonzero(at_end[memory])]
         change = np.concatenate((at_start[memory, some[0]], at_end[memory, some[1]])) * BLOCK_BYTES
         found[memory] = _steps(np.concatenate((start[some[0]], end[some[1]])), change)

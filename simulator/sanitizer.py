@@ -96,11 +96,12 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
     constants = int(limits[Memory.DDR, 1])
     base = np.empty((machine.cores, len(Memory)), np.int64)
     base[:, Memory.DDR] = -constants
-    on_chip = limits[1:, 0]
+    own = limits[1 : Memory.SHARED, 0]
     first = int(limits[Memory.DDR, 0]) - constants
-    starts = first + np.concatenate(([0], np.cumsum(np.tile(on_chip, machine.cores))))
-    base[:, 1:] = starts[:-1].reshape(machine.cores, len(Memory) - 1)
-    writer = np.full(int(starts[-1]), UNWRITTEN, np.int32)
+    starts = first + np.concatenate(([0], np.cumsum(np.tile(own, machine.cores))))
+    base[:, 1 : Memory.SHARED] = starts[:-1].reshape(machine.cores, len(own))
+    base[:, Memory.SHARED] = starts[-1]
+    writer = np.full(int(starts[-1] + limits[Memory.SHARED, 0]), UNWRITTEN, np.int32)
     for buffer in program.memory.of_kind("input"):
         writer[buffer.offset_blocks - constants : buffer.offset_blocks - constants + buffer.size_blocks] = WRITTEN
 

@@ -23,7 +23,7 @@ from simulator.critical import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, SUMS, Engine, Memory
-from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
+from simulator.occupancy import Steps, bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, data_alone
 from simulator.timing_kernel import Ints
 from simulator.trace_events import CLOSING, meta, nanoseconds, opening
@@ -55,6 +55,9 @@ def chrome_trace(t: Timeline, operators: Sequence[str] = (), about: Mapping[str,
                 yield b",\n" + piece.encode()
         for memory, steps in bytes_in_use(t, core).items():
             yield from _counter(t, core + 1, f"{memory.name} bytes in use", steps, "bytes", 1)
+    shared = shared_in_use(t)
+    if shared is not None:
+        yield from _counter(t, t.cores + 1, "SHARED bytes in use", shared, "bytes", 1)
     use = ddr_use(t)
     to_gb = t.machine.clock_hz / 1e9
     yield from _counter(t, t.cores + 1, "DDR read GB/s", use.read, "GB/s", to_gb)

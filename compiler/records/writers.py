@@ -16,7 +16,7 @@ from simulator.npu.program import Code
 
 Ints = NDArray[np.int64]
 
-DDR, L1, L0A, L0B, L0C, UB = (int(m) for m in Memory)
+DDR, L1, L0A, L0B, L0C, UB, SHARED = (int(m) for m in Memory)
 MTE2, MTE1, CUBE, FIXPIPE_ENGINE, VECTOR, MTE3 = (int(e) for e in list(Engine)[:6])
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
 FAR = 1 << 30  # where no ring ends

@@ -30,7 +30,7 @@ _DDR = int(Memory.DDR)
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
 # are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B.  Of DDR see
 # `row_granules`.
-_SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3}
+_SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARED: 0}
 
 
 def _shifts(machine: Machine) -> Ints:

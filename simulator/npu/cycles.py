@@ -80,7 +80,7 @@ _FIRST_VECTOR = isa.FIRST_VECTOR_OP
 class CostTables(NamedTuple):
     """The machine as flat integer tables, for numba.  Memories index rows and columns.
 
-    rate, granule, startup: int64 [6, 6] by (source, destination); rate 0 where there is no path, in 1/65536 of those of DDR.
+    rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 of those of DDR.
     matrix: int64 [3, 3, 3] by data type, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its axes of
     max(ceil(length / unit), least) + fill steps; step_cycles: int64 [3] by data type (0: not supported).
     vector_cycles: int64 [64] by opcode.
@@ -133,6 +133,9 @@ def cost_tables(machine: Machine) -> CostTables:
         at = (Memory[path.source], Memory[path.destination])
         rate[at] = int(exact(path.bytes_per_cycle) * SHARE_UNIT) if path.of_ddr else path.bytes_per_cycle
         granule[at], startup[at] = path.granule_bytes, path.startup_cycles
+        if machine.shared is not None and Memory.SHARED in at and not path.of_ddr:
+            rate[at] = min(rate[at], machine.shared.bytes_per_cycle // machine.cores)
+            startup[at] += machine.shared.latency_cycles
     matrix, step_cycles = _matrix_tables(machine.matrix)
     vector = np.zeros(64, np.int64)
     for op, spec in OPS.items():

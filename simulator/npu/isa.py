@@ -171,6 +171,7 @@ _DMA = tuple(
     (Memory[s], Memory[d])
     for s, d in (
         ("DDR", "L1"), ("DDR", "UB"), ("L1", "UB"), ("L1", "L0B"), ("UB", "L1"), ("UB", "DDR"), ("L1", "DDR"),
+        ("DDR", "SHARED"), ("SHARED", "L1"), ("SHARED", "UB"), ("UB", "SHARED"), ("L1", "SHARED"), ("SHARED", "DDR"),
     )
 )  # fmt: skip
 _VPARAMS = ("blocks", "repeats", "dbs", "drs", "s0bs", "s0rs", "s1bs", "s1rs", "s2bs", "s2rs", "imm")

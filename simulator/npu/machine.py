@@ -73,7 +73,7 @@ OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these
 
 
 class Memory(IntEnum):
-    """Memories, in the order in which records name them."""
+    """Memories, in the order in which records name them.  DDR and SHARED are one for all cores, the others each core's own."""
 
     DDR = 0
     L1 = 1
@@ -81,6 +81,7 @@ class Memory(IntEnum):
     L0B = 3
     L0C = 4
     UB = 5
+    SHARED = 6
 
 
 class Engine(IntEnum):
@@ -159,6 +160,9 @@ class _Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
+MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
+
+
 class DataPath(_Spec):
     """One wire that exists.  A move that no path lists is illegal.
 
@@ -168,8 +172,8 @@ class DataPath(_Spec):
     """
 
     engine: Literal["MTE1", "MTE2", "MTE3", "FIXPIPE", "VECTOR"]
-    source: Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB"]
-    destination: Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB"]
+    source: MemoryName
+    destination: MemoryName
     bytes_per_cycle: Rate
     granule_bytes: Annotated[int, Field(ge=1, le=1 << 16)] = BLOCK_BYTES
     startup_cycles: NotNegativeInt = 0
@@ -289,6 +293,21 @@ class Ddr(_Spec):
         return self.deliverable * (self.timings.turned if self.timings else 1)
 
 
+SHARED_LEAST_BYTES = 1 << 15
+
+
+class SharedMemory(_Spec):
+    """A memory on the chip between DDR and all cores, which software manages: nothing is there that no instruction brought.
+
+    Its port is not that of DDR.  bytes_per_cycle: of the port, of which every core has an equal part for itself; a path takes no more than
+    that, nor than its own rate.  latency_cycles: of every transfer, beside the path's start-up.
+    """
+
+    bytes: Annotated[int, Field(ge=SHARED_LEAST_BYTES, le=1 << 30, multiple_of=BLOCK_BYTES)]  # a piece of weights or planes is a transfer
+    bytes_per_cycle: PositiveInt
+    latency_cycles: NotNegativeInt = 0
+
+
 class Flags(_Spec):
     ids_per_pair: PositiveInt
     count_limit: PositiveInt
@@ -344,13 +363,16 @@ class Machine(_Spec):
         default_factory=lambda: {"none": Level(share=1), "slight": Level(share=0.5), "severe": Level(share=0.25)}
     )
     host: Host = Host()
+    shared: SharedMemory | None = None
 
     @model_serializer(mode="wrap")
-    def _without_default_host(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A machine that says nothing of its host has the digest, and is written, as if there were no such key."""
+    def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A machine that says nothing of its host, or has no shared memory, has the digest, and is written, as if there were no such key."""
         found: dict[str, Any] = whole(self)
         if self.host == Host():
             found.pop("host", None)
+        if self.shared is None:
+            found.pop("shared", None)
         return found
 
     @model_validator(mode="after")
@@ -361,6 +383,16 @@ class Machine(_Spec):
             if key in seen:
                 raise ValueError(f"paths: {path.source} -> {path.destination} is listed twice")
             seen.add(key)
+        return self
+
+    @model_validator(mode="after")
+    def _shared_has_paths(self) -> Self:
+        named = [path for path in self.paths if "SHARED" in (path.source, path.destination)]
+        if self.shared is None and named:
+            raise ValueError(f"paths: {named[0].source} -> {named[0].destination}: the machine has no shared memory; accepted: with shared")
+        if self.shared is not None and self.shared.bytes_per_cycle < self.cores:
+            rate = self.shared.bytes_per_cycle
+            raise ValueError(f"shared.bytes_per_cycle: {rate} for {self.cores} cores; accepted: a byte per cycle for each, or more")
         return self
 
     def path(self, source: Memory, destination: Memory) -> DataPath | None:
@@ -376,8 +408,9 @@ class Machine(_Spec):
 
     @cached_property
     def buffers_blocks(self) -> dict[Memory, int]:
-        """Sizes of the on-chip memories in blocks of 32 bytes."""
-        return {Memory[name]: int(size) // BLOCK_BYTES for name, size in self.buffers_bytes}
+        """Sizes of the on-chip memories in blocks of 32 bytes; of a shared one that is not there, 0."""
+        own = {Memory[name]: int(size) // BLOCK_BYTES for name, size in self.buffers_bytes}
+        return own | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
         """The most that one DMA draws: the rate of its fastest path from or to DDR; the port's where it has none."""
@@ -476,7 +509,7 @@ def _load(path: FilePath, _stamp: int) -> Machine:
 def load_machine(name_or_path: str) -> Machine:
     """A preset by name, or a YAML file by path; behind a colon values that differ: `edge:cores=4,ddr.bytes_per_cycle=128`.
 
-    A level that is not there is a new one: `edge:contention.half=0.5`.
+    A level that is not there is a new one: `edge:contention.half=0.5`.  `shared=null` takes the shared memory away, and its paths.
     Raises `BadInputError` naming the file, the dotted key and the presets that exist.
     """
     name, colon, changes = name_or_path.partition(":")
@@ -497,8 +530,11 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
     """KEY=VALUE[,KEY=VALUE], keys as in the file with dots.  Unless the name is among them, it becomes the old one with the changes."""
     raw = machine.model_dump(mode="json")
     raw.setdefault("host", machine.host.model_dump(mode="json"))
+    raw.setdefault("shared", None)
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
     given = {_given(raw, change, where) for change in changes.split(",")}
+    if raw["shared"] is None:
+        raw["paths"] = [path for path in raw["paths"] if "SHARED" not in (path["source"], path["destination"])]
     try:
         changed = Machine.model_validate(raw)
     except ValidationError as error:

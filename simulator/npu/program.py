@@ -149,7 +149,7 @@ class Program:
 
 
 def block_limits(memory_map: MemoryMap, machine: Machine) -> NDArray[np.int64]:
-    """int64 [6, 2]: size of every memory in blocks, and its first writeable block."""
+    """int64 [7, 2]: size of every memory in blocks, and its first writeable block."""
     limits = np.zeros((len(Memory), 2), np.int64)
     limits[Memory.DDR] = (memory_map.size_blocks, memory_map.constant_blocks)
     for memory in Memory:

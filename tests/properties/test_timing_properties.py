@@ -34,8 +34,18 @@ UNITS = [TINY.matrix, *(array(flow, pipelined) for flow in ("output-stationary",
 
 
 def variant(
-    issue: int, depth: int, latency: int, outstanding: int, read_cap: int, write_cap: int, remote: int, launch: int, unit: int,
-    dram: str = "", ub_rate: float = 32, startup: int = 0,
+    issue: int,
+    depth: int,
+    latency: int,
+    outstanding: int,
+    read_cap: int,
+    write_cap: int,
+    remote: int,
+    launch: int,
+    unit: int,
+    dram: str = "",
+    ub_rate: float = 32,
+    startup: int = 0,
 ) -> Machine:
     ddr = {"latency_cycles": latency, "outstanding": outstanding, "rate": "pins" if dram else "effective", "dram": dram or None}
     base = with_path(with_rates(TINY, read_cap, write_cap, **ddr), "DDR->UB", bytes_per_cycle=ub_rate, startup_cycles=startup)

@@ -11,8 +11,9 @@ from simulator.npu.asm import parse
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory, load_machine
 from simulator.npu.program import DdrBuffer, MemoryMap, Program
+from tests.shared_machine import with_shared
 
-TINY = load_machine("tiny")
+TINY = with_shared(load_machine("tiny"))  # so that every move that there is can be made
 DDR_BLOCKS = 2048
 TYPES = {0: np.float16, 1: np.float32}
 

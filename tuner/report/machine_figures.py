@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Engine
-from simulator.occupancy import bytes_in_use, ddr_use, thinned
+from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
+from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Timeline
 from simulator.timing_kernel import ENGINES
 from tuner.report.html import as_text
@@ -174,10 +174,16 @@ def standing(t: Timeline) -> go.Figure:
 
 
 def occupancy(t: Timeline) -> go.Figure:
-    """Bytes in use of every memory on chip of core 0, relative to its size: a lane for each."""
+    """Bytes in use of every memory on chip of core 0, and of the one that all share, relative to its size: a lane for each."""
     lanes = [(memory.name, steps) for memory, steps in bytes_in_use(t, 0).items() if len(steps.cycle)]
+    shared = shared_in_use(t)
+    if shared is not None and len(shared.cycle):
+        lanes.append((Memory.SHARED.name, shared))
     drawn = figure("cycles", "", 100 + 90 * len(lanes))
-    axis, sizes = drawn.layout.yaxis.to_plotly_json() | {"title": None}, dict(t.machine.buffers_bytes)
+    axis, sizes = (
+        drawn.layout.yaxis.to_plotly_json() | {"title": None},
+        {m.name: n * BLOCK_BYTES for m, n in t.machine.buffers_blocks.items()},
+    )
     for i, (name, steps) in enumerate(lanes):
         shown, limit, number = thinned(steps, _STEPS), sizes[name], str(i + 1) if i else ""
         bottom, top = 1 - (i + 0.9) / len(lanes), 1 - (i + 0.25) / len(lanes)

@@ -14,7 +14,7 @@ from simulator.npu.machine import CubeUnit, DataType, Engine, Machine, Memory, S
 from tests.programs import record
 
 TINY, EDGE = load_machine("tiny"), load_machine("edge")
-DDR, L1, L0A, L0B, L0C, UB = Memory
+DDR, L1, L0A, L0B, L0C, UB, SHARED = Memory
 OUTPUT, WEIGHT = "output-stationary", "weight-stationary"
 
 

@@ -36,7 +36,7 @@ def flag(op: Op, engine: Engine, core: int, other: Engine, number: int) -> np.nd
     return row
 
 
-DDR, L1, L0A, L0B, L0C, UB = Memory
+DDR, L1, L0A, L0B, L0C, UB, SHARED = Memory
 ONE = {"C_COUNT": 1, "C_COUNT2": 1}
 STEP = {"V_BLOCKS": 2, "V_REPEATS": 3, "V_DBS": 1, "V_DRS": 2, "V_S0BS": 1, "V_S0RS": 2, "V_S1BS": 1, "V_S1RS": 2, "V_S2BS": 1, "V_S2RS": 2}
 IMAGE = {
