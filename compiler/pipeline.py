@@ -26,20 +26,27 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
+from compiler.segment.granted import least_grant
 from compiler.segment.memory import named
 from compiler.segment.permuted import permuted_to
+from compiler.unit.granted import within
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.program import Code, Program
+from simulator.npu.grant import Grant
+from simulator.npu.program import Code, Program, on_chip_ends
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """One core's share of a segment.  kept: its records, None of a compiler that keeps none."""
+    """One core's share of a segment.  kept: its records, None of a compiler that keeps none.
+
+    ends: bytes of L1 and of the shared memory up to the last one that it touches; 0 where no level of the machine grants less than all.
+    """
 
     footprint: Footprint
     peak_bytes: dict[str, int]
     kept: Code | None
+    ends: tuple[int, int] = (0, 0)
 
     @property
     def code(self) -> Code:
@@ -72,6 +79,8 @@ class Compiler:
     def __init__(self, unit: Unit, cache_bytes: int = 512 << 20, records: bool = True) -> None:
         self.unit, self.records = unit, records
         self.synchroniser = Synchroniser(unit)
+        self._grants = any(unit.machine.granted(level) != unit.machine.whole for level in unit.machine.contention)
+        self._least: dict[tuple[Unit, int, str, int], int] = {}
         self._scratch = new_scratch()
         self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int], Lowered | Infeasible] = OrderedDict()
         self._cached_bytes = 0
@@ -96,7 +105,8 @@ class Compiler:
     def _kept(self, made: Records | Infeasible) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
             return made
-        return Lowered(self.synchroniser.footprints.of(made.code), made.peak_bytes, made.code.copy() if self.records else None)
+        ends = on_chip_ends(made.code) if self._grants else (0, 0)
+        return Lowered(self.synchroniser.footprints.of(made.code), made.peak_bytes, made.code.copy() if self.records else None, ends)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
@@ -127,8 +137,10 @@ class Compiler:
     def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
         """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
 
-        unit: the compiler's, or that in another order.
+        unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
         """
+        segments = list(segments)
+        unit = within(unit, min((self._least_grant(unit, *segment) for segment in segments), default=0))
         so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
             found = self._shares(unit, index, segment, segment.cores, start, so_far)
@@ -141,7 +153,17 @@ class Compiler:
 
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
-        return self._shares(self.unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
+        unit = within(self.unit, self._least_grant(self.unit, plan, start))
+        return self._shares(unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
+
+    def _least_grant(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
+        """As `segment.granted.least_grant`, remembered."""
+        if not self._grants:
+            return 0
+        key = (unit, start, plan.key, len(plan.cores))
+        if key not in self._least:
+            self._least[key] = least_grant(unit, plan, start)
+        return self._least[key]
 
     def _shares(
         self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
@@ -161,6 +183,12 @@ class Compiler:
             if len(lowered.footprint.engine):
                 parts.append(CorePart(index, core, lowered, i, flip))
         return parts
+
+
+def needs_of(parts: Sequence[CorePart]) -> Grant:
+    """What `Program.needs` says of what `link` makes of them; its memories 0 where no level grants less than all."""
+    l1, shared = (max((part.lowered.ends[at] for part in parts), default=0) for at in (0, 1))
+    return Grant(l1, shared, max((part.core + 1 for part in parts), default=1))
 
 
 def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.space.gene import Genome
+from compiler.space.gene import Gene, Genome
 from tuner.store.digests import canonical_json, task_digest
 from tuner.store.schema import RESULTS, TaskKind
 
@@ -51,7 +51,13 @@ class Request:
 
     def without_plan(self, unit: str) -> str:
         """The payload where no plan was made of the genome.  unit: its digest."""
-        return canonical_json({"unit": unit, "genome": [list(gene) for gene in self.genome]})
+        return canonical_json({"unit": unit, "genome": [_written(gene) for gene in self.genome]})
+
+
+def _written(gene: Gene) -> list[Any]:
+    """As a list of its fields, without a grant of all."""
+    *fields, grant, pinned = gene
+    return [*fields, *([grant] if grant else []), pinned]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
