@@ -85,7 +85,7 @@ def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program
 
 @dataclass(frozen=True, eq=False)
 class MeasuredPiece:
-    """A program of a plan and what it takes at every level of the container."""
+    """A program of a plan and what it takes at every level of the container that grants what it needs."""
 
     plan: Plan
     program: Program
@@ -96,7 +96,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
 
     Levels come out in the machine's order.  names: what a level's plan is called in errors.
-    Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError`.
+    Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also where a level does not grant what its plan needs).
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
     machine = compiler.unit.machine
@@ -105,9 +105,14 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     by_digest: dict[str, MeasuredPiece] = {}
     for level in levels:
         plan = plans[level]
+        where = (names or {}).get(level, f"plan of level {level}")
         if plan.digest not in by_digest:
-            program = compile_plan(compiler, plan, (names or {}).get(level, f"plan of level {level}"))
-            by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, levels))
+            program = compile_plan(compiler, plan, where)
+            fits = [at for at in levels if program.needs.fits(machine.granted(at))]
+            by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, fits))
+        if level not in by_digest[plan.digest].timings:
+            lacks = by_digest[plan.digest].program.needs.beyond(machine.granted(level))
+            raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}")
     return {level: by_digest[plans[level].digest] for level in levels}
 
 
@@ -132,7 +137,7 @@ def container_of(
             level,
             m.program.streams,
             m.plan.digest if digests is None else digests[level],
-            {at: m.timings[at].cycles for at in measured},
+            {at: m.timings[at].cycles if at in m.timings else None for at in measured},
             tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in m.plan.segments),
         )
         for level, m in measured.items()
@@ -171,7 +176,10 @@ def build_variants(packed: Packed, plans: Mapping[str, Plan]) -> Container:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredModel:
-    """A plan of a model and the programs of its pieces, which run one after the other.  timings: level -> of all of them."""
+    """A plan of a model and the programs of its pieces, which run one after the other.
+
+    timings: level -> of all of them, where the level grants what each of them needs.
+    """
 
     plan: Plan
     pieces: tuple[MeasuredPiece, ...]
@@ -207,7 +215,11 @@ def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] 
         level: MeasuredModel(
             plans[level],
             tuple(measured[level] for measured in by_piece),
-            {at: in_all([measured[level].timings[at] for measured in by_piece]) for at in levels},
+            {
+                at: in_all([measured[level].timings[at] for measured in by_piece])
+                for at in levels
+                if all(at in measured[level].timings for measured in by_piece)
+            },
         )
         for level in levels
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tuner.farm.jobs import PROGRAMS, EpochResult
-from tuner.measure.measurement import CYCLES
+from tuner.measure.measurement import CYCLES, told
 from tuner.search.champions import Champions
 from tuner.search.collector import PROGRAM, STATUSES
 from tuner.search.packing import unpack_genome
@@ -108,7 +108,7 @@ class Ledger:
         singles, programs = epoch["singles"], np.cumsum(epoch["kind"] == PROGRAM) - 1
         for at in fits:
             place, task = int(opened.places[at]), opened.names[at]
-            cycles, program = values[place, :, CYCLES], int(programs[place])
+            cycles, program = told(values[place, :, CYCLES]), int(programs[place])
             if self.champions.gains(cycles, task, bool(singles[program])):
                 genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
-                self.champions.note(Individual(unpack_genome(genomes, program), cycles.copy(), task))
+                self.champions.note(Individual(unpack_genome(genomes, program), cycles, task))

@@ -180,7 +180,8 @@ class Evaluator:
             return Measurement("infeasible", str(values), task, payload, raw)
         if isinstance(values, Reading):
             return Measurement("invalid" if values.status == "ok" else values.status, values.error, task, payload, raw)
-        values[:, _ROOFLINE] = [self._roofline.of(operators, level) for level in self.levels]
+        fits = values[:, _CYCLES] > 0
+        values[:, _ROOFLINE] = [self._roofline.of(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)]
         if self.shared is not None:
             self.shared.add(task, values)
         return Measurement("ok", None, task, payload, raw, values)

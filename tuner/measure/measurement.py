@@ -10,11 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.space.gene import Gene, Genome
+from tuner.measure.grants import NEVER
 from tuner.store.digests import canonical_json, task_digest
 from tuner.store.schema import RESULTS, TaskKind
 
 CYCLES = RESULTS.index("cycles")
 MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
+
+
+def told(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As the search has them: where 0 stands for what does not fit a level, `NEVER`, so that whoever looks for the least finds what runs."""
+    return np.where(cycles > 0, cycles, NEVER)
 
 
 Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
@@ -64,7 +70,7 @@ def _written(gene: Gene) -> list[Any]:
 class Measurement:
     """What came of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
 
-    error: why there are no values.  task: digest of what was measured; '' where features were asked for and told.
+    values: a row of zeros at a level that does not grant what it needs.  error: why there are no values.  task: digest of what was measured; '' where features were asked for and told.
     payload: canonical JSON of the task; '' where no plan was made of the genome (`Request.without_plan`), or none was needed.
     shared: another search had measured it.  worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
     """
@@ -82,13 +88,13 @@ class Measurement:
 
     @property
     def cycles(self) -> NDArray[np.int64] | None:
-        """Per level; None where nothing was measured."""
-        return None if self.values is None else self.values[:, CYCLES]
+        """Per level, `NEVER` where it does not fit what the level grants; None where nothing was measured."""
+        return None if self.values is None else told(self.values[:, CYCLES])
 
     @property
     def moved_bytes(self) -> int:
         """To and from DDR; 0 where nothing was measured."""
-        return 0 if self.values is None else int(self.values[0, MOVED].sum())
+        return 0 if self.values is None else int(self.values[:, MOVED].sum(1).max())
 
 
 Measurer = Callable[[Sequence[Request]], Iterator[Measurement]]
