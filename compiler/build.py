@@ -24,10 +24,12 @@ from compiler.segment.blocks import needed
 from compiler.segment.permuted import permuted_to
 from compiler.source import Opened
 from compiler.space.starts import layer_by_layer
+from compiler.unit.granted import at_level
 from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.sequence import in_all
@@ -35,17 +37,29 @@ from simulator.tabulate import controller_table
 from simulator.timing import Timing, prepare, program_bound, simulate_levels
 
 
-def default_plan(unit: Unit) -> Plan:
-    """Layer by layer.  Raises `InfeasibleError` where even that does not fit the machine."""
-    plan = layer_by_layer(unit)
+def default_plan(unit: Unit, level: str | None = None) -> Plan:
+    """Layer by layer, within what a level grants where one is given.
+
+    Raises `InfeasibleError` where even that does not fit the machine, or the level.
+    """
+    plan = layer_by_layer(unit if level is None else at_level(unit, level))
     if isinstance(plan, Infeasible):
-        raise InfeasibleError(f"{unit.machine.name}: {plan}")
-    return plan
+        raise InfeasibleError(f"{unit.machine.name}: {'' if level is None else f'no plan fits level {level}: '}{plan}")
+    return plan if plan.machine == unit.machine.digest else plan.model_copy(update={"machine": unit.machine.digest})
 
 
-def default_plans(opened: Opened) -> Plan:
+def default_plans(opened: Opened, level: str | None = None) -> Plan:
     """Layer by layer, every piece.  Raises as `default_plan`."""
-    return joined(dict(zip(opened.names, map(default_plan, opened.units), strict=True)))
+    return joined({name: default_plan(unit, level) for name, unit in zip(opened.names, opened.units, strict=True)})
+
+
+def default_by_level(opened: Opened) -> dict[str, Plan]:
+    """Level -> `default_plans` within what it grants, the same for levels that grant the same."""
+    machine, plans = opened.machine, dict[Grant, Plan]()
+    for level in machine.contention:
+        if (granted := machine.granted(level)) not in plans:
+            plans[granted] = default_plans(opened, level)
+    return {level: plans[machine.granted(level)] for level in machine.contention}
 
 
 def check_plan(unit: Unit, plan: Plan, where: str) -> Unit:
@@ -96,7 +110,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
 
     Levels come out in the machine's order.  names: what a level's plan is called in errors.
-    Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also where a level does not grant what its plan needs).
+    Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also of a level that grants less).
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
     machine = compiler.unit.machine

@@ -20,11 +20,22 @@ def l1_grants(machine: Machine) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def within(unit: Unit, grant: int) -> Unit:
-    """The unit within `l1_grants(unit.machine)[grant]` bytes of L1; 0: the unit."""
-    if not grant:
+def within(unit: Unit, grant: int, cores: int | None = None) -> Unit:
+    """The unit within `l1_grants(unit.machine)[grant]` bytes of L1, and on its first `cores` cores; 0 and all of them: the unit."""
+    if not grant and cores in (None, unit.machine.cores):
         return unit
     values = unit.machine.model_dump()
     values["buffers_bytes"]["L1"] = l1_grants(unit.machine)[grant]
+    values["cores"] = unit.machine.cores if cores is None else cores
     del values["contention"]  # of a part of a machine nobody asks what its levels leave
     return replace(unit, machine=Machine.model_validate(values))
+
+
+def grant_of(machine: Machine, level: str) -> int:
+    """The place of what a level leaves of L1 in `l1_grants`."""
+    return l1_grants(machine).index(machine.granted(level).l1_bytes)
+
+
+def at_level(unit: Unit, level: str) -> Unit:
+    """The unit within what a level leaves."""
+    return within(unit, grant_of(unit.machine, level), unit.machine.granted(level).cores)

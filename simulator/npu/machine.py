@@ -41,11 +41,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES = 32
-RESERVED = ("baseline", "robust")  # plans beside those of the levels
+BASELINE = "baseline"
+RESERVED = (BASELINE, "robust")  # plans beside those of the levels; `baseline.LEVEL` too: of levels that grant something else
 
 
 def _not_reserved(level: str) -> str:
-    if level in RESERVED:
+    if level in RESERVED or level.startswith(f"{BASELINE}."):
         raise ValueError(f"{level} is no name for a level")
     return level
 

@@ -19,6 +19,7 @@ from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
 from tuner.learn.training import Trainer
+from tuner.measure.grants import same_grants
 from tuner.measure.runners import named_by
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
@@ -32,10 +33,11 @@ from tuner.world.world import World
 
 
 class SearchEnd(NamedTuple):
-    """best: of every level the fastest program.  baseline: the fastest one of single operators."""
+    """best: of every level the fastest program.  baselines: of every level the fastest one of single operators over those that grant the
+    same, for which it is one."""
 
     best: tuple[Individual, ...]
-    baseline: Individual
+    baselines: tuple[Individual, ...]
 
 
 class OneSearch:
@@ -52,7 +54,7 @@ class OneSearch:
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self._watch = request.progress
-        self.champions = Champions(len(facts.levels))
+        self.champions = Champions(len(facts.levels), same_grants(facts.unit.machine, facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, facts.levels, config.model)
@@ -87,8 +89,7 @@ class OneSearch:
 
     def snapshot(self) -> Snapshot:
         best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := self.champions.best[i]) is not None}
-        base = self.champions.baseline
-        baseline = {} if base is None else {level: int(base.cycles[i]) for i, level in enumerate(self.levels)}
+        baseline = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := self.champions.baseline(i)) is not None}
         note = f"epoch {self.schedule.complete}, {self.ledger.seq} tasks"
         return Snapshot(self.champions.programs, best, baseline, dict(self.ledger.failures), note)
 
@@ -137,12 +138,13 @@ class OneSearch:
 
     def ended(self, where: str) -> SearchEnd:
         """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
-        best, baseline = tuple(each for each in self.champions.best if each is not None), self.champions.baseline
-        if baseline is None or len(best) < len(self.levels):
+        best = tuple(each for each in self.champions.best if each is not None)
+        baselines = tuple(each for each in map(self.champions.baseline, range(len(self.levels))) if each is not None)
+        if min(len(best), len(baselines)) < len(self.levels):
             counts = ", ".join(f"{count} {status}" for status, count in sorted(self.ledger.failures.items()))
             what = f"no program of single operators could be measured ({counts})"
             raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
-        return SearchEnd(best, baseline)
+        return SearchEnd(best, baselines)
 
     def _first_answer(self) -> None:
         """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""

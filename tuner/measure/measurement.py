@@ -19,7 +19,7 @@ MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 
 
 def told(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
-    """As the search has them: where 0 stands for what does not fit a level, `NEVER`, so that whoever looks for the least finds what runs."""
+    """As the search has them: `NEVER` in the place of 0, which stands for what does not fit a level, so that the least is what runs."""
     return np.where(cycles > 0, cycles, NEVER)
 
 
@@ -70,7 +70,8 @@ def _written(gene: Gene) -> list[Any]:
 class Measurement:
     """What came of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
 
-    values: a row of zeros at a level that does not grant what it needs.  error: why there are no values.  task: digest of what was measured; '' where features were asked for and told.
+    A row of values is zeros at a level that does not grant what is needed.  error: why there are no values.
+    task: digest of what was measured; '' where features were asked for and told.
     payload: canonical JSON of the task; '' where no plan was made of the genome (`Request.without_plan`), or none was needed.
     shared: another search had measured it.  worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
     """

@@ -14,7 +14,7 @@ from simulator.npu.machine import DataType
 
 
 class Roofline:
-    """The model's own lower bound: MACs over the peak of all cores that a level grants, or unpadded bytes of weights, inputs and outputs over the bandwidth.
+    """The model's own lower bound: MACs over all granted cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth.
 
     Of rows that somebody reads.
     """

@@ -119,9 +119,9 @@ class SharedResults:
         tasks, values = columns.texts("task"), columns["values"]
         if values.dtype != np.int64 or len(values) != len(tasks) * self.levels * len(RESULTS):  # no integers: some are null
             return
-        values: NDArray[np.int64] = values.reshape(len(tasks), self.levels, len(RESULTS))
-        fits = values.any(axis=2)  # not where a level does not grant what it needs
-        good = ((values >= _LEAST).all(axis=2) | ~fits).all(axis=1) & fits.any(axis=1)
+        values = values.reshape(len(tasks), self.levels, len(RESULTS))
+        fits = np.any(values, axis=2)  # not where a level does not grant what it needs
+        good = np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1)
         self._found.update((tasks[at], values[at].copy()) for at in np.flatnonzero(good))
 
 
