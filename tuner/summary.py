@@ -147,7 +147,7 @@ class RobustSummary(_Part):
 class LevelSummary(_Part):
     """What ships at one contention level.
 
-    ddr: what the level leaves of DDR, and what it grants.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
+    ddr: what the level leaves, and what it grants.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
     program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level.  balance: cycles in which
     CUBE or VECTOR works per cycle in which DDR moves.
     baseline_layerwise_cycles: of plans/baseline.json at this level; of levels that grant other memory and cores than the first one, of

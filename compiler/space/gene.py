@@ -119,9 +119,10 @@ def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:
 
 
 def widths(unit: Unit) -> list[int]:
-    """Numbers of cores worth trying: powers of two, and all of the machine's."""
-    cores = unit.machine.cores
-    return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+    """Numbers of cores worth trying: powers of two, all of the machine's, and as many as a level grants."""
+    machine = unit.machine
+    granted = (machine.granted(level).cores for level in machine.contention)
+    return sorted({*(1 << i for i in range(machine.cores.bit_length())), machine.cores, *granted})
 
 
 def gene_json(gene: Sequence[Any]) -> list[Any]:

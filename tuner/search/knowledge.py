@@ -41,16 +41,16 @@ class Learnable:
 
 
 class Knowledge:
-    """Of one unit.  version: sets of epochs that were learnt for good."""
+    """Of one unit.  version: sets of epochs that were learnt for good.  groups: see `SegmentTable`."""
 
-    def __init__(self, structures: Structures, levels: int) -> None:
-        self.levels = levels
+    def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
+        self.levels, self.groups = levels, groups
         self.structures = structures
         self.forget()
 
     def forget(self) -> None:
         """All of it."""
-        self.table = SegmentTable(self.structures, self.levels)
+        self.table = SegmentTable(self.structures, self.levels, self.groups)
         self.border = np.zeros(self.levels)
         self.programs: set[int] = set()
         self.elites: dict[int, list[Individual]] = {}
