@@ -55,7 +55,7 @@ def mmads(machine: Machine, m: int, k: int, n: int, tile: tuple[int, int, int]) 
         for at_n in _cut(n, tile[2])
         for j, at_k in enumerate(_cut(k, tile[1]))
     ]
-    return _program(machine, rows)
+    return program(machine, rows)
 
 
 def tile_by_tile(machine: Machine, m: int, k: int, n: int) -> Program:
@@ -74,7 +74,7 @@ def tile_by_tile(machine: Machine, m: int, k: int, n: int) -> Program:
                     rows.append(_copy(Engine.MTE2, Memory.DDR, Memory.L1, part * tile_k))
                 rows += [*_flag(Engine.MTE2, Engine.CUBE), _mmad(part, tile_k, tile_n, accumulate=i > 0)]
         rows += [*_flag(Engine.CUBE, Engine.MTE3), _copy(Engine.MTE3, Memory.UB, Memory.DDR, m * tile_n)]
-    return _program(machine, rows)
+    return program(machine, rows)
 
 
 def _cut(length: int, tile: int) -> Iterator[int]:
@@ -82,7 +82,7 @@ def _cut(length: int, tile: int) -> Iterator[int]:
         yield min(tile, length - start)
 
 
-def _record(op: Op, engine: Engine, source: int, target: int, at: tuple[int, int, int], p: tuple[int, ...]) -> Code:
+def record(op: Op, engine: Engine, source: int, target: int, at: tuple[int, int, int], p: tuple[int, ...]) -> Code:
     row = np.zeros(WORDS, np.int32)
     row[: isa.P] = (op, engine, DataType.float16, 0, source, target, *at, -1)
     row[isa.P : isa.P + len(p)] = p
@@ -90,22 +90,22 @@ def _record(op: Op, engine: Engine, source: int, target: int, at: tuple[int, int
 
 
 def _mmad(m: int, k: int, n: int, accumulate: bool) -> Code:
-    return _record(Op.MMAD, Engine.CUBE, Memory.L0A, Memory.L0C, (0, 0, 0), (m, k // ATOM, n // ATOM, int(accumulate)))
+    return record(Op.MMAD, Engine.CUBE, Memory.L0A, Memory.L0C, (0, 0, 0), (m, k // ATOM, n // ATOM, int(accumulate)))
 
 
 def _copy(engine: Engine, source: Memory, target: Memory, items: int) -> Code:
     blocks = items * _ITEM_BYTES // BLOCK_BYTES
-    return _record(Op.COPY, engine, source, target, (0, 0, -1), (blocks, 1, blocks, blocks, 1, 0, 0))
+    return record(Op.COPY, engine, source, target, (0, 0, -1), (blocks, 1, blocks, blocks, 1, 0, 0))
 
 
 def _flag(source: Engine, target: Engine) -> tuple[Code, Code]:
-    set_ = _record(Op.SET, source, 0, 0, (-1, -1, -1), (0, target, 0))
-    return set_, _record(Op.WAIT, target, 0, 0, (-1, -1, -1), (0, source, 0))
+    set_ = record(Op.SET, source, 0, 0, (-1, -1, -1), (0, target, 0))
+    return set_, record(Op.WAIT, target, 0, 0, (-1, -1, -1), (0, source, 0))
 
 
-def _program(machine: Machine, rows: list[Code]) -> Program:
+def program(machine: Machine, rows: list[Code]) -> Program:
     blocks = 1 << 20
     memory = MemoryMap(DataType.float16, (DdrBuffer("all", "scratch", 0, blocks),), blocks)
-    program = Program(machine.digest, (np.stack(rows),), memory)
-    program.verify(machine)
-    return program
+    made = Program(machine.digest, (np.stack(rows),), memory)
+    made.verify(machine)
+    return made

@@ -78,8 +78,9 @@ SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
 SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 would have had so far; running transfers
 TOP = 4  # top of the worklist, or -1
 ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY, BANK_WAIT, RING, STEPS = range(5, 16)
-PATHS = 16  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate where that is below the engine's, else 0
-PORT = PATHS + 32
+PATHS = STEPS + 1  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate where that is below the engine's, else 0
+PATHS_OF = 2 << KIND_BITS  # how many of these an engine has
+PORT = PATHS + 2 * PATHS_OF
 
 DISPATCHED, START, END = range(3)
 
@@ -186,7 +187,7 @@ def _first_data(unit: Pointer, port: Pointer, ends: Pointer, load: Pointer, u: i
 @njit(cache=True)
 def _path(port: Pointer, u: int, word: int) -> int:
     """Where `port` has the path of a transfer."""
-    return PATHS + (16 if _engine(u) == MTE3 else 0) + (word >> KIND_BITS & KIND_MASK) * 2
+    return PATHS + (PATHS_OF if _engine(u) == MTE3 else 0) + (word >> KIND_BITS & KIND_MASK) * 2
 
 
 @njit(cache=True)

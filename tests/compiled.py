@@ -14,7 +14,6 @@ from compiler.segment.blocks import needed
 from compiler.unit.unit import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
-from simulator.npu.level import Level
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import Program
 from simulator.sanitizer import check
@@ -67,12 +66,12 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
     p = prepare(program, machine)
     cycles = {}
     for level in machine.contention:
-        share = machine.share_units(level)
-        timing = simulate(p, machine, Level.of_units(share))
-        assert timing.cycles >= program_bound(p, machine, Level.of_units(share))
-        assert simulate(p, machine, Level.of_units(share), shared=False).cycles <= timing.cycles
+        condition = machine.contention[level]
+        timing = simulate(p, machine, condition)
+        assert timing.cycles >= program_bound(p, machine, condition)
+        assert simulate(p, machine, condition, shared=False).cycles <= timing.cycles
         # slower alone at a part of the rate than together: at most one rounding cycle per transfer
-        longest = simulate(p, machine, Level.of_units(share), shared=False, rate_divisor=max(1, p.dma_queues)).cycles
+        longest = simulate(p, machine, condition, shared=False, rate_divisor=max(1, p.dma_queues)).cycles
         assert timing.cycles <= longest + int(p.transfers.sum())
         assert timing.busy_cycles.max(initial=0) <= timing.cycles
         cycles[level] = timing.cycles

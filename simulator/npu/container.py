@@ -414,6 +414,9 @@ def _check(header: _Header, container: Container) -> None:
     if len(set(levels)) != len(levels):
         raise ContainerError(f"container: a level is given twice: {', '.join(levels)}")
     for variant in container.variants:
+        if variant.level not in container.machine.contention:
+            known = ", ".join(container.machine.contention)
+            raise ContainerError(f"container: level {variant.level!r}: {container.machine.name} has {known}")
         if tuple(variant.cycles) != levels:
             raise ContainerError(f"container: variant {variant.level!r} has cycles for {list(variant.cycles)}, levels: {list(levels)}")
         named = sum(segment.operators for segment in variant.segments)

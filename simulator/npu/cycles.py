@@ -84,7 +84,7 @@ class CostTables(NamedTuple):
     matrix: int64 [3, 3, 3] by data type, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its axes of
     max(ceil(length / unit), least) + fill steps; step_cycles: int64 [3] by data type (0: not supported).
     vector_cycles: int64 [64] by opcode.
-    scalars: int64 [matrix startup, vector startup, burst bytes, page bytes, activate bytes].
+    scalars: int64 [matrix startup, vector startup].  dram: int64 [burst bytes, page bytes, activate bytes].
     """
 
     rate: NDArray[np.int64]
@@ -94,6 +94,7 @@ class CostTables(NamedTuple):
     step_cycles: NDArray[np.int64]
     vector_cycles: NDArray[np.int64]
     scalars: NDArray[np.int64]
+    dram: NDArray[np.int64]
 
 
 def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -150,7 +151,8 @@ def cost_tables(machine: Machine) -> CostTables:
         matrix,
         step_cycles,
         vector,
-        np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles, *rows], np.int64),
+        np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64),
+        np.array(rows, np.int64),
     )
 
 
@@ -161,7 +163,7 @@ def steps(length: int, axis: NDArray[np.int64]) -> int:
 
 
 @njit(cache=True)
-def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, scalars: NDArray[np.int64]) -> int:
+def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, dram: NDArray[np.int64]) -> int:
     """What runs take off the port, in 1/65536 bytes (see the top of this file); all of them in bytes or in numbers of runs."""
     if stride == run:
         run, count = run * count, 1
@@ -169,7 +171,7 @@ def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: in
         if outer == run:
             run, groups = run * groups, 1
         count, stride, groups, outer = groups, outer, 1, 0
-    burst, page, activate = scalars[2], scalars[3], scalars[4]
+    burst, page, activate = dram[0], dram[1], dram[2]
     run = (run + granule - 1) // granule * granule
     if (count == 1 or stride % burst == 0) and (groups == 1 or outer % burst == 0):
         moved = (run + burst - 1) // burst * burst
@@ -199,7 +201,7 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
                 if dst == _DDR:
                     stride, outer = code[i, C_DSTRIDE], code[i, C_DSTRIDE2]
                 total = length * count * groups
-                bus[i] = _bus(length, count, stride * BLOCK_BYTES, groups, outer * BLOCK_BYTES, g, t.scalars)
+                bus[i] = _bus(length, count, stride * BLOCK_BYTES, groups, outer * BLOCK_BYTES, g, t.dram)
                 useful[i] = total if src == _DDR else -total
             else:
                 moved = (length + g - 1) // g * g * count * groups

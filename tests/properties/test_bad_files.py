@@ -212,9 +212,7 @@ def compiled(name: str, machine: str, dtype: str) -> Container:
     assert not isinstance(plan, Infeasible)
     made = Compiler(unit).compile(plan)
     assert not isinstance(made, Infeasible)
-    return Container(
-        "0" * 32, unit.machine, unit.memory, (Variant("none", SHARE_UNIT, made.streams, "", {"none": 1}),), constants.tobytes()
-    )
+    return Container("0" * 32, unit.machine, unit.memory, (Variant("none", made.streams, "", {"none": 1}),), constants.tobytes())
 
 
 def mutated(container: Container, rng: random.Random) -> Container:

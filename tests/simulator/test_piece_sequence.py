@@ -116,14 +116,14 @@ def test_an_inference_of_several_programs_meets_the_load_at_its_own_time() -> No
         rest.append(simulate_trace(p, EDGE, load.after(now)).cycles)
         now += rest[-1]
     assert runtime.inference(0, load, 0).cycles == first + sum(rest)
-    assert runtime.steady(0, HALF).cycles == simulate_all(prepared, EDGE, Level.of_units(HALF)).cycles
+    assert runtime.steady(0, HALF).cycles == simulate_all(prepared, EDGE, EDGE.contention["slight"]).cycles
 
 
 def container(seed: int, machine: Machine = EDGE, model: str = "0" * 32) -> Container:
     program = random_program(machine, seed, 40)
     streams = program.streams
     cycles = {"none": seed, "severe": 10 * seed}
-    variants = tuple(Variant(level, machine.share_units(level), streams, "", cycles, (SegmentEntry(1, 1),)) for level in ("none", "severe"))
+    variants = tuple(Variant(level, streams, "", cycles, (SegmentEntry(1, 1),)) for level in ("none", "severe"))
     return Container(model, machine, memory_map(), variants, b"", (OperatorEntry(f"op{seed}"),))
 
 

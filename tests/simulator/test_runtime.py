@@ -280,9 +280,9 @@ def test_the_estimator_does_not_lose_to_an_adversary(response: Response, seed: i
 
 
 def test_levels_with_the_same_stream_are_one_variant() -> None:
-    def variant(level: str, share: int, *rows: Code) -> Variant:
-        return Variant(level, share, program(TINY, list(rows)).streams, "", {})
+    def variant(level: str, *rows: Code) -> Variant:
+        return Variant(level, program(TINY, list(rows)).streams, "", {})
 
     light = [load(10), vector(5)]
-    variants = (variant("none", FULL, *light), variant("slight", HALF, *light), variant("severe", QUARTER, load(4), vector(20)))
+    variants = (variant("none", *light), variant("slight", *light), variant("severe", load(4), vector(20)))
     assert list(prepared_variants(Compiled.of(Container("0" * 32, TINY, memory_map(), variants, b"")))) == ["none", "severe"]

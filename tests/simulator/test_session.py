@@ -71,7 +71,7 @@ def relu_container() -> Container:
         1 + 2 * BLOCKS,
     )
     cycles = {"none": 1, "severe": 2}
-    variants = (Variant("none", 65536, relu_streams(1.0), "", cycles), Variant("severe", 16384, relu_streams(2.0), "", cycles))
+    variants = (Variant("none", relu_streams(1.0), "", cycles), Variant("severe", relu_streams(2.0), "", cycles))
     return Container("0" * 32, TINY, memory, variants, bytes(32))
 
 

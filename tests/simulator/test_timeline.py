@@ -9,7 +9,7 @@ from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine import Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code
-from simulator.timeline import Cause, Timeline, alone_cycles, covered, timeline
+from simulator.timeline import Cause, Timeline, covered, data_alone, timeline
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
@@ -109,9 +109,9 @@ def test_what_a_transfer_loses() -> None:
     two = run([load(10)], [load(10)])
     # half the port each: 20 cycles, alone 10
     assert (two.end - two.start).tolist() == [20, 20]
-    assert alone_cycles(two, np.arange(2)).tolist() == [10, 10]
+    assert data_alone(two, np.arange(2)).tolist() == [10, 10]
     half = run([load(10)], share=SHARE_UNIT // 2)
-    assert (half.end - half.start).tolist() == alone_cycles(half, np.arange(1), SHARE_UNIT // 2).tolist() == [20]
+    assert (half.end - half.start).tolist() == data_alone(half, np.arange(1), SHARE_UNIT // 2).tolist() == [20]
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -20,7 +20,7 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.level import ALONE, SHARE_UNIT, Level
+from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import DataType, Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code, Program
 from simulator.timeline import timeline
@@ -43,8 +43,8 @@ KEYS = {
 }
 
 
-def read(p: Program, machine: Machine, share: int = SHARE_UNIT, operators: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
-    value = json.loads(b"".join(chrome_trace(timeline(p, machine, Level.of_units(share)), operators, about)))
+def read(p: Program, machine: Machine, at: Level = ALONE, operators: tuple[str, ...] = (), **about: str) -> dict[str, Any]:
+    value = json.loads(b"".join(chrome_trace(timeline(p, machine, at), operators, about)))
     assert isinstance(value, dict)
     return value
 
@@ -80,10 +80,10 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
 
 
 def test_every_event_has_what_its_phase_needs() -> None:
-    value = read(compiled(), EDGE, EDGE.share_units("severe"), level="severe")
+    value = read(compiled(), EDGE, EDGE.contention["severe"], level="severe")
     assert set(value) == {"displayTimeUnit", "otherData", "traceEvents"}
     assert value["otherData"]["level"] == "severe"
-    assert value["otherData"]["ddr_share"] == 0.25
+    assert value["otherData"]["ddr"] == {"share": 0.25, "latency_cycles": 90}
     seen = set()
     for event in value["traceEvents"]:
         seen.add(event["ph"])
@@ -111,9 +111,9 @@ def nanoseconds(microseconds: float) -> int:
     return round(microseconds * 1000)
 
 
-def check_lanes(p: Program, machine: Machine, share: int) -> None:
-    value = read(p, machine, share)
-    busy = simulate(p, machine, Level.of_units(share)).busy_cycles
+def check_lanes(p: Program, machine: Machine, level: Level) -> None:
+    value = read(p, machine, level)
+    busy = simulate(p, machine, level).busy_cycles
     found = lanes(value)
     for core in range(machine.cores):
         for engine in Engine:
@@ -133,25 +133,25 @@ def check_lanes(p: Program, machine: Machine, share: int) -> None:
 def test_events_of_a_lane_follow_one_another_and_add_up(clock_hz: int) -> None:
     for seed in range(6):
         machine = TINY.model_copy(update={"issue_cycles": seed % 3, "queue_depth": 2 + seed, "clock_hz": clock_hz})
-        check_lanes(random_program(machine, seed, 80), machine, SHARE_UNIT >> seed % 3)
+        check_lanes(random_program(machine, seed, 80), machine, Level.of_units(1 << 16 - seed % 3))
 
 
 def test_lanes_of_a_compiled_program() -> None:
-    check_lanes(compiled(), EDGE, EDGE.share_units("severe"))
+    check_lanes(compiled(), EDGE, EDGE.contention["severe"])
 
 
 def test_clocks_beyond_int64_products() -> None:
     fast = TINY.model_copy(update={"clock_hz": 1 << 40})
     # 2**18 blocks at 2**-16 of the port: 2**34 cycles, which are 1/64 s
     slow = record(Op.COPY, MTE2, 1, 1 << 18, 0, 0, 1, 0, 0, src=DDR, dst=L1, d=0, s=(0,))
-    value = read(program(fast, [slow]), fast, share=1)
+    value = read(program(fast, [slow]), fast, Level.of_units(1))
     (event,) = [e for e in value["traceEvents"] if e["ph"] == "X" and e["cat"] == "MTE2"]
     assert event["args"]["cycles"] == 1 << 34
     assert event["dur"] == 1e6 / 64
 
 
 def test_what_a_transfer_loses() -> None:
-    (event,) = lanes(read(program(TINY, [copy(TINY, DDR, L1, 10)]), TINY, SHARE_UNIT // 2))[0, "MTE2"]
+    (event,) = lanes(read(program(TINY, [copy(TINY, DDR, L1, 10)]), TINY, Level(share=0.5)))[0, "MTE2"]
     found = event["args"]
     # 10 cycles with the whole port, 20 with half of it, and nobody else there
     assert (found["alone_cycles"], found["lost_to_background_cycles"], found["lost_to_sharing_cycles"], found["cycles"]) == (10, 10, 0, 20)
@@ -207,7 +207,7 @@ def test_blocks_of_a_compiled_program() -> None:
     assert last is not None
     found = Compiler(unit).compile(plan_of(unit, [first, last]))
     assert not isinstance(found, Infeasible)
-    value = read(found, EDGE, EDGE.share_units("severe"))
+    value = read(found, EDGE, EDGE.contention["severe"])
     spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for event in value["traceEvents"]:
         if event["ph"] == "X" and event["cat"] not in ("SCALAR", "stall", "chain") and event["args"]["segment"] == 0:
@@ -232,7 +232,7 @@ def test_a_wait_for_another_core_says_so() -> None:
 
 
 def test_counters_stay_within_the_machine() -> None:
-    value = read(compiled(), EDGE, EDGE.share_units("slight"))
+    value = read(compiled(), EDGE, EDGE.contention["slight"])
     peaks: dict[str, float] = defaultdict(float)
     for event in value["traceEvents"]:
         if event["ph"] == "C":

@@ -35,7 +35,7 @@ box = session.container
 cycles = {}
 for level in session.levels:
     prepared = prepare(program(box, level), box.machine)
-    cycles[level] = {v.level: simulate(prepared, box.machine, v.share_units).cycles for v in box.variants}
+    cycles[level] = {v.level: simulate(prepared, box.machine, box.machine.contention[v.level]).cycles for v in box.variants}
 outputs = session.run(None, dict(np.load(sys.argv[2])), level="severe")
 np.savez(sys.argv[3], *outputs)
 assert "compiler" not in sys.modules and "onnx" not in sys.modules and "onnxruntime" not in sys.modules
@@ -55,7 +55,7 @@ def container(case) -> Container:
     machine = case.unit.machine
     prepared = prepare(program, machine)
     cycles = {level: simulate(prepared, machine, machine.contention[level]).cycles for level in machine.contention}
-    variants = tuple(Variant(level, machine.share_units(level), program.streams, "", cycles) for level in machine.contention)
+    variants = tuple(Variant(level, program.streams, "", cycles) for level in machine.contention)
     return Container(case.unit.graph.digest, machine, case.unit.memory, variants, case.constants)
 
 

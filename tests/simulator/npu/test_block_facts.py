@@ -34,6 +34,7 @@ OTHERS = {
     ("compiler/space/gene.py", "AHEAD_KIB"): "KiB that a gene names",
     ("simulator/hazards.py", "_LOOK_BACK"): "findings",
     ("simulator/timing_kernel.py", "LAG"): "a column of its table",
+    ("simulator/timing_kernel.py", "ISSUE_CYCLES"): "columns of its table",
     ("simulator/trace.py", "_segments"): "a number of the trace's own",
     ("simulator/trace.py", "_blocks"): "a number of the trace's own",
     ("simulator/trace_events.py", "gzipped"): "zlib's window of a gzip file",

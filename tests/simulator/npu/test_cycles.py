@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulator.npu.cycles import latency_cycles, price
+from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
 from simulator.npu.machine import CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit, load_machine
 from tests.programs import record
@@ -114,22 +115,69 @@ def copy(src: Memory, dst: Memory, length: int, count: int, sstride: int, dstrid
     return int(found.busy[0]), int(found.bus[0]), int(found.useful[0])
 
 
-def test_a_transfer_costs_bus_bytes_by_the_length_of_its_bursts() -> None:
-    unit = 1 << 16
-    assert copy(DDR, L1, 2, 5, 4, 2) == (0, 320 * unit, 320)  # 64-byte bursts
-    assert copy(DDR, L1, 1, 5, 4, 1) == (0, 2 * 160 * unit, 160)  # lone blocks use half of theirs
-    assert copy(DDR, L1, 1, 5, 1, 3) == (0, 160 * unit, 160)  # runs that touch in DDR are one burst
-    assert copy(UB, DDR, 1, 5, 1, 3) == (0, 2 * 160 * unit, -160)  # and it is the side of DDR that counts
-    assert copy(UB, DDR, 1, 5, 3, 1) == (0, 160 * unit, -160)
+def port_bytes(machine: Machine, *row: int, out: bool = False) -> float:
+    """What a COPY (length, count, strides, count2, strides2; in blocks) between DDR and L1 or UB takes off the port."""
+    src, dst, engine = (UB, DDR, Engine.MTE3) if out else (DDR, L1, Engine.MTE2)
+    cost = price(record(Op.COPY, engine, *row, src=src, dst=dst, d=0, s=(0,))[None], machine)
+    assert cost.busy[0] == 0
+    assert cost.useful[0] == row[0] * 32 * row[1] * row[4] * (-1 if out else 1)
+    return float(cost.bus[0]) / (1 << 16)
 
 
-def test_of_a_path_of_ddr_only_the_engine_counts() -> None:
-    """The port and its caps say how fast, whatever a file gives the wire."""
-    paths = [path.model_copy(update={"bytes_per_cycle": 1, "granule_bytes": 4096, "startup_cycles": 999}) for path in EDGE.paths]
-    other = EDGE.model_copy(update={"paths": tuple(paths)})
-    for src, dst, engine in ((DDR, L1, Engine.MTE2), (UB, DDR, Engine.MTE3)):
-        code = record(Op.COPY, engine, 3, 4, 3, 3, 1, 0, 0, src=src, dst=dst, d=0, s=(0,))[None]
-        assert [tuple(column) for column in price(code, other)] == [tuple(column) for column in price(code, EDGE)]
+def test_of_an_effective_rate_runs_are_rounded_up_to_granules() -> None:
+    ascend = load_machine("ascend310")  # 64 bytes
+    assert port_bytes(ascend, 2, 5, 4, 2, 1, 0, 0) == 320
+    assert port_bytes(ascend, 1, 5, 4, 1, 1, 0, 0) == 2 * 160
+    assert port_bytes(ascend, 1, 5, 1, 3, 1, 0, 0) == 192  # runs that touch in DDR are one: 160, rounded up
+    assert port_bytes(ascend, 1, 5, 1, 3, 1, 0, 0, out=True) == 2 * 160  # and it is the side of DDR that counts
+    assert port_bytes(ascend, 1, 5, 3, 1, 1, 0, 0, out=True) == 192
+    assert port_bytes(ascend, 1, 5, 1, 3, 4, 5, 99) == 640  # groups that touch, too
+    assert port_bytes(load_machine("tiny"), 1, 5, 4, 1, 1, 0, 0) == 160
+
+
+def test_of_pins_no_row_costs_less_than_opening_it() -> None:
+    # LPDDR5: 32-byte bursts, pages of 2048, and 60 * 21 / 96 ns between two rows: 168 bytes of 12.8 bytes per ns
+    assert DRAMS["lpddr5"].activate_bytes == 168
+    far = 1000  # blocks, so every run is in a row of its own
+    assert port_bytes(EDGE, 1, 6, far, 1, 1, 0, 0) == 6 * 168
+    assert port_bytes(EDGE, 2, 64, far, 2, 1, 0, 0) == 64 * 168 * (1 + 32 / 2048)  # a run of 64 may begin at a page's last block
+    assert port_bytes(EDGE, 8, 4, far, 8, 1, 0, 0) == 4 * 256  # as long as the pins take for it
+    assert port_bytes(EDGE, 2, 4, far, 2, 5, 3 * far, 8) == 20 * 168 * (1 + 32 / 2048)
+    # 128 runs, two blocks apart: 4 rows and what may be of a fifth cost 672 and more, bursts 4096
+    assert port_bytes(EDGE, 1, 128, 2, 1, 1, 0, 0) == 4096
+    # 16 blocks apart four to a row: 1 + 15 * 512 / 2048 rows of 16 runs
+    assert port_bytes(EDGE, 1, 16, 16, 1, 1, 0, 0) == 168 * (1 + 15 * 512 / 2048)
+    assert port_bytes(EDGE, 4096, 1, 0, 0, 1, 0, 0) == 4096 * 32
+
+
+def test_bursts_are_of_an_alignment_class() -> None:
+    """DDR4's are of 64 bytes: at a stride of whole bursts a run is rounded up, else it has half a burst more on average."""
+    ddr4 = load_machine("edge:ddr.dram=ddr4")
+    assert DRAMS["ddr4"].activate_bytes == 260
+    assert port_bytes(ddr4, 33, 4, 50, 33, 1, 0, 0) == 4 * 34 * 32
+    assert port_bytes(ddr4, 34, 4, 50, 34, 1, 0, 0) == 4 * 34 * 32
+    assert port_bytes(ddr4, 34, 4, 51, 34, 1, 0, 0) == 4 * 35 * 32
+    assert port_bytes(ddr4, 33, 4, 50, 33, 2, 301, 132) == 8 * 34 * 32  # 33 + 1: the same, whatever the alignment
+
+
+def test_where_a_tensor_lies_does_not_matter() -> None:
+    here = record(Op.COPY, Engine.MTE2, 2, 9, 7, 2, 3, 99, 18, src=DDR, dst=L1, d=0, s=(0,))
+    there = record(Op.COPY, Engine.MTE2, 2, 9, 7, 2, 3, 99, 18, src=DDR, dst=L1, d=64, s=(12345,))
+    assert price(here[None], EDGE).bus == price(there[None], EDGE).bus
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 70), st.integers(1, 9), st.integers(0, 80), st.sampled_from(sorted(DRAMS)), st.sampled_from([32, 64, 96]))
+def test_longer_runs_and_more_of_them_cost_no_less(length: int, count: int, gap: int, dram: str, granule: int) -> None:
+    machine = load_machine(f"edge:ddr.dram={dram},paths.DDR->L1.granule_bytes={granule}")
+    stride = length + 1 + gap
+    cost = port_bytes(machine, length, count, stride, length, 1, 0, 0)
+    assert cost >= length * count * 32
+    assert cost <= port_bytes(machine, length + 1, count, stride + 1, length, 1, 0, 0)
+    assert cost <= port_bytes(machine, length, count + 1, stride, length, 1, 0, 0)
+    # one transfer of them costs no more than each alone and a row more
+    alone = sum(port_bytes(machine, length, 1, 0, 0, 1, 0, 0) for _ in range(count))
+    assert cost <= alone + count * (DRAMS[dram].burst_bytes + DRAMS[dram].activate_bytes)
 
 
 def test_a_move_on_chip_is_rounded_up_to_granules() -> None:

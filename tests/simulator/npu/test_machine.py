@@ -1,12 +1,15 @@
 """Machine files: what is wrong in one is named with file, key and value."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import yaml
 
+from simulator.npu.cycles import port_units
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import Machine, Memory, configs_folder, load_machine, preset_names, read_yaml
+from simulator.npu.level import ALONE, Level
+from simulator.npu.machine import Engine, Machine, Memory, configs_folder, load_machine, preset_names, read_yaml
 
 PRESETS = preset_names()
 
@@ -33,8 +36,8 @@ def test_every_preset_loads_and_says_every_value_itself(name):
     given = yaml.safe_load(text_of(name))
     assert set(given) == set(Machine.model_fields), "a preset leaves nothing to defaults"
     assert machine.description
-    assert machine.contention["none"] == 1.0
-    assert machine.share_units("none") == 65536
+    assert machine.contention["none"] == ALONE
+    assert machine.contention["none"].share_units == 65536
     assert Machine.model_validate_json(machine.model_dump_json()).digest == machine.digest
 
 
@@ -94,12 +97,22 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("paths.0.source", "L3", r"paths\.0\.source: .*'DDR'"),
         ("paths.0.bytes_per_cycle", 0, r"paths\.0\.bytes_per_cycle"),
         ("paths.1.destination", "L1", r"paths: DDR -> L1 is listed twice"),
-        ("ddr.efficiency", {64: 1.0}, r"ddr: .*needs a value for bursts of 32 bytes"),
-        ("ddr.efficiency", {32: 1.5}, r"ddr\.efficiency\.32: .*\(got 1\.5\)"),
-        ("ddr.efficiency", {32: 0.0}, r"ddr\.efficiency\.32: .*\(got 0\.0\)"),
-        ("contention", {"none": 1.0, "worst": 0.0}, r"contention\.worst: .*\(got 0\.0\)"),
-        ("contention", {"none": 1.0, "worst": 1e-5}, r"contention\.worst: accepted: .* from 1/65536, .* to 1 \(got 1e-05\)"),
-        ("contention", {"none": 1.5}, r"contention\.none: accepted: .*\(got 1\.5\)"),
+        ("paths.0.bytes_per_cycle", -1.5, r"paths\.0\.bytes_per_cycle"),
+        ("paths.2.bytes_per_cycle", 1.5, r"paths\.2: L1->L0A: bytes_per_cycle 1\.5; accepted on chip: whole numbers"),
+        ("ddr.rate", "peak", r"ddr\.rate: .*'pins' or 'effective' \(got 'peak'\)"),
+        ("ddr.rate", "pins", r"ddr: rate: pins needs dram; accepted: ddr4, hbm2, lpddr4, lpddr5"),
+        ("ddr.dram", "ddr4", r"ddr: dram: ddr4; an effective rate has none: .*; accepted: null, or rate: pins"),
+        ("ddr.dram", "sram", r"ddr\.dram: accepted: ddr4, hbm2, lpddr4, lpddr5 \(got 'sram'\)"),
+        ("ddr.bytes_per_cycle", float("nan"), r"ddr\.bytes_per_cycle: .*\(got nan\)"),
+        ("contention", {"none": 1.0, "worst": 0.0}, r"contention\.worst\.share: .*\(got 0\.0\)"),
+        ("contention", {"none": 1.0, "worst": 1e-5}, r"contention\.worst\.share: accepted: .* from 1/65536, .* to 1 \(got 1e-05\)"),
+        ("contention", {"none": 1.5}, r"contention\.none\.share: accepted: .*\(got 1\.5\)"),
+        ("contention", {"none": "half"}, r"contention\.none: accepted: a share, or a mapping of share and latency_cycles \(got 'half'\)"),
+        ("contention", {"none": [1.0]}, r"contention\.none: accepted: a share, or a mapping of share and latency_cycles"),
+        ("contention", {"none": {"share": 1, "latency_cycles": -1}}, r"contention\.none\.latency_cycles: .*\(got -1\)"),
+        ("contention", {"none": {"share": 1, "latency_cycles": 2**20 + 1}}, r"contention\.none\.latency_cycles: .*\(got 1048577\)"),
+        ("contention", {"none": {"latency_cycles": 1}}, r"contention\.none\.share: Field required"),
+        ("contention", {"none": {"share": 1, "delay": 1}}, r"contention\.none\.delay: no such key"),
     ],
 )
 def test_a_wrong_value_is_named_with_file_key_and_value(tmp_path, tiny, where, value, message):
@@ -179,19 +192,54 @@ def test_values_that_differ_stand_behind_a_colon(tmp_path, tiny):
 
 def test_a_wider_port_for_more_cores_or_with_wider_dmas():
     """What nobody could draw is refused, by name of what is missing; what is given is meant."""
-    given = "ddr.read_cap_bytes_per_cycle=256"
-    assert load_machine(f"edge:ddr.bytes_per_cycle=256,{given}").ddr.write_cap_bytes_per_cycle == 64
-    assert load_machine("edge:ddr.read_cap_bytes_per_cycle=64,ddr.bytes_per_cycle=256").ddr.read_cap_bytes_per_cycle == 64
-    assert load_machine("edge:ddr.bytes_per_cycle=256,cores=4").ddr.read_cap_bytes_per_cycle == 64
-    assert load_machine("edge:ddr.bytes_per_cycle=32").ddr.read_cap_bytes_per_cycle == 64
+
+    def rates(text: str) -> tuple[Fraction, Fraction]:
+        machine = load_machine(text)
+        return machine.path_bytes_per_cycle(Engine.MTE2), machine.path_bytes_per_cycle(Engine.MTE3)
+
+    assert rates("edge:ddr.bytes_per_cycle=256,paths.DDR->*.bytes_per_cycle=256") == (256, 64)
+    assert rates("edge:paths.DDR->L1.bytes_per_cycle=64,ddr.bytes_per_cycle=256") == (64, 64)
+    assert rates("edge:ddr.bytes_per_cycle=256,paths.*DDR*.bytes_per_cycle=12.8") == (Fraction(64, 5), Fraction(64, 5))
+    assert rates("edge:ddr.bytes_per_cycle=256,cores=4") == rates("edge:ddr.bytes_per_cycle=32") == (64, 64)
 
 
 def test_a_level_more(tmp_path, tiny):
     levels = load_machine("edge:contention.half=0.5,contention.a.b=0.125,contention.none=0.75").contention
-    assert levels == {"none": 0.75, "slight": 0.5, "severe": 0.25, "half": 0.5, "a.b": 0.125}
-    assert load_machine("edge:contention.least=0.0000152587890625").share_units("least") == 1
+    assert {name: level.share for name, level in levels.items()} == {"none": 0.75, "slight": 0.5, "severe": 0.25, "half": 0.5, "a.b": 0.125}
+    assert load_machine("edge:contention.least=0.0000152587890625").contention["least"].share_units == 1
     tiny["contention"] = {"none": 1.0, "least": 2**-16}
-    assert load(tmp_path, tiny).share_units("least") == 1
+    assert load(tmp_path, tiny).contention["least"].share_units == 1
+
+
+def test_a_level_is_a_share_and_a_latency(tmp_path, tiny):
+    tiny["contention"] = {"none": 1, "far": {"share": 1.0, "latency_cycles": 7}, "near": {"share": 0.5}}
+    machine = load(tmp_path, tiny)
+    assert machine.contention == {"none": ALONE, "far": Level(share=1, latency_cycles=7), "near": Level(share=0.5)}
+    assert machine.model_dump(mode="json")["contention"]["none"] == {"share": 1.0, "latency_cycles": 0}
+    assert Machine.model_validate_json(machine.model_dump_json()) == machine
+    severe = load_machine("edge:contention.severe.latency_cycles=500,contention.severe.share=0.3").contention["severe"]
+    assert severe == Level(share=0.3, latency_cycles=500)
+    assert str(severe) == "0.3 +500"
+
+
+def test_the_latency_of_a_load_lies_between_those_of_the_levels(tmp_path, tiny):
+    half, quarter = {"share": 0.5, "latency_cycles": 30}, {"share": 0.25, "latency_cycles": 90}
+    tiny["contention"] = {"none": 1.0, "slight": half, "severe": quarter, "also": {"share": 0.25, "latency_cycles": 95}}
+    machine = load(tmp_path, tiny)
+    assert [machine.load_latency(share) for share in (65536, 32768, 16384)] == [0, 30, 90]
+    assert machine.load_latency(21845) == 60  # S (1 - s) / (2 s) with S = 60, on either side of a half
+    assert machine.load_latency(43691) == 14  # 15, rounded down
+    assert machine.load_latency(1) == 90
+    del tiny["contention"]["none"]
+    assert load(tmp_path, tiny).load_latency(65536) == 30
+
+
+def test_rates_are_the_decimal_numbers_of_the_file(tmp_path, tiny):
+    tiny["ddr"]["bytes_per_cycle"] = 12.8
+    machine = load(tmp_path, tiny)
+    assert machine.ddr.deliverable == machine.ddr.turned == Fraction(64, 5)
+    assert port_units(machine, 65536) == 838860
+    assert load_machine("tiny:ddr.bytes_per_cycle=32.0").model_dump()["ddr"] == load_machine("tiny").model_dump()["ddr"]
 
 
 @pytest.mark.parametrize(
@@ -200,11 +248,11 @@ def test_a_level_more(tmp_path, tiny):
         (
             "edge:ddr.bytes_per_cycle=256",
             r"ddr\.bytes_per_cycle: 256; reads or writes of all cores \(1\) draw at most 64; accepted: up to 64, or more cores, or"
-            r" ddr\.read_cap_bytes_per_cycle and ddr\.write_cap_bytes_per_cycle as well$",
+            r" paths\.\*DDR\*\.bytes_per_cycle as well$",
         ),
         ("ascend310:cores=4,ddr.bytes_per_cycle=269", r"draw at most 268"),
-        ("edge:contention.gone=0.00001", r"contention\.gone: .* from 1/65536, .* to 1 \(got 1e-05\)"),
-        ("edge:contention.half=nan", r"contention\.half: .* from 1/65536, .* to 1 \(got nan\)"),
+        ("edge:contention.gone=0.00001", r"contention\.gone\.share: .* from 1/65536, .* to 1 \(got 1e-05\)"),
+        ("edge:contention.half=nan", r"contention\.half\.share: .* from 1/65536, .* to 1 \(got nan\)"),
         ("edge:contention.baseline=0.5", r"baseline is no name for a level"),
         ("edge:contention.robust=0.5", r"robust is no name for a level"),
         ("edge:contention.=0.5", r"contention\."),
@@ -212,7 +260,13 @@ def test_a_level_more(tmp_path, tiny):
         ("edge:cores", r"'cores'; expected KEY=VALUE"),
         ("edge:core=4", r"'core=4'; expected KEY=VALUE"),
         ("edge:ddr=4", r"ddr: "),
-        ("edge:paths.0.bytes_per_cycle=4", r"expected KEY=VALUE"),
+        ("edge:paths.0.bytes_per_cycle=4", r"expected KEY=VALUE.*paths\.SOURCE->DESTINATION\.KEY"),
+        ("edge:paths.DDR->L0C.bytes_per_cycle=4", r"expected KEY=VALUE"),
+        ("edge:paths.DDR->L1.speed=4", r"expected KEY=VALUE"),
+        ("edge:paths.DDR->L1.bytes_per_cycle=0", r"paths\.0\.bytes_per_cycle: .*got 0"),
+        ("edge:ddr.rate=effective", r"ddr: dram: lpddr5; an effective rate has none"),
+        ("edge:ddr.dram=null", r"ddr: rate: pins needs dram"),
+        ("edge:contention.severe.latency_cycles=-4", r"contention\.severe\.latency_cycles: .*got -4"),
         ("edge:cores=many", r"cores: .*got 'many'"),
         ("edge:cores=0", r"cores: .*got 0"),
         ("edge:name=No Name", r"name: "),

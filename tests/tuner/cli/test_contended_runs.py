@@ -73,7 +73,7 @@ def test_the_numbers_are_the_runtimes(compiled: Path, capsys: pytest.CaptureFixt
 def test_a_constant_trace_is_the_table_of_the_file(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], level: str) -> None:
     container = decode(read_container(compiled))
     path = tmp_path / "constant.csv"
-    path.write_text(f"cycle,share\n0,{EDGE.share_units('severe') / SHARE_UNIT!r}\n")
+    path.write_text(f"cycle,share\n0,{EDGE.contention['severe'].share_units / SHARE_UNIT!r}\n")
     found = report(capsys, compiled, "--trace", path, "--controller", "static", "--level", level, "--inferences", 3)
     assert found["level"] == (container.same_as(level) or level)
     assert found["result"]["cycles"] == 3 * container.variant(level).cycles["severe"]
@@ -110,7 +110,7 @@ def test_thresholds_that_oscillate_are_said(compiled: Path, capsys: pytest.Captu
     assert "none > severe" in out
     container = decode(read_container(compiled))
     response = measure_response(prepared_variants(Compiled.of(container)), share_grid(EDGE))
-    k = response.grid.index(EDGE.share_units("slight"))
+    k = response.grid.index(EDGE.contention["slight"].share_units)
     light, heavy = response.balance[:, k]
     assert light < heavy
     _, out, _ = simulate(capsys, *words[:-2], light * 1.0001, "--t-max", heavy * 0.9999)
@@ -142,7 +142,7 @@ def test_what_tells_the_variants_apart(compiled: Path, capsys: pytest.CaptureFix
     assert found["none"]["operators_per_load"] >= 1
     for v, row in enumerate(found.values()):
         runtime = Runtime(prepared_variants(Compiled.of(container)), EDGE)
-        assert row["rho"] == {level: runtime.steady(v, EDGE.share_units(level)).balance for level in EDGE.contention}
+        assert row["rho"] == {level: runtime.steady(v, EDGE.contention[level].share_units).balance for level in EDGE.contention}
         assert row["rho"]["none"] > row["rho"]["slight"] > row["rho"]["severe"]
 
 

@@ -93,9 +93,9 @@ def test_the_wrong_variant_costs_what_the_summary_says(view: RunView) -> None:
     for name, line in zip(view.response.variants, behind(view).data, strict=True):
         assert min(line.y) >= 0
         for row in view.summary["levels"].values():
-            at = int(np.argmin(abs(np.array(line.x) - row["ddr_share"])))
+            at = int(np.argmin(abs(np.array(line.x) - row["ddr"]["share"])))
             cycles = row["variant_cycles"][name] / min(row["variant_cycles"].values()) - 1
-            assert line.x[at] != row["ddr_share"] or line.y[at] == pytest.approx(cycles)
+            assert line.x[at] != row["ddr"]["share"] or line.y[at] == pytest.approx(cycles)
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 9), (2_300, 600_000), (0.01, 8_000), (5, 5)])
