@@ -17,7 +17,7 @@ from pathlib import Path
 
 from compiler.kinds.build import Packed
 from compiler.kinds.conv import ConvSpec
-from compiler.package import Style, write_onnx
+from compiler.package import write_onnx
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.blocks import needed
@@ -32,6 +32,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
+from simulator.onnx_names import Style
 from simulator.sequence import in_all
 from simulator.tabulate import controller_table
 from simulator.timing import Timing, prepare, program_bound, simulate_levels

@@ -10,11 +10,11 @@ from pathlib import Path
 from onnx import ModelProto
 
 from compiler.build import MeasuredModel, check_out, containers_of, default_by_level, measure, package
-from compiler.package import Style
 from compiler.plan.plan import Plan
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.onnx_names import Style
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,7 +104,7 @@ class Window:
                     self.findings[-1].append(findings)
                     if island == 0 and epoch in (EVOLVING, EVOLVING + self.epochs):
                         log.flush()  # rows from before the window are none of its cost, those that still wait at its end are
-                        marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.seq))
+                        marks.append((time.monotonic(), time.process_time(), worked_s(), ledger.counted.tasks))
                     if len(marks) == 2:
                         budget.deadline = Deadline(REAL.clock, REAL.clock.monotonic_s())
 
@@ -334,7 +334,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON of everything.")] = None,
     serial_seed: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Measure, and print the tables."""
+    """Two actors against two processes on their own; what the driver costs, what a model scores, what an actor holds."""
     overrides = tuple(settings or ())
     if serial_seed is not None:
         config = load_config(None, (*overrides, "model.min_rows=1000000000"))

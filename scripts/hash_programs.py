@@ -129,7 +129,7 @@ def main(
     genomes: Annotated[int, typer.Option(metavar="N", min=0, help="Whole programs of each.")] = 10,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
 ) -> None:
-    """Print the digests."""
+    """Digests of what random genes become, a line per network, machine and data type: equal where two checkouts make the same."""
     names = named(networks or ",".join((*EVERYDAY, *LARGER) if whole else EVERYDAY))
     types = (dtypes or ("float16,float32" if whole else "float16")).split(",")
     if unknown := set(types) - set(DataType.__members__):

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
@@ -42,13 +44,15 @@ def page() -> str:
         "",
         "<!-- written by scripts/log_columns.py; do not edit -->",
         "",
-        f"Version {SCHEMA_VERSION} of both schemas. All parts of a dataset have one schema, with unit and meaning as metadata:",
-        '`pyarrow.parquet.read_schema("RUN/log/00000000.parquet").field("cycles").metadata`. How to use the columns:',
-        "[reading-the-log.md](reading-the-log.md).",
+        f"Both schemas have version {SCHEMA_VERSION}.",
+        "All parts of a dataset have one schema, with unit and meaning as metadata:",
+        '`pyarrow.parquet.read_schema("RUN/log/00000000.parquet").field("cycles").metadata`.',
+        "[Reading the log](reading-the-log.md) says how to use the columns.",
         "",
         "## `RUN/log/`: a row per measured task, contention level and attempt",
         "",
-        f"`status` is one of {statuses}. Results (`cycles` to `peak_ub_bytes`) are null exactly where it is not `ok`.",
+        f"`status` is one of {statuses}.",
+        "Results (`cycles` to `peak_ub_bytes`) are null exactly where it is not `ok`.",
         "",
         *table(LOG_COLUMNS),
         "",
@@ -56,12 +60,17 @@ def page() -> str:
         "",
         *table(TASK_COLUMNS),
         "",
-        f"Then the features, float32, null where a task has none. Feature set `{FEATURE_SET}`:",
+        f"Then the features of set `{FEATURE_SET}`, float32, null where a task has none:",
         "",
         *[f"* `{FEATURE_PREFIX}{name}`" for name in FEATURES],
     ]
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write docs/log-columns.md from the columns of the log and of the tasks that the farm writes."""
     PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

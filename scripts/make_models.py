@@ -31,7 +31,7 @@ def main(
     seed: Annotated[int, typer.Option(min=0, help="Of the weights.")] = 0,
     check: Annotated[bool, typer.Option("--check", help="Run each on onnxruntime: values finite and within float16.")] = False,
 ) -> None:
-    """Write networks as ONNX files."""
+    """Write the networks that `made:NAME` builds as ONNX files, weights drawn from a seed."""
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     typer.echo(f"{'network':32} {'nodes':>6} {'MB':>8}" + (f" {'largest':>10} {'logits std':>10}" if check else ""))

@@ -24,6 +24,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+import simulator
 import tuner
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
@@ -31,6 +32,7 @@ from compiler.source import Opened, Source
 from compiler.space.order import Order, ordered
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
+from simulator.npu.files import atomic_write
 from simulator.npu.machine import DataType, Machine, load_machine
 from tuner.cli.text import print_table
 from tuner.config import load_config
@@ -39,6 +41,7 @@ from tuner.measure.npu import Npu
 from tuner.networks.load import load_network, open_network
 from tuner.networks.zoo import MADE, PREFIX, is_made, resolve, shipped
 from tuner.search.strategy import SearchStrategy
+from tuner.store.digests import digest
 
 Row = dict[str, Any]
 Key = tuple[str, str, int]  # network, machine, seed
@@ -84,7 +87,9 @@ class Table(NamedTuple):
 class Study:
     """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
 
-    evaluator: who measures, made for every search; None for the simulator.  The others are what is run unless options say otherwise.
+    evaluator: who measures, made for every search; None for the simulator.  kept: the rows of a pair lie in a file of their own, and are
+    not computed again as long as model, machine, settings and simulator are the same; the arms are the study's.  The others are what is
+    run unless options say otherwise.
     """
 
     name: str
@@ -96,6 +101,7 @@ class Study:
     candidates: int = 64
     seeds: int = 3
     evaluator: Callable[[Unit, tuple[str, ...]], Evaluator] | None = None
+    kept: bool = False
 
 
 Out = Annotated[Path, typer.Option(help="Folder of the CSV files.")]
@@ -122,7 +128,9 @@ def command(study: Study, about: str | None) -> None:
         as_json: Json = False,
     ) -> None:
         rows = conduct(study, out, networks, machine, candidates, seeds, settings or (), processes)
-        show(rows, study.show(rows), as_json)
+        shown = list(study.show(rows))
+        atomic_write(out / f"{study.name}.md", [markdown(shown).encode()])
+        show(rows, shown, as_json)
 
     main.__doc__ = about
     typer.run(main)
@@ -135,6 +143,8 @@ def conduct(
     """Run every pair, write `<name>.csv` as they come; returns the rows."""
     pairs = [(name, machine, seed) for name in named(networks) for machine in machines for seed in range(seeds)]
     work = partial(_pair, study, candidates=candidates, settings=tuple(settings))
+    if study.kept:
+        work = partial(_kept, study, candidates=candidates, settings=tuple(settings), out=out)
     rows: list[Row] = []
     for pair, found in zip(pairs, _mapped(work, pairs, processes), strict=True):
         rows += found
@@ -151,6 +161,21 @@ def _mapped(
         return
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         yield from pool.map(work, pairs)
+
+
+def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], out: Path) -> list[Row]:
+    """`_pair`, or its rows as they were left in OUT."""
+    (name, machine, seed), config = pair, load_config(None, settings)
+    unit = network(name, machine, config.search.order)
+    key = digest([unit.digest, seed, candidates, settings, config.digest, simulator.VERSION])
+    path = out / study.name / f"{short(name)}-{key}.json"
+    if path.is_file():
+        rows: list[Row] = json.loads(path.read_text())
+        return [{**row, "network": short(name), "machine": machine} for row in rows]  # may be called otherwise today
+    rows = _pair(study, pair, candidates, settings)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, [json.dumps(rows, default=float, indent=1).encode()])
+    return rows
 
 
 def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:
@@ -266,6 +291,20 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def markdown(shown: Iterable[Table | str]) -> str:
+    """Tables and lines, as a page has them."""
+    parts = []
+    for part in shown:
+        if isinstance(part, str):
+            parts.append(part.strip())
+            continue
+        rule = ["---" if name.startswith("<") else "---:" for name in part.columns]
+        rows = [[name.removeprefix("<") for name in part.columns], rule, *part.rows]
+        cells = [[f"{value:,}" if isinstance(value, int) else str(value) for value in row] for row in rows]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+    return "\n\n".join(parts) + "\n"
 
 
 def show(rows: Sequence[Row], shown: Iterable[Table | str], as_json: bool = False) -> None:

@@ -1,12 +1,16 @@
-"""Is a variant per level worth it, and is each level's champion as good as a search for that level alone?
+"""Is a variant for each level worth it, or is one program enough for all of them?
 
-For every network and seed: one search for all levels; the champion of every level timed at every level (the matrix variant x level).  Then,
-for each level, a search that knows only it, with three times the budget: how much better it is than the champion.
+For every network, machine and seed: one search for all levels, and one for each level that knows no other, with the same budget.  Their
+programs are timed at every level; the loss of one is its cycles over the fewest of all of them there.
+
+* one level only: what was tuned for a level, at the others; the largest loss of any.
+* robust: the program of the first search with the least largest loss.
+* two, own: the two of champions and robust program that lose least together, by what that search measured; the champion of every level.
+* changed: levels at which the robust program ships, since the champion is slower than another one out of sample.
 
     python scripts/study_levels.py --out levels
 
-Goals: half of the networks gain 2 % or more at the heaviest level over the variant made for the lightest; every champion is within 2 % of
-the search for its level alone.
+A pair of network and machine that is there is not computed again: OUT/levels/ holds its rows.
 """
 
 from __future__ import annotations
@@ -15,48 +19,87 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, medians
+import numpy as np
 
-GAIN, NEAR, TIMES = 0.02, 0.02, 3
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.build import compile_plan
+from compiler.pipeline import Compiler
+from scripts.studies import SHIPPED, Arm, Pair, Row, Study, Table, command, groups, medians
+from simulator.timing import simulate_levels
+from tuner.measure.out_of_sample import out_of_sample
+from tuner.measure.robust import best_variants, losses
+from tuner.measure.settling import settled
+
 LEVELS = ("none", "slight", "severe")
-NETWORKS = "squeezenet,shufflenet,inception_v1,resnet50,made:mobilenet_v2"
+NETWORKS = f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16"
+PORT = "ddr.bytes_per_cycle=192,paths.*DDR*.bytes_per_cycle=192"
+MACHINES = ("edge", f"edge:{PORT},buffers_bytes.L1=393216,contention.severe=0.0625")
+"""And one with a fast port and little memory, on which a level is further from the other."""
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    together = pair.found["all"]
-    for at, (level, cycles) in enumerate(together.cycles.items()):
-        alone = pair.found[level].cycles[level]
-        over = {f"variant_{name}": int(each.cycles[at]) for name, each in zip(LEVELS, together.best, strict=True)}
-        ratios = {f"over_{name}": value / cycles - 1 for name, value in zip(LEVELS, over.values(), strict=True)}
-        yield {"level": level, "cycles": cycles, **over, **ratios, "alone_cycles": alone, "over_alone": cycles / alone - 1}
+    """A row per level: cycles of everything there, losses, and whether the judge changes what ships."""
+    together, compiler, machine = pair.found["all"], Compiler(pair.unit), pair.unit.machine
+    robust = together.robust
+    assert robust is not None, "every program was measured at every level"
+    plans = {**{f"own_{level}": together.plan(level) for level in LEVELS}, "robust": robust}
+    plans |= {f"only_{level}": pair.found[level].plan(level) for level in LEVELS}
+    programs = {name: compile_plan(compiler, plan) for name, plan in plans.items()}
+    timings = {name: simulate_levels(program, machine, LEVELS) for name, program in programs.items()}
+    cycles = {name: [timing[level].cycles for level in LEVELS] for name, timing in timings.items()}
+    loss = dict(zip(cycles, losses(np.array(list(cycles.values()), np.float64)), strict=True))
+    ship = [f"own_{level}" for level in LEVELS] + ["robust"]
+    table = np.array([cycles[name] for name in ship], np.float64)
+    two = best_variants(table, 2)
+    times = out_of_sample(
+        [[programs[name]] for name in ship], machine, dict(zip(LEVELS, table.min(axis=0).astype(int).tolist(), strict=True))
+    )
+    moved = {each.level: each.over for each in settled(tuple(range(len(LEVELS))), len(LEVELS), times).displaced}
+    for at, level in enumerate(LEVELS):
+        pick = two[at]
+        assert pick is not None
+        over = {f"only_{name}": float(loss[f"only_{name}"][at]) for name in LEVELS}
+        over |= {"robust": float(loss["robust"][at]), "two": float(loss[ship[pick]][at]), "own": float(loss[f"own_{level}"][at])}
+        each = {f"{name}_cycles": mine[at] for name, mine in cycles.items()}
+        yield {"level": level, **over, "changed": int(at in moved), "changed_over": float(moved.get(at, 0.0)), **each}
+
+
+def cells(found: Sequence[Row]) -> Iterator[Row]:
+    """A row per network, machine and seed: the largest loss over its levels."""
+    for (network, machine, seed), mine in groups(found, "network", "machine", "seed").items():
+        worst = {name: max(row[name] for row in mine) for name in (*(f"only_{level}" for level in LEVELS), "robust", "two", "own")}
+        only = max(worst[f"only_{level}"] for level in LEVELS)
+        changed = sum(row["changed"] for row in mine) / len(mine)
+        yield {"network": network, "machine": machine, "seed": seed, **worst, "only": only, "changed": changed}
 
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
-    table, (lightest, *_, heaviest) = medians(found, "network", "machine", "level"), LEVELS
-    yield Table(
-        ["<network", "<at level", "champion", *(f"variant {name}" for name in LEVELS), f"champion over alone x{TIMES}"],
-        [
-            (row["network"], row["level"], row["cycles"], *(f"{row[f'over_{name}']:+.2%}" for name in LEVELS), f"{row['over_alone']:+.2%}")
-            for row in table
-        ],
-    )
-    gains = [row[f"over_{lightest}"] for row in table if row["level"] == heaviest]
-    enough, near = sum(gain >= GAIN for gain in gains), sum(row["over_alone"] <= NEAR for row in table)
-    worst = max(table, key=lambda row: float(row["over_alone"]))
-    yield (
-        f"\n{enough} of {len(gains)} networks gain {GAIN:.0%} or more at {heaviest} over the variant made for {lightest} "
-        f"(goal: half): {goal(2 * enough >= len(gains))}"
-    )
-    yield (
-        f"{near} of {len(table)} champions are within {NEAR:.0%} of a search for their level alone with {TIMES} times the budget "
-        f"(goal: all): {goal(near == len(table))}; worst {worst['over_alone']:+.2%}, {worst['network']} at {worst['level']}"
-    )
+    each = list(cells(found))
+    middle = medians(each, "network", "machine")
+    machines = list(dict.fromkeys(row["machine"] for row in middle))
+    for number, machine in enumerate(machines):
+        yield f"{'' if number == 0 else chr(10)}{machine}: the largest loss over the levels, median of seeds"
+        yield Table(
+            ["<network", f"made for {LEVELS[0]} only", "one level only, worst", "robust", "two", "own", "levels changed"],
+            [
+                (row["network"], *(f"{row[name]:.3f}" for name in ("only_none", "only", "robust", "two", "own")), f"{row['changed']:.0%}")
+                for row in middle if row["machine"] == machine
+            ],
+        )  # fmt: skip
+        mine = [row for row in each if row["machine"] == machine]
+        most = {name: max(mine, key=lambda row: float(row[name])) for name in ("only", "robust", "two", "own")}
+        yield "at most: " + ", ".join(
+            f"{what} {most[name][name]:.3f} ({most[name]['network']})"
+            for name, what in (("only", "one level only"), ("robust", "robust"), ("two", "two"), ("own", "own"))
+        )
+        levels = [row for row in found if row["machine"] == machine]
+        yield f"out of sample {sum(row['changed'] for row in levels)} of {len(levels)} levels change over to the robust program"
 
 
 STUDY = Study(
-    "levels", {"all": Arm(levels=LEVELS), **{level: Arm(times=TIMES, levels=(level,)) for level in LEVELS}}, rows, show, NETWORKS, seeds=1
+    "levels", {"all": Arm(levels=LEVELS), **{level: Arm(levels=(level,)) for level in LEVELS}}, rows, show, NETWORKS, MACHINES,
+    candidates=384, kept=True,
 )  # fmt: skip
 
 if __name__ == "__main__":
-    command(STUDY, "The variant of every level at every level, and each champion against a search for its level alone.")
+    command(STUDY, "Programs tuned for one level only, one for all levels, and one for each.")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from simulator.npu.controller_table import RHO_UNIT, ControllerTable, check_thresholds
+from simulator.npu.controller_table import COUNTER_BITS, RHO_UNIT, check_thresholds
 from simulator.npu.errors import BadInputError
 from simulator.response import Response
 
@@ -116,21 +116,16 @@ class ThresholdRule:
         except ValueError as error:
             raise BadInputError(str(error)) from None
 
-    @classmethod
-    def of(cls, table: ControllerTable) -> ThresholdRule:
-        """The rule of a compiled file."""
-        return cls(table.ladder, table.t_min, table.t_max, table.slice_cycles)
-
     def start(self) -> ThresholdState:
         return ThresholdState(self.ladder[0])
 
     def direction(self, position: int, compute_cycles: int, load_store_cycles: int) -> int:
         """1 heavier, -1 lighter, 0 stay: what one inference end wants.
 
-        Compared by cross-multiplication: without a load or a store rho is above every threshold.  Counters beyond 32 bits lose the bits
+        Compared by cross-multiplication: without a load or a store rho is above every threshold.  Counters beyond that many bits lose those
         below, in both alike, so that C does it in 64 bits.
         """
-        shift = max(0, (compute_cycles | load_store_cycles).bit_length() - 32)
+        shift = max(0, (compute_cycles | load_store_cycles).bit_length() - COUNTER_BITS)
         compute, moving = (compute_cycles >> shift) * RHO_UNIT, load_store_cycles >> shift
         if position < len(self.t_min) and compute < self.t_min[position] * moving:
             return 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from onnx import NodeProto
+
+Style = Literal["function", "epcontext", "epcontext-external"]  # of a compiled file (`compiler.package.onnx_out.write_onnx`)
 
 DOMAIN = "tilefarm"
 ATTRIBUTE = "container"

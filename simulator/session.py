@@ -95,7 +95,7 @@ class InferenceSession:
         kinds: dict[str, int] = {}
         if isinstance(path_or_bytes, bytes) and path_or_bytes.startswith(MAGIC):
             self.compiled = Compiled.of(decode(path_or_bytes))
-        elif not isinstance(path_or_bytes, bytes) and Path(path_or_bytes).is_dir():
+        elif not isinstance(path_or_bytes, bytes) and os.path.isdir(path_or_bytes):
             self.compiled = read_bundle(Path(path_or_bytes))
         else:
             view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)

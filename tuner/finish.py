@@ -18,6 +18,7 @@ from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import BASELINE, Engine
+from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from simulator.terminal import say
 from tuner.checks.check import random_feeds
@@ -35,7 +36,7 @@ from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
 from tuner.measure.shared import WORKER
 from tuner.measure.shipping import Candidates, not_judged, shipment
-from tuner.request import Style, TuneRequest
+from tuner.request import TuneRequest
 from tuner.store.read import read_log
 from tuner.store.runfolder import OWN, RunFolder, write_json
 from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TargetSummary, TensorSummary
@@ -106,8 +107,9 @@ def finish(
     faults = {level: values[level].faults for level in levels}
     beyond = next((found.beyond for found in values.values() if found.beyond is not None), None)
     wall_s = clock.monotonic_s() - begun_s
-    searched = sum(run.champions.programs for run in runs)
-    failures = sum((run.ledger.failures for run in runs), Counter[str]())
+    counted = [run.ledger.counted for run in runs]
+    searched = sum(each.champions.programs for each in counted)
+    failures = sum((each.failures for each in counted), Counter[str]())
     rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
     pieces = _pieces(opened, found, measured)
     summary = Summary(
@@ -131,7 +133,7 @@ def finish(
         wall_s=round(wall_s, 3),
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
-        tasks=sum(run.ledger.seq for run in runs),
+        tasks=sum(each.tasks for each in counted),
         shared_tasks=_shared(folder),
         failures=dict(failures),
         instructions={level: m.instructions for level, m in measured.items()},

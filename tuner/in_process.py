@@ -26,6 +26,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU, TuneConfig, load_config
+from tuner.farm.compromise import robust_plan
 from tuner.farm.conduct import SerialJobs
 from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.ledger import Deadline, RunBudget
@@ -97,6 +98,11 @@ class SearchResult:
         if level not in self.levels:
             raise BadInputError(f"level {level!r}: unknown; levels of this search: {', '.join(self.levels)}")
         return self.best[self.levels.index(level)].plan(self.unit)
+
+    @cached_property
+    def robust(self) -> Plan | None:
+        """Of the program that loses least at the level where it loses most; None where none fits every level."""
+        return robust_plan(self.log, self.task_rows, self.levels)
 
     @property
     def log(self) -> pd.DataFrame:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from simulator.npu.errors import BadInputError
+from simulator.onnx_names import Style
 
 Backend = Literal["ray", "serial"]
-Style = Literal["function", "epcontext", "epcontext-external"]
 DTypeName = Literal["float16", "float32"]
 
 

@@ -6,13 +6,12 @@ clips first.  Near 0, where tanh, elu and softplus are differences or sums with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from compiler.frontend.attributes import Attributes
 from compiler.ir.operators import Step
 
 Steps = tuple[Step, ...]
-Values = Mapping[str, Any]
 EXP_LIMIT = 11.0  # exp of it is below 65504, the largest float16
 
 # x is put aside under 0, what else is needed again under 1 and 2
@@ -20,25 +19,25 @@ X, Y, Z = 0, 1, 2
 KEEP_X, KEEP_Y, TAKE_X = Step("keep", kept=X), Step("keep", kept=Y), Step("take", kept=X)
 
 
-def _number(values: Values, name: str, default: float) -> float:
+def _number(values: Attributes, name: str, default: float) -> float:
     return float(values.get(name, default))
 
 
-def _magnitude(values: Values) -> Steps:
+def _magnitude(values: Attributes) -> Steps:
     return (KEEP_X, Step("muls", -1.0), Step("max", kept=X))
 
 
-def _sigmoid(values: Values) -> Steps:
+def _sigmoid(values: Attributes) -> Steps:
     return (Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("reciprocal"))
 
 
-def _swish(values: Values) -> Steps:
+def _swish(values: Attributes) -> Steps:
     """x * sigmoid(alpha * x)"""
     scaled = (Step("muls", -_number(values, "alpha", 1.0)), Step("exp"), Step("adds", 1.0), Step("reciprocal"))
     return (KEEP_X, *scaled, Step("mul", kept=X))
 
 
-def _tanh(values: Values) -> Steps:
+def _tanh(values: Attributes) -> Steps:
     """(1 - e) / (1 + e) with e = exp(-2x): half the error of 2 / (1 + e) - 1 around 0."""
     return (
         Step("muls", -2.0), Step("mins", EXP_LIMIT), Step("exp"), KEEP_Y, Step("adds", 1.0), Step("keep", kept=Z),
@@ -46,17 +45,17 @@ def _tanh(values: Values) -> Steps:
     )  # fmt: skip
 
 
-def _hard_sigmoid(values: Values) -> Steps:
+def _hard_sigmoid(values: Attributes) -> Steps:
     """min(max(alpha * x + beta, 0), 1)"""
     alpha, beta = _number(values, "alpha", 0.2), _number(values, "beta", 0.5)
     return (Step("muls", alpha), Step("adds", beta), Step("relu"), Step("mins", 1.0))
 
 
-def _hard_swish(values: Values) -> Steps:
+def _hard_swish(values: Attributes) -> Steps:
     return (KEEP_X, *_hard_sigmoid({"alpha": 1 / 6, "beta": 0.5}), Step("mul", kept=X))
 
 
-def _leaky_relu(values: Values) -> Steps:
+def _leaky_relu(values: Attributes) -> Steps:
     alpha = _number(values, "alpha", 0.01)
     return (KEEP_X, Step("muls", alpha), Step("max" if alpha <= 1 else "min", kept=X))
 
@@ -67,32 +66,32 @@ def _below_zero(inner: float, outer: float) -> Steps:
     return (*low, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=Y))
 
 
-def _elu(values: Values) -> Steps:
+def _elu(values: Attributes) -> Steps:
     return _below_zero(1.0, _number(values, "alpha", 1.0))
 
 
-def _celu(values: Values) -> Steps:
+def _celu(values: Attributes) -> Steps:
     alpha = _number(values, "alpha", 1.0)
     return _below_zero(1 / alpha, alpha)
 
 
-def _selu(values: Values) -> Steps:
+def _selu(values: Attributes) -> Steps:
     alpha, gamma = _number(values, "alpha", 1.67326319217681884765625), _number(values, "gamma", 1.05070102214813232421875)
     return (*_below_zero(1.0, alpha), Step("muls", gamma))
 
 
-def _softplus(values: Values) -> Steps:
+def _softplus(values: Attributes) -> Steps:
     """max(x, 0) + ln(1 + exp(-|x|))"""
     logarithm = (KEEP_X, Step("muls", -1.0), Step("min", kept=X), Step("exp"), Step("adds", 1.0), Step("ln"))
     return (*logarithm, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=Y))
 
 
-def _softsign(values: Values) -> Steps:
+def _softsign(values: Attributes) -> Steps:
     """x / (1 + |x|)"""
     return (*_magnitude({}), Step("adds", 1.0), Step("rdiv", kept=X))
 
 
-def _mish(values: Values) -> Steps:
+def _mish(values: Attributes) -> Steps:
     """x * tanh(softplus(x)) = x * n / (n + 2) with n = e * (e + 2), e = exp(x); n of 5.4 fits float16, and n / (n + 2) is 1 there."""
     n = (KEEP_X, Step("mins", 5.4), Step("exp"), KEEP_Y, Step("adds", 2.0), Step("mul", kept=Y))
     return (*n, KEEP_Y, Step("adds", 2.0), Step("rdiv", kept=Y), Step("mul", kept=X))
@@ -118,7 +117,7 @@ def power(exponent: float) -> Steps:
     return (*steps, Step("reciprocal")) if exponent < 0 else tuple(steps)
 
 
-ACTIVATIONS: dict[str, Callable[[Values], Steps]] = {
+ACTIVATIONS: dict[str, Callable[[Attributes], Steps]] = {
     "Abs": _magnitude,
     "Celu": _celu,
     "Elu": _elu,

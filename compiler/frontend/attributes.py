@@ -16,9 +16,12 @@ WINDOWED = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"}
 ONE_OF = {"auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "ceil_mode": (0, 1), "count_include_pad": (0, 1)}
 
 
-def attributes(node: NodeProto) -> dict[str, Any]:
-    """Attribute name -> value; strings decoded."""
-    out: dict[str, Any] = {}
+Attributes = dict[str, Any]  # of a node, by name; what is not given is not in it
+
+
+def attributes(node: NodeProto) -> Attributes:
+    """Strings are decoded."""
+    out: Attributes = {}
     for item in node.attribute:
         value = onnx.helper.get_attribute_value(item)
         out[item.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -60,7 +63,7 @@ def check_attributes(model: ModelProto, where: str) -> None:
             raise BadInputError(f"{where}: {label(node)}: size {values.get('size')}; at least 1 is accepted")
 
 
-def _check_window(node: NodeProto, values: dict[str, Any], where: str) -> None:
+def _check_window(node: NodeProto, values: Attributes, where: str) -> None:
     for name, least in LEAST.items():
         if name not in values:
             continue

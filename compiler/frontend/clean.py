@@ -7,21 +7,13 @@ from onnx import ModelProto
 from compiler.frontend import libraries
 from compiler.frontend.aside import put_back, set_aside
 from compiler.frontend.budget import ByteBudget, constant_bytes
+from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.skeleton import attach, detach
 
-# onnxslim folds constants with onnxruntime, which some operators kill with odd attributes: only these are let near it, all others
-# are for the translation to refuse by name
-KNOWN = frozenset(
-    {
-        "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Celu", "Clip", "Concat", "Constant", "ConstantOfShape", "Conv",
-        "ConvTranspose", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Expand", "Flatten", "Gather", "Gemm", "GlobalAveragePool",
-        "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity", "LRN", "LayerNormalization", "LeakyRelu", "Log", "MatMul", "Max",
-        "MaxPool", "Mean", "Min", "Mul", "Neg", "PRelu", "Pad", "Pow", "Range", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax",
-        "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Resize", "Selu", "Shape", "Sigmoid", "Slice",
-        "Softmax", "Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose", "Unsqueeze", "Where",
-    }
-)  # fmt: skip
+# onnxslim folds constants with onnxruntime, which some operators kill with odd attributes: only what has a handler, and what shapes are
+# computed with, is let near it; all others are for the translation to refuse by name
+KNOWN = frozenset(HANDLERS) | {"Constant", "ConstantOfShape", "Equal", "Expand", "Range", "Shape", "Where"}
 LARGE = 1 << 16  # values: nothing is folded into constants this large here, the rewrites do that without copies
 
 

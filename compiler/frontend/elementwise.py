@@ -10,18 +10,17 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
+from compiler.frontend.attributes import Attributes
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atoms, C, P, View, constant_as
 from compiler.ir.operators import Conv, Floats, Step, Vector
-
-Values = dict[str, Any]
 
 
 def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: View, others: tuple[str, ...] = ()) -> None:
     state.finish_as(node, Vector(state.name(node), (view.tensor, *others), node.output[0], steps), view.axes)
 
 
-def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
+def batch_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if values.get("training_mode", 0) or not values.get("spatial", 1):
         raise state.refuse(node, "training_mode is on, or spatial is off; inference with statistics per channel is supported")
     x = state.image(node)
@@ -35,11 +34,11 @@ def batch_norm(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish(node, Vector(state.name(node), (x,), node.output[0], (step,)), state.view(node).shape)
 
 
-def activation(state: Translator, node: NodeProto, values: Values) -> None:
+def activation(state: Translator, node: NodeProto, values: Attributes) -> None:
     _chain(state, node, ACTIVATIONS[node.op_type](values), state.view(node))
 
 
-def prelu(state: Translator, node: NodeProto, values: Values) -> None:
+def prelu(state: Translator, node: NodeProto, values: Attributes) -> None:
     """max(x, 0) + slope * min(x, 0) with a slope per channel; a leaky ReLU where there is one."""
     view = state.view(node)
     slope = _per_channel(state, node, view, state.constant(node, 1, "the slope"))
@@ -50,14 +49,14 @@ def prelu(state: Translator, node: NodeProto, values: Values) -> None:
     _chain(state, node, (KEEP_X, Step("mins", 0.0), below, KEEP_Y, TAKE_X, Step("relu"), Step("add", kept=KEEP_Y.kept)), view)
 
 
-def pow_(state: Translator, node: NodeProto, values: Values) -> None:
+def pow_(state: Translator, node: NodeProto, values: Attributes) -> None:
     exponent = state.constant(node, 1, "the exponent")
     if exponent.size != 1:
         raise state.refuse(node, f"exponents of shape {list(exponent.shape)}; one number is supported")
     _chain(state, node, power(float(exponent.reshape(-1)[0])), state.view(node))
 
 
-def clip(state: Translator, node: NodeProto, values: Values) -> None:
+def clip(state: Translator, node: NodeProto, values: Attributes) -> None:
     low = float(values.get("min", -math.inf))
     high = float(values.get("max", math.inf))
     if state.has(node, 1):
@@ -132,7 +131,7 @@ def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], c
 BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}
 
 
-def binary(state: Translator, node: NodeProto, values: Values) -> None:
+def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Tensors, left to right, where one has the shape of the result; or a tensor and a constant."""
     if values.get("broadcast", 0):
         raise state.refuse(node, "the broadcast attribute of opsets before 7; convert the model to a newer opset")

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
-from compiler.frontend.attributes import label
+from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.elementwise import ELEMENTWISE
+from compiler.frontend.image_norm import NORMALISING
 from compiler.frontend.pooling import POOLING
 from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
@@ -23,10 +24,8 @@ from compiler.rewrites.lrn import lower_lrn
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import FLOATS
 
-Values = dict[str, Any]
 
-
-def conv(state: Translator, node: NodeProto, values: Values) -> None:
+def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     weights = floats(state.constant(node, 1, "the weight"))
     if weights.ndim == 3:
         weights = weights[..., None]
@@ -74,7 +73,7 @@ def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) ->
     return floats(np.broadcast_to(floats(array).reshape(-1), (size,)))
 
 
-def gemm(state: Translator, node: NodeProto, values: Values) -> None:
+def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if values.get("transA", 0):
         raise state.refuse(node, "transA = 1 transposes a computed tensor; only transA = 0 is supported")
     right = state.constant(node, 1, "the right side")
@@ -90,7 +89,7 @@ def gemm(state: Translator, node: NodeProto, values: Values) -> None:
     product(state, node, 1, weights, bias)
 
 
-def concat(state: Translator, node: NodeProto, values: Values) -> None:
+def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     first = next((i for i, name in enumerate(node.input) if not state.is_constant(name)), 0)
     view = state.view(node, first)
     rank = len(view.shape)
@@ -106,7 +105,7 @@ def concat(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
 
 
-def softmax(state: Translator, node: NodeProto, values: Values) -> None:
+def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axis = int(values.get("axis", -1 if state.opset >= 13 else 1)) % rank
@@ -119,7 +118,7 @@ def softmax(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0], channels // size), view.axes)
 
 
-def relabel(state: Translator, node: NodeProto, values: Values) -> None:
+def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze: the same values in the same order."""
     view = state.view(node)
     shape = list(view.shape)
@@ -153,13 +152,13 @@ def relabel(state: Translator, node: NodeProto, values: Values) -> None:
     state.views[node.output[0]] = found
 
 
-def transpose(state: Translator, node: NodeProto, values: Values) -> None:
+def transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Another view; who reads it says whether it can."""
     view = state.view(node)
     state.views[node.output[0]] = transposed(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
 
 
-def same(state: Translator, node: NodeProto, values: Values) -> None:
+def same(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Identity, Dropout at inference, and Cast from one kind of float to another: the NPU computes in its own."""
     if node.op_type == "Cast" and values["to"] not in FLOATS:
         raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
@@ -168,7 +167,7 @@ def same(state: Translator, node: NodeProto, values: Values) -> None:
     state.views[node.output[0]] = state.view(node)
 
 
-def lrn(state: Translator, node: NodeProto, values: Values) -> None:
+def lrn(state: Translator, node: NodeProto, values: Attributes) -> None:
     x = state.image(node)
     operators = lower_lrn(
         state.name(node), x, node.output[0], state.shapes[x][1], int(values["size"]),
@@ -195,6 +194,7 @@ HANDLERS: dict[str, Handler] = {
     "LRN": lrn,
     **ELEMENTWISE,
     **SEQUENCE,
+    **NORMALISING,
     **POOLING,
     **REDUCING,
     **RESAMPLING,

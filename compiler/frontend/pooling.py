@@ -7,15 +7,15 @@ means of means, since every column of a window has as many pixels, or, at a bord
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 from onnx import NodeProto
 
+from compiler.frontend.attributes import Attributes
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.window import finish_image, padding, pair
 from compiler.ir.operators import Pool, Step, Vector
 
-Values = dict[str, Any]
 Mode = Literal["max", "average"]
 
 # Pixels of a window above which it is pooled in stages: below, that saves less than one more operator costs, some 1,500 cycles on `edge`
@@ -23,7 +23,7 @@ WIDE_WINDOW = 256
 MOST_POOLED = 2048  # pixels of an image that are pooled at once: 64 KiB for each block of channels, twice in UB
 
 
-def pool(state: Translator, node: NodeProto, values: Values) -> None:
+def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
     x = state.image(node)
     _, _, h, w = state.shapes[x]
     mode: Mode = "max" if node.op_type == "MaxPool" else "average"
@@ -58,7 +58,7 @@ def pool(state: Translator, node: NodeProto, values: Values) -> None:
     finish_image(state, node, Pool(state.name(node), x, node.output[0], mode, kernel, stride, (top, left, bottom, right), include_pad))
 
 
-def global_pool(state: Translator, node: NodeProto, values: Values) -> None:
+def global_pool(state: Translator, node: NodeProto, values: Attributes) -> None:
     _finish_pixel(state, node, state.image(node), "max" if node.op_type == "GlobalMaxPool" else "average")
 
 

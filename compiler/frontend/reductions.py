@@ -5,18 +5,17 @@ The convolution adds in float32.  A sum over pixels is the mean times their numb
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from onnx import NodeProto
 
+from compiler.frontend.attributes import Attributes
 from compiler.frontend.pooling import Mode, whole_image
 from compiler.frontend.resampling import CHANNELS, COLUMNS, ROWS, axis_of, resized_atoms
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import P, View, whole
 from compiler.ir.operators import Conv, Pool, Step, Vector
-
-Values = dict[str, Any]
 
 
 class Reduction(NamedTuple):
@@ -41,7 +40,7 @@ REDUCTIONS: dict[str, Reduction] = {
 }
 
 
-def reduce(state: Translator, node: NodeProto, values: Values) -> None:
+def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axes = [int(a) % rank for a in _axes(state, node, values, rank)]
@@ -78,7 +77,7 @@ def reduce(state: Translator, node: NodeProto, values: Values) -> None:
     state.views[node.output[0]] = View(tensor, tuple(left))
 
 
-def _axes(state: Translator, node: NodeProto, values: Values, rank: int) -> list[int]:
+def _axes(state: Translator, node: NodeProto, values: Attributes, rank: int) -> list[int]:
     if state.has(node, 1):
         given = state.constant(node, 1, "the axes").reshape(-1).tolist()
     else:

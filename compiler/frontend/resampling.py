@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
-from compiler.frontend.attributes import label
+from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.sequence import selectable, selected
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, C, N, P, View, host_order
@@ -21,7 +20,6 @@ from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
 
-Values = dict[str, Any]
 Places = list[int | None]  # source of every place along an axis, None where it is filled
 CHANNELS, ROWS, COLUMNS = 1, 2, 3
 
@@ -94,7 +92,7 @@ def _finish(state: Translator, node: NodeProto, view: View, taken: dict[int, Tap
     state.views[out] = _take(state, node, view, changed, fill, out) if changed else view
 
 
-def slice_(state: Translator, node: NodeProto, values: Values) -> None:
+def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     rank = len(view.shape)
     starts, ends = _numbers(state, node, 1, "the starts"), _numbers(state, node, 2, "the ends")
@@ -113,7 +111,7 @@ def slice_(state: Translator, node: NodeProto, values: Values) -> None:
     _finish(state, node, view, taken)
 
 
-def split(state: Translator, node: NodeProto, values: Values) -> None:
+def split(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     axis = int(values.get("axis", 0)) % len(view.shape)
     size, parts = view.shape[axis], len(node.output)
@@ -150,7 +148,7 @@ _OUTSIDE: dict[str, Callable[[int, int], int | None]] = {
 }
 
 
-def pad(state: Translator, node: NodeProto, values: Values) -> None:
+def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
     mode = str(values.get("mode", "constant"))
     if mode not in _OUTSIDE:
         raise state.refuse(node, f"mode {mode!r}; accepted: {', '.join(_OUTSIDE)}")
@@ -182,7 +180,7 @@ def _grown(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps
     state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))
 
 
-def resize(state: Translator, node: NodeProto, values: Values) -> None:
+def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axes = [int(a) % rank for a in values.get("axes", range(rank))]
@@ -227,7 +225,7 @@ _ROUNDED: dict[str, Callable[[float], int]] = {
 }
 
 
-def _resized_axis(state: Translator, node: NodeProto, values: Values, size: int, out: int, scale: float) -> Taps:
+def _resized_axis(state: Translator, node: NodeProto, values: Attributes, size: int, out: int, scale: float) -> Taps:
     """Taps of one axis of `size` places as `out` places (ONNX's Resize: coordinate, then nearest, linear or cubic)."""
     where = str(values.get("coordinate_transformation_mode", "half_pixel"))
     mode, rounding = str(values.get("mode", "nearest")), str(values.get("nearest_mode", "round_prefer_floor"))
@@ -268,7 +266,7 @@ def _cubic(x: float, size: int, a: float, exclude_outside: bool) -> Iterable[Tap
     return [(min(max(place, 0), size - 1), weight) for place, weight in taps]
 
 
-def conv_transpose(state: Translator, node: NodeProto, values: Values) -> None:
+def conv_transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
     """A convolution of the input with stride - 1 zeros between its pixels, the kernel turned around."""
     weights = np.asarray(state.constant(node, 1, "the weight"), np.float32)
     if weights.ndim == 3:  # over a signal, an image of one column
@@ -308,13 +306,15 @@ def conv_transpose(state: Translator, node: NodeProto, values: Values) -> None:
 _SECOND_AXIS = {"strides": [1], "dilations": [1], "output_padding": [0], "output_shape": [1], "kernel_shape": [1]}
 
 
-def _of_columns(values: Values) -> Values:
+def _of_columns(values: Attributes) -> Attributes:
     """Attributes of a window over one axis, as those of a window one column wide."""
     out = {key: [*value, *_SECOND_AXIS[key]] if key in _SECOND_AXIS else value for key, value in values.items()}
     return out | {"pads": [values["pads"][0], 0, values["pads"][1], 0]} if "pads" in values else out
 
 
-def _transposed_pads(state: Translator, node: NodeProto, values: Values, axis: int, size: int, stride: int, reach: int) -> tuple[int, int]:
+def _transposed_pads(
+    state: Translator, node: NodeProto, values: Attributes, axis: int, size: int, stride: int, reach: int
+) -> tuple[int, int]:
     """(before, after) along one axis; output_padding makes the one behind smaller."""
     extra = int(values.get("output_padding", (0, 0))[axis])
     auto = values.get("auto_pad", "NOTSET")
@@ -329,7 +329,7 @@ def _transposed_pads(state: Translator, node: NodeProto, values: Values, axis: i
     return (pads[axis], pads[axis + 2] - extra)
 
 
-def depth_to_space(state: Translator, node: NodeProto, values: Values) -> None:
+def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> None:
     block, mode = int(values["blocksize"]), values.get("mode", "DCR")
     x = state.image(node)
     _, channels, *_ = state.shapes[x]

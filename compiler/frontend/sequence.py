@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from compiler.frontend.attributes import label
+from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, constant_as, joined, whole
 from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, Pool, Reflow, Shuffle, Step, Vector
 from simulator.npu.errors import BadInputError
-
-Values = dict[str, Any]
 
 
 def floats(array: NDArray[Any]) -> Floats:
@@ -45,7 +43,7 @@ def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias
     state.finish_as(node, op, tuple(axes))
 
 
-def matmul(state: Translator, node: NodeProto, values: Values) -> None:
+def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
     constant = [i for i in (0, 1) if state.is_constant(node.input[i])]
     if not constant:
@@ -94,7 +92,7 @@ def _heads(state: Translator, node: NodeProto) -> None:
     state.finish_as(node, op, (*lead, m, (Atom(C, per, 1),)))
 
 
-def layer_norm(state: Translator, node: NodeProto, values: Values) -> None:
+def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     axis = int(values.get("axis", -1)) % len(view.shape)
     if view.axes[axis] != whole(state.shapes[view.tensor], C) or math.prod(view.shape[axis:]) != view.shape[axis]:
@@ -109,7 +107,7 @@ def layer_norm(state: Translator, node: NodeProto, values: Values) -> None:
     state.finish_as(node, op, view.axes)
 
 
-def gelu(state: Translator, node: NodeProto, values: Values) -> None:
+def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Erf; Gelu by erf, or by tanh, where x (1 + tanh z) / 2 = x / (1 + exp(-2 z))."""
     view = state.view(node)
     steps: tuple[Step, ...] = (Step("gelu" if node.op_type == "Gelu" else "erf"),)
@@ -156,7 +154,7 @@ def selected(state: Translator, node: NodeProto, view: View, axis: int, start: i
     return View(new, axes)
 
 
-def gather(state: Translator, node: NodeProto, values: Values) -> None:
+def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
     """One entry of an axis, or entries side by side."""
     view = state.view(node)
     axis = int(values.get("axis", 0)) % len(view.shape)

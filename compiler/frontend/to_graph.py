@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
-from compiler.frontend.attributes import attributes, label
+from compiler.frontend.attributes import Attributes, attributes, label
 from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, folded
 from compiler.frontend.load import opset_of
@@ -234,7 +234,10 @@ def _check_kind(what: str, item: ValueInfoProto) -> None:
 
 
 _SEQUENCE = ("MatMul", "Gemm", "LayerNormalization")  # what they contract or normalise is the last axis
-_IMAGE = ("BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "LRN", "MaxPool", "AveragePool", "Flatten")
+_IMAGE = (  # what they read has its channels on axis 1
+    "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
+    "InstanceNormalization", "LRN", "MaxPool",
+)  # fmt: skip
 
 
 def channels_last(model: ModelProto, name: str) -> bool:
@@ -271,7 +274,7 @@ def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
     return stride if shape[2] % stride == 0 else 1
 
 
-Handler = Callable[[Translator, NodeProto, dict[str, Any]], None]
+Handler = Callable[[Translator, NodeProto, Attributes], None]
 
 
 def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "", budget: ByteBudget | None = None) -> Graph:
@@ -301,7 +304,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handl
             raise BadInputError(f"{label(node)}: {NO_ROOM}") from None
 
 
-def fold(state: Translator, node: NodeProto, values: dict[str, Any]) -> bool:
+def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:
     """What loading and cleaning left: a node whose inputs are all constants."""
     value = folded(node, values, state.constants, state.budget)
     if value is not None:

@@ -7,22 +7,21 @@ columns of zeros.  Strides that have none are for signals, whose pixels become r
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from onnx import NodeProto
 
+from compiler.frontend.attributes import Attributes
 from compiler.frontend.to_graph import Translator
 from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS, beyond
 from compiler.ir.operators import Conv, Pool, Reflow, Resample, window_size
 from compiler.ir.taps import places
 from simulator.npu.isa import MAX_WINDOW
 
-Values = dict[str, Any]
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
 
 
-def pair(state: Translator, node: NodeProto, values: Values, key: str) -> tuple[int, int]:
+def pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tuple[int, int]:
     """One number per axis of the image; a signal [n, c, l] is an image of one column."""
     numbers = values.get(key, [1, 1])
     if len(numbers) > 2:
@@ -93,7 +92,7 @@ def _in_rows(state: Translator, node: NodeProto, op: Conv) -> Conv:
     return replace(op, x=x, weights=weights, stride=(1, 1), dilation=(1, 1), pads=(0, 0, 0, 0))
 
 
-def padding(values: Values, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
+def padding(values: Attributes, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
     """(top, left, bottom, right), auto_pad resolved: SAME gives ceil(size / stride) outputs."""
     auto = values.get("auto_pad", "NOTSET")
     if auto == "VALID":

@@ -53,9 +53,9 @@ class Lowering(NamedTuple):
         held = Counter(lane // lanes for lane in place.lanes)
         return tuple(plane for plane in range(place.planes) if held[plane] < lanes)
 
-    def pack(self, name: str, values: Floats, tensor: str, gap: float = 0.0) -> int:
-        """DDR block of a new constant: a value for every channel of a tensor, and `gap` in its other lanes."""
-        return self.constants.add(name, pack_lanes(values, self.layout.placements[tensor], self.type_of(tensor), gap=gap))
+    def pack(self, name: str, values: Floats, tensor: str, padding: float = 0.0) -> int:
+        """DDR block of a new constant: a value for every channel of a tensor, and `padding` in its other lanes."""
+        return self.constants.add(name, pack_lanes(values, self.layout.placements[tensor], self.type_of(tensor), padding=padding))
 
 
 class LoweredSpec(Protocol):
@@ -135,7 +135,7 @@ class OnVector(OperatorSpec):
     # the footprint of a tile
 
     @property
-    def granule(self) -> int:
+    def planes_together(self) -> int:
         """Planes that can only be worked on together."""
         return 1
 
@@ -184,7 +184,7 @@ class OnVector(OperatorSpec):
 
     def columns_tiling(self, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
         """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
-        planes = self.granule
+        planes = self.planes_together
         if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= most:
             return None
         columns = bisect_right(range(1, self.out_w), slot_blocks, key=lambda c: self.tile_blocks(planes, 1, c, dtype))

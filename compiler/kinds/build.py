@@ -52,7 +52,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         p = layout.placements[tensor]
         return Piece(at[p.storage], p.plane, p.planes)
 
-    into = Lowering(layout, piece, constants, machine, _gaps(layout))
+    into = Lowering(layout, piece, constants, machine, _padding(layout))
     pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
     known = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
@@ -114,11 +114,11 @@ def _place_storages(
     return tuple(storages), buffers, address
 
 
-def _gaps(layout: Layout) -> dict[str, Values]:
+def _padding(layout: Layout) -> dict[str, Values]:
     """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
-    gaps: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
-    gaps |= {name: frozenset({0.0}) for name in layout.graph.constants}
+    held: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
+    held |= {name: frozenset({0.0}) for name in layout.graph.constants}
     for op in layout.graph.operators:
         full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * layout.type_of(op.y).lanes
-        gaps[op.y] = frozenset() if full else op.padding([gaps[name] for name in op.inputs], layout.type_of(op.y).storage.type)
-    return gaps
+        held[op.y] = frozenset() if full else op.padding([held[name] for name in op.inputs], layout.type_of(op.y).storage.type)
+    return held

@@ -22,27 +22,27 @@ _LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number i
 
 @dataclass(frozen=True, eq=False)
 class LayerNormSpec(OnVector):
-    """constants_at: DDR blocks [3][planes] of scale, shift, and 1 in lanes that are channels; gaps: planes that have lanes that are not."""
+    """constants_at: DDR blocks [3][planes] of scale, shift, and 1 in lanes that are channels; padded: planes that have padding lanes."""
 
     word: ClassVar[str] = "layer_norm"
 
     channels: int
     epsilon: float
     constants_at: int
-    gaps: tuple[int, ...]
+    padded: tuple[int, ...]
 
     @classmethod
     def lower(cls, index: int, op: LayerNorm, into: Lowering) -> Self:
         place = into.layout.placements[op.y]
         parts = [pack_lanes(values, place, into.type_of(op.y)) for values in (op.scale, op.shift, np.ones_like(op.scale))]
-        at, gaps = into.constants.add(f"{op.name}/constants", np.concatenate(parts)), into.padded_planes(op.y)
-        return cls(**into.fields(index, op), channels=len(op.scale), epsilon=op.epsilon, constants_at=at, gaps=gaps)
+        at, padded = into.constants.add(f"{op.name}/constants", np.concatenate(parts)), into.padded_planes(op.y)
+        return cls(**into.fields(index, op), channels=len(op.scale), epsilon=op.epsilon, constants_at=at, padded=padded)
 
     def described(self) -> dict[str, object]:
-        return {"channels": self.channels, "gaps": list(self.gaps)}
+        return {"channels": self.channels, "gaps": list(self.padded)}
 
     @property
-    def granule(self) -> int:
+    def planes_together(self) -> int:
         return self.y.planes
 
     def planes_of_tile(self, tiling: VectorTiling) -> int:
@@ -59,8 +59,8 @@ class LayerNormSpec(OnVector):
         return self.constant_blocks(self.y.planes)
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-        fitting = slot_blocks // self.tile_blocks(self.granule, 1, self.out_w, dtype)
-        return VectorTiling(tile_planes=self.granule, tile_rows=max(1, min(rows, fitting)))
+        fitting = slot_blocks // self.tile_blocks(self.planes_together, 1, self.out_w, dtype)
+        return VectorTiling(tile_planes=self.planes_together, tile_rows=max(1, min(rows, fitting)))
 
     @property
     def steps_of_tile(self) -> int:
@@ -88,7 +88,7 @@ class LayerNormSpec(OnVector):
         )
 
     def tables(self) -> list[NDArray[np.int64]]:
-        return [np.array(self.gaps, np.int64)]
+        return [np.array(self.padded, np.int64)]
 
     def fetches(self, given: Given) -> list[Fetch]:
         return [] if streamed(given) else [Fetch(Memory.UB, self.constants_at, first_of(given.constants), 3 * self.y.planes)]

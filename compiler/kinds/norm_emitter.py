@@ -48,7 +48,7 @@ class LayerNormJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, target: TilePlace, gaps: Ints, parity: Ints) -> int:
+def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift.  Squares and their sum are float32: in float16 those of 256 overflow."""
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     half = j.dtype == _F16
@@ -59,18 +59,18 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, targ
     for tile in range(count):
         r, c = tile // across * tile_rows, tile % across * j.tile_columns
         size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
-        if at + 64 + (2 * len(gaps) + j.planes) * (size // 2040 + 2) + 8 * (j.planes * size // 1020 + size) >= out.shape[0]:
+        if at + 64 + (2 * len(padded) + j.planes) * (size // 2040 + 2) + 8 * (j.planes * size // 1020 + size) >= out.shape[0]:
             return -1
         x = j.slot_1 if parity[UB_SLOT] else j.slot_0
         parity[UB_SLOT] ^= 1
         squares = x + j.planes * size
         at = load_tile(out, at, j.dtype, j.tag, source, 0, r * j.width + c, size, j.planes, x)
-        at = _mask(out, at, j, x, size, gaps)
+        at = _mask(out, at, j, x, size, padded)
         at = _tree(out, at, j.dtype, j.tag, squares, x, size, j.planes)
         at = flat(out, at, _VMULS, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, j.per_channel)
         at = flat(out, at, _LANE_SUM, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, 0)
         at = with_pixels(out, at, j.dtype, j.tag, _VSUB, x, squares, size, j.planes)
-        at = _mask(out, at, j, x, size, gaps)
+        at = _mask(out, at, j, x, size, padded)
         wide = size  # blocks of float32 in a plane
         if half:
             wide = 2 * size
@@ -99,11 +99,11 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, targ
 
 
 @njit(cache=True)
-def _mask(out: Code, at: int, j: LayerNormJob, x: int, size: int, gaps: Ints) -> int:
+def _mask(out: Code, at: int, j: LayerNormJob, x: int, size: int, padded: Ints) -> int:
     """Zero in lanes that are no channels."""
-    for gap in gaps:
-        d = x + gap * size
-        at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.constants + 2 * j.planes + gap, -1, 0, 0, size, 0)
+    for plane in padded:
+        d = x + plane * size
+        at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.constants + 2 * j.planes + plane, -1, 0, 0, size, 0)
     return at
 
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from compiler.ir.operators import Reflow
-from compiler.kinds.base import Lowering, OnVector
+from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork
 from compiler.kinds.reflow_emitter import ReflowJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Given
+from simulator.npu.isa import Op
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,20 @@ class ReflowSpec(OnVector):
 
     def described(self) -> dict[str, object]:
         return {"before": self.before}
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        """Moves bring the pixels; VECTOR fills zeros in front of them and behind them, in one piece where a tile has nothing else."""
+        total = self.out_h * self.out_w
+        moved = min(self.in_h * self.in_w, total - self.before)
+        part = tiles.images * tiles.rows / self.out_h  # images, as far as they are made here
+        planes, size = self.planes_of_tile(tiles.tiling), tiles.tiling.tile_rows * min(tiles.tiling.tile_columns or self.out_w, self.out_w)
+        groups = self.y.planes / planes
+        repeats = calls = 0.0
+        for zeros in (self.before, total - self.before - moved):
+            empty, left = divmod(zeros, size)
+            repeats += part * groups * (empty * -(-planes * size // 8) + planes * -(-left // 8))
+            calls += part * groups * (empty + planes * (left > 0))
+        return VectorWork(repeats * tiles.cycles[Op.VFILL], calls, [part * self.y.planes * moved])
 
     @property
     def strip_refusal(self) -> str:

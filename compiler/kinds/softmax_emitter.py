@@ -43,7 +43,7 @@ class SoftmaxJob(NamedTuple):
 
 
 @njit(cache=True)
-def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: TilePlace, target: TilePlace, gaps: Ints, parity: Ints) -> int:
+def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: TilePlace, target: TilePlace, padded: Ints, parity: Ints) -> int:
     """exp(x - max) / sum."""
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     deep = j.group_planes
@@ -59,17 +59,17 @@ def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: TilePlace, target: T
             r, c = tile // across * tile_rows, tile % across * j.tile_columns
             size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
             each = 12 + (size + 7) // 8 * 6 * ((deep + 254) // 255) + size * 4 // 1024
-            if at + 20 + len(gaps) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
+            if at + 20 + len(padded) * (size // 1024 + 2) + planes // deep * each + planes * size // 1024 >= out.shape[0]:
                 return -1
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
             top = x + j.tile_planes * tile_rows * j.tile_columns
             total = top + tile_rows * j.tile_columns
             at = load_tile(out, at, j.dtype, j.tag, source, p, r * j.width + c, size, planes, x)
-            for gap in gaps:
-                if p <= gap < p + planes:
-                    d = x + (gap - p) * size
-                    at = flat(out, at, _VADD, j.dtype, j.tag, d, d, masks + gap, -1, 0, 0, size, 0)
+            for plane in padded:
+                if p <= plane < p + planes:
+                    d = x + (plane - p) * size
+                    at = flat(out, at, _VADD, j.dtype, j.tag, d, d, masks + plane, -1, 0, 0, size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
                 at = _over_planes(out, at, j.dtype, j.tag, _VMAX, top, first, size, deep)

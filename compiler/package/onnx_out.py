@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
@@ -22,9 +22,8 @@ from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import BLOCK_BYTES
-from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_HEAD, SEAL_KEY, names_read
+from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_HEAD, SEAL_KEY, Style, names_read
 
-Style = Literal["function", "epcontext", "epcontext-external"]
 Chunk = bytes | memoryview
 
 _LIMIT_BYTES = 2**31 - 1  # of a protobuf message
@@ -99,7 +98,10 @@ def context_file(path: Path) -> str:
 
 
 def variant_table(container: Container) -> str:
-    """JSON for people and other tools: level -> what is left of DDR, plan, same_as, cycles at every level.  Nothing here reads it back."""
+    """JSON for people and other tools: level -> what is left of DDR, plan, same_as, cycles at every level; the controller's table.
+
+    Nothing here reads it back.
+    """
     rows = {
         v.level: {
             "ddr": container.machine.contention[v.level].model_dump(),
@@ -109,7 +111,8 @@ def variant_table(container: Container) -> str:
         }
         for v in container.variants
     }
-    return json.dumps({"machine": container.machine.name, "machine_digest": container.machine.digest, "levels": rows})
+    machine = {"machine": container.machine.name, "machine_digest": container.machine.digest}
+    return json.dumps({**machine, "levels": rows, "controller": None if container.controller is None else container.controller.dump()})
 
 
 def _check_ports(graph: GraphProto, container: Container) -> None:

@@ -2,7 +2,7 @@
 
 A group of stages (`segment.stages`) on one tensor in UB overflows in one of two ways.  What is broadcast over pixels, a bias or a scale,
 is a constant, and stays for the whole segment: split, it comes with every chunk of channels, or every tile's planes.  What a tile works
-on is split into smaller tiles, and passes: fewer planes, fewer rows, columns of one row.  One granule is never refused.
+on is split into smaller tiles, and passes: fewer planes, fewer rows, columns of one row.  Planes that belong together are never refused.
 """
 
 from __future__ import annotations

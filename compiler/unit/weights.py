@@ -101,9 +101,9 @@ def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
     return out.view(np.uint8)
 
 
-def pack_lanes(values: Floats, placement: Placement, dtype: DataType, gap: float = 0.0) -> Bytes:
-    """[planes] blocks of C0 values by lane; gaps hold `gap`."""
-    out = np.full(placement.planes * dtype.lanes, gap, dtype.storage)
+def pack_lanes(values: Floats, placement: Placement, dtype: DataType, padding: float = 0.0) -> Bytes:
+    """[planes] blocks of C0 values by lane; padding lanes hold `padding`."""
+    out = np.full(placement.planes * dtype.lanes, padding, dtype.storage)
     out[np.asarray(placement.lanes)] = in_type(values, dtype)
     return out.view(np.uint8)
 
@@ -115,7 +115,7 @@ def pack_pixels(values: Floats, dtype: DataType) -> Bytes:
 
 
 def pack_tensor(values: Floats, placement: Placement, dtype: DataType) -> Bytes:
-    """[n][planes][h][w] blocks of a tensor [n, c, h, w], by lane; gaps hold zero."""
+    """[n][planes][h][w] blocks of a tensor [n, c, h, w], by lane; padding lanes hold zero."""
     n, _, h, w = values.shape
     out = np.zeros((n, placement.planes, h, w, dtype.lanes), dtype.storage)
     planes, inner = np.divmod(np.asarray(placement.lanes), dtype.lanes)

@@ -14,8 +14,10 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from xml.sax.saxutils import escape
+
+import typer
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
@@ -83,10 +85,13 @@ def readme(text: str, summary: dict[str, Any]) -> str:
     return new
 
 
-def main() -> None:
+def main(
+    run: Annotated[Path | None, typer.Argument(metavar="RUN", help="A run folder; the last one's summary again unless given.")] = None,
+) -> None:
+    """Draw README's picture and write its table of results from a run's summary."""
     kept = FOLDER / "result.json"
-    if len(sys.argv) > 1:
-        kept.write_text((Path(sys.argv[1]) / "summary.json").read_text(encoding="utf-8"), encoding="utf-8")
+    if run is not None:
+        kept.write_text((run / "summary.json").read_text(encoding="utf-8"), encoding="utf-8")
     summary = json.loads(kept.read_text(encoding="utf-8"))
     (FOLDER / "result.svg").write_text(svg(summary), encoding="utf-8")
     path = ROOT / "README.md"
@@ -94,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

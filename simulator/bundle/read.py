@@ -20,7 +20,7 @@ from simulator.npu.validation import validation_line
 
 def read_model(path: str | os.PathLike[str]) -> Compiled:
     """The compiled model in an ONNX file, or in the folder of a bundle.  Raises `BadInputError`."""
-    return read_bundle(Path(path)) if Path(path).is_dir() else read_compiled(path)
+    return read_bundle(Path(path)) if os.path.isdir(path) else read_compiled(path)
 
 
 def read_bundle(folder: Path) -> Compiled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from simulator.bundle.c_table import table_header
@@ -16,12 +17,15 @@ from simulator.npu.files import DurablePath, atomic_write, make_folder
 
 def check_bundle_folder(folder: Path) -> None:
     """Say before the work that nothing can be written there.  Raises `BadInputError` unless it is new or empty."""
-    if folder.is_dir():
-        if any(folder.iterdir()):
-            raise BadInputError(f"--bundle {folder}: is not empty; expected a new folder, or an empty one")
-    elif folder.exists() or folder.is_symlink():
+    try:
+        empty = not os.listdir(folder) if os.path.isdir(folder) else None
+    except OSError as error:
+        raise BadInputError(f"--bundle {folder}: cannot be read: {error.strerror or error}") from None
+    if empty is False:
+        raise BadInputError(f"--bundle {folder}: is not empty; expected a new folder, or an empty one")
+    if empty is None and os.path.lexists(folder):
         raise BadInputError(f"--bundle {folder}: is a file; expected a new folder, or an empty one")
-    elif not folder.absolute().parent.is_dir():
+    if empty is None and not os.path.isdir(folder.absolute().parent):
         raise BadInputError(f"--bundle {folder}: folder {folder.parent} does not exist")
 
 
@@ -45,7 +49,7 @@ def write_bundle(compiled: Compiled, folder: Path, where: str) -> Manifest:
     manifest = Manifest.of(parts)
     try:
         for path in dict.fromkeys((folder / part).parent for part in parts):
-            if not path.is_dir():
+            if not os.path.isdir(path):
                 make_folder(DurablePath(path.absolute()))
     except OSError as error:
         raise BadInputError(f"--bundle {folder}: cannot be written: {error.strerror or error}") from None

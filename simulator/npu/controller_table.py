@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from simulator.npu.level import SHARE_UNIT
 
 RHO_UNIT = 1 << 16
-MAX_THRESHOLD = (1 << 32) - 1  # with counters of 32 bits, both sides of a comparison fit 64 bits
+MAX_THRESHOLD = (1 << 32) - 1
+COUNTER_BITS = MAX_THRESHOLD.bit_length()  # with counters of so many, both sides of a comparison fit 64 bits
 
 _Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
 _Share = Annotated[int, Field(ge=1, le=SHARE_UNIT)]
@@ -46,6 +47,7 @@ class LevelRow(_Row):
 
     name: _Level
     share_units: _Share  # DDR share in 1/65536
+    latency_cycles: _Count  # on top of the machine's own
     variant: _Count | None
 
 
@@ -64,7 +66,9 @@ class VariantRow(_Row):
 
 
 class ControllerTable(_Row):
-    """levels: from the one that costs the fewest cycles to the one that costs most.  variants: as the file names them first.
+    """levels: by the cycles of the variant that is fastest there, then by those of all, fewest first.
+
+    variants: as the file names them first.
 
     grid: shares in 1/65536, descending.  ladder: variants that the threshold rule uses, from light load to heavy; t_min, t_max: one per
     border, as in `simulator.controller.ThresholdRule`.

@@ -497,9 +497,16 @@ class _StrictLoader(yaml.SafeLoader):
 def read_yaml(path: FilePath) -> Any:
     """Parse a YAML file; duplicate keys and syntax errors are `BadInputError` with file and line."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: cannot be read: {error}") from None
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: object) -> Any:
+    """The same of what a file holds; `path` names it."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
     except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
         # 2020-99-99 is a date to YAML (ValueError), and a tag on what it does not fit, as `!!timestamp x` or `!!bool x`, fails in PyYAML's
         # own conversion
@@ -523,7 +530,11 @@ def preset_names() -> list[str]:
 
 @lru_cache(maxsize=32)
 def _load(path: FilePath, _stamp: int) -> Machine:
-    raw = read_yaml(path)
+    return machine_of(read_yaml(path), path)
+
+
+def machine_of(raw: Any, path: object) -> Machine:
+    """What a machine file says.  Raises `BadInputError` that names it."""
     if not isinstance(raw, dict):
         raise BadInputError(f"{path}: expected a mapping of machine keys, found {type(raw).__name__}")
     try:

@@ -23,7 +23,7 @@ from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main
 from tuner.store.digests import canonical_json
-from tuner.summary import LevelSummary, Summary
+from tuner.summary import DisplacedSummary, LevelSummary, RobustSummary, Summary
 
 TINY = ("--backend", "serial", "--quiet")
 TINY += tuple(word for setting in (
@@ -156,7 +156,8 @@ def test_readme_lists_every_command() -> None:
 
 
 def test_every_key_of_the_summary_is_described() -> None:
-    assert rows(ROOT / "docs/run-folder.md", "## summary.json") == set(Summary.model_fields) | set(LevelSummary.model_fields)
+    parts = (Summary, LevelSummary, RobustSummary, DisplacedSummary)
+    assert rows(ROOT / "docs/run-folder.md", "## summary.json") == {key for part in parts for key in part.model_fields}
 
 
 def test_every_key_of_a_plan_is_described() -> None:

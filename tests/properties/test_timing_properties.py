@@ -72,9 +72,9 @@ def same(a: Timing, b: Timing) -> bool:
     )  # fmt: skip
 
 
-def compare(program: Program, machine: Machine, timing: Timing, shares: list[tuple[int, int]], divisor: int = 0) -> None:
+def compare(program: Program, machine: Machine, timing: Timing, shares: list[tuple[int, int]], divisor: int = 0, added: int = 0) -> None:
     """Every instruction of `timing` starts and ends when the plain model says."""
-    expected = reference(program, machine, shares, divisor=divisor)
+    expected = reference(program, machine, shares, divisor=divisor, added=added)
     assert timing.recorded is not None
     for core, entries in enumerate(expected.entries):
         assert timing.recorded.dispatch[core].tolist() == [x.dispatched for x in entries]
@@ -91,10 +91,10 @@ def compare(program: Program, machine: Machine, timing: Timing, shares: list[tup
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), MACHINES, st.sampled_from([SHARE_UNIT, SHARE_UNIT // 2, 20_000, 9_001]))
-def test_equals_the_plain_model(data: st.DataObject, machine: Machine, share: int) -> None:
+@given(st.data(), MACHINES, st.sampled_from([SHARE_UNIT, SHARE_UNIT // 2, 20_000, 9_001]), st.sampled_from([0, 0, 3]))
+def test_equals_the_plain_model(data: st.DataObject, machine: Machine, share: int, added: int) -> None:
     program = data.draw(programs(machine, 30))
-    compare(program, machine, simulate(program, machine, Level.of_units(share), record=True), [(0, share)])
+    compare(program, machine, simulate(program, machine, Level.of_units(share, added), record=True), [(0, share)], added=added)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -123,20 +123,34 @@ def test_transfers_alone_equal_the_plain_model(program: Program, divisor: int) -
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.data(), MACHINES, SHARES)
-def test_bounds(data: st.DataObject, machine: Machine, share: int) -> None:
+@given(st.data(), MACHINES, SHARES, st.sampled_from([0, 0, 5]))
+def test_bounds(data: st.DataObject, machine: Machine, share: int, added: int) -> None:
     program = data.draw(programs(machine, 60))
-    p = prepare(program, machine)
-    timing = simulate(p, machine, Level.of_units(share))
-    shortest = simulate(p, machine, Level.of_units(share), shared=False)
-    longest = simulate(p, machine, Level.of_units(share), shared=False, rate_divisor=max(1, p.dma_queues))
-    assert program_bound(p, machine, Level.of_units(share)) <= timing.cycles
+    p, level = prepare(program, machine), Level.of_units(share, added)
+    timing = simulate(p, machine, level)
+    shortest = simulate(p, machine, level, shared=False)
+    longest = simulate(p, machine, level, shared=False, rate_divisor=max(1, p.dma_queues))
+    assert program_bound(p, machine, level) <= timing.cycles
     # stricter than the bound with one rounding cycle per transfer: rates are whole units, so a transfer never needs the extra one
     assert shortest.cycles <= timing.cycles <= longest.cycles
     assert timing.busy_cycles.max(initial=0) <= timing.cycles
     assert timing.compute_cycles <= timing.busy_cycles[:, [Engine.CUBE, Engine.VECTOR]].sum()
     assert timing.load_store_cycles <= timing.busy_cycles[:, DMAS].sum()
     assert timing.load_store_cycles <= timing.cycles * machine.cores
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), MACHINES, SHARES, SHARES, st.integers(0, 9), st.integers(0, 9), st.integers(0, 3))
+def test_bounds_of_paths_never_fall_where_a_level_is_heavier(
+    data: st.DataObject, machine: Machine, a: int, b: int, early: int, late: int, divisor: int
+) -> None:
+    """The longest path with every transfer alone is monotone in the share, in the level's latency and in the divisor."""
+    p = prepare(data.draw(programs(machine, 40)), machine)
+    light, heavy = Level.of_units(max(a, b), min(early, late)), Level.of_units(min(a, b), max(early, late))
+    of = simulate(p, machine, light, shared=False, rate_divisor=1 + divisor).cycles
+    assert of <= simulate(p, machine, heavy, shared=False, rate_divisor=1 + divisor).cycles
+    assert of <= simulate(p, machine, light, shared=False, rate_divisor=2 + divisor).cycles
+    assert program_bound(p, machine, light) <= program_bound(p, machine, heavy)
 
 
 @settings(max_examples=60, deadline=None)

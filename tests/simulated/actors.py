@@ -124,8 +124,8 @@ class SimActors:
         self._kernel.call("send")
         found = self._actors[actor]
         found.lone = self._lone(message) or found.lone  # from now on, for who sends it
-        if found.lone is not None and not found.alive:  # it will be told of that, and takes it for what the item did
-            self._struck.add(found.lone)
+        if (found.silent or not found.alive) and found.lone is not None and not self._may_strike(found.lone):
+            self._told_at_once(found)
         found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found, found.lone))
         self._kernel.at(found.heard_us - self._kernel.now_us, lambda: self._deliver(found, message))
 
@@ -152,6 +152,14 @@ class SimActors:
             actor.alive = False
 
     # the actors' side: events, which do not call the world
+
+    def _told_at_once(self, actor: _Actor) -> None:
+        """Whoever sent an item to it that is tried alone, and was lost so before, would take what it hears of the actor late, or never, for
+        what the item did: so it hears now that the computer is gone."""
+        actor.alive = False
+        lost = Lost(actor.number, "its node went down", True)
+        self._arrived = [each for each in self._arrived if not (isinstance(each, Lost) and each.actor == actor.number)]
+        self._kernel.at(0, lambda: self._again(lost))
 
     def _delay_us(self, actor: _Actor, item: bytes | None) -> int:
         """item: that is tried alone; who waits long for an answer takes that for a loss."""

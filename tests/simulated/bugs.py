@@ -47,12 +47,21 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "findings-not-cut": (Edit(_SAVE, "put([data], self._size)", "put([data], len(findings_file.read_bytes()) if self._size else 0)"),),
     "checkpoint-in-place": (Edit(_SAVE, "write_whole(self.folder / FILE, ", "(self.folder / FILE).put("),),
     "logged-twice-after-resume": (
-        Edit(f"{_LOG}append", "new = kept if not len(self._measured) else kept[there := ~np.isin(seqs, self._measured)]", "new = kept"),
+        Edit(f"{_LOG}append", "new = kept if not len(earlier) else kept[there := ~np.isin(seqs, earlier)]", "new = kept"),
     ),
     "publisher-loses-rows": (
         Edit(f"{_LOG}_publish", "del self._new_rows[: len(rows)]", "rows = list(self._new_rows); self._new_rows.clear()"),
     ),
     "double-commit": (Edit("tuner.farm.ledger:Ledger.commit", "name not in self.tasks for", "True for"),),
+    "numbers-by-place": (
+        Edit(
+            "tuner.farm.ledger:Ledger._logged",
+            "self.log.numbers.of([names[k] for k in at.tolist()])",
+            "count(self.numbers) + np.arange(len(at))",
+        ),
+    ),
+    "ahead-left-out": (Edit("tuner.farm.one_search:OneSearch._resume", "if not lost:", "if False:"),),
+    "ahead-counted-twice": (Edit("tuner.farm.ledger:Ledger._logged", "name not in self.ahead.tasks for", "True for"),),
     "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),
     "late-result-of-the-dead": (
         Edit(

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.kernel import Crash, Process, SimulationError
-from tests.simulated.scenarios import VOLATILE, Computed, plain_table
+from tests.simulated.scenarios import KEY, VOLATILE, Computed, Rows, keys, plain_table
 from tests.simulated.session import MIRROR, OUT, Disks, Ended
 from tuner.store import dataset, part
 from tuner.store.care import verify
 from tuner.store.checkpoint import FILE as CHECKPOINT
 from tuner.store.checkpoint import FINDINGS
-from tuner.store.dataset import DATASETS, DatasetWriter, whole
+from tuner.store.dataset import DATASETS, Dataset, DatasetWriter, whole
 from tuner.store.mirror import RUN_DATASETS, RUN_FILES
 from tuner.store.part import Mark, PartFile
 from tuner.store.runfolder import IDENTITY, read_json
+from tuner.store.task_numbers import count
 from tuner.world.actors import FarmError
 
 PARSED = 4
@@ -127,6 +130,9 @@ def _beginning(computed: Computed, run: SimPlace, parts: Parts, verified: bool) 
                 found = whole(run / name, name)
             except BadInputError as error:
                 raise SimulationError(f"what readers say: {error}") from None
+            if computed.every is not None:
+                rows[name] = _some_of(found, computed, computed.every, parts)
+                continue
             for each in found.parts:
                 compare(each, rows[name], expected, parts)
                 rows[name] += each.rows
@@ -143,12 +149,12 @@ def check_mirror(computed: Computed, disks: Disks, parts: Parts, verified: bool,
     state = there / "checkpoint" / CHECKPOINT
     if state.is_file():
         saved = read_json(state)
-        findings, seq = saved["head"]["findings"], saved["state"]["seq"]
+        findings, tasks = saved["head"]["findings"], count(saved["state"]["numbers"])
         data = (there / "checkpoint" / FINDINGS).read_bytes()[: findings["bytes"]]
         if sha256(data).hexdigest() != findings["digest"]:
             raise SimulationError("the copy of a checkpoint counts findings that are not there")
-        if seq * len(computed.levels) > rows["log"]:
-            raise SimulationError(f"the copy of a checkpoint counts {seq} tasks, {rows['log']} rows of log are there")
+        if tasks * len(computed.levels) > rows["log"]:
+            raise SimulationError(f"the copy of a checkpoint counts {tasks} tasks, {rows['log']} rows of log are there")
     if ended:
         for pattern in (IDENTITY, *RUN_FILES, *(f"{name}/*.parquet" for name in RUN_DATASETS)):
             for path in here.glob(pattern):
@@ -157,31 +163,92 @@ def check_mirror(computed: Computed, disks: Disks, parts: Parts, verified: bool,
                     raise SimulationError(f"the copy has another {name}, or none")
 
 
-def check_end(computed: Computed, disk: SimDisk, ended: Ended, parts: Parts) -> None:
+def check_end(computed: Computed, disk: SimDisk, ended: Ended) -> None:
     """All of it."""
-    if ended != computed.ended:
-        raise SimulationError(f"another end: {_difference(vars(ended), vars(computed.ended))}")
     run = SimPlace(disk, OUT)
+    if computed.every is not None:
+        _check_timed(computed, whole(run / "log", "log").table, ended)
+        return
+    mine, expected = (vars(replace(each, placed={}, champions=_measured(each.champions))) for each in (ended, computed.ended))
+    if mine != expected:
+        raise SimulationError(f"another end: {_difference(mine, expected)}")
     for name, expected in (("tasks", computed.tasks), ("log", computed.log)):
         rows = whole(run / name, name, ()).rows
         if rows != expected.num_rows:
             raise SimulationError(f"{rows} rows of {name}, not {expected.num_rows}")
 
 
+def _measured(champions: dict[str, Any]) -> dict[str, Any]:
+    """Cycles and tasks: of what a task's plan says, other genes may be read."""
+    return champions | {"best": [each and each[1:] for each in champions["best"]], "baseline": champions["baseline"][1:]}
+
+
+def _check_timed(computed: Computed, log: pa.Table, ended: Ended) -> None:
+    """What a session says that ends when its time is up is what the log has; the run's end is that of the undisturbed one."""
+    levels = len(computed.levels)
+    rows = plain_table(log.select(["task", "kind", "status", "level", "cycles"]))
+    tasks = rows.take(pa.array(range(0, rows.num_rows, levels), pa.int64()))
+    failures = Counter(status for status in tasks["status"].to_pylist() if status != "ok")
+    if (ended.tasks, Counter(ended.failures)) != (tasks.num_rows, failures):
+        raise SimulationError(f"{ended.tasks} tasks, {ended.failures}; the log has {tasks.num_rows}, {dict(failures)}")
+    programs = rows.filter(pc.equal(rows["kind"], "program"))
+    if ended.champions["programs"] != programs.num_rows // levels:
+        raise SimulationError(f"{ended.champions['programs']} programs, the log has {programs.num_rows // levels}")
+    for at, level in enumerate(computed.levels):
+        best = pc.min(programs.filter(pc.equal(programs["level"], level))["cycles"]).as_py()
+        if (mine := ended.champions["best"][at][1][at]) != best:
+            raise SimulationError(f"{level}: the champion has {mine} cycles, the best row of the log {best}")
+    if ended.stopped == computed.ended.stopped:
+        if ended.placed != computed.ended.placed:
+            raise SimulationError(f"another end: {_difference(ended.placed, computed.ended.placed)}")
+        if lost := set(computed.log["task"].to_pylist()) - set(tasks["task"].to_pylist()):
+            raise SimulationError(f"{len(lost)} tasks of the undisturbed run have no row")
+
+
+def _some_of(found: Dataset, computed: Computed, every: Rows, parts: Parts) -> int:
+    """Its rows are among those of all jobs, and each task is there once, under a number of its own.  Returns how many rows there are."""
+    log = found.name == "log"
+    for each in found.parts:
+        if parts.right.get(id(each)) is None:
+            rows, columns = plain_table(each.table, (*VOLATILE, "seq") if log else VOLATILE), KEY if log else KEY[:1]
+            places = [every.places.get(key, -1) for key in keys(rows, columns)]
+            if -1 in places:
+                raise SimulationError(f"{found.name}: a row of {each.mark.file} is of no job")
+            compare_tables(found.name, 0, rows, (every.log if log else every.tasks).take(pa.array(places, pa.int64())))
+            parts.right[id(each)] = 0
+    if not found.parts or not found.rows:
+        return found.rows
+    table = found.table
+    names = table["task"].to_pylist()
+    if not log:
+        if len(set(names)) < len(names):
+            raise SimulationError("tasks: the same task twice")
+        return found.rows
+    tasks = Counter(zip(table["seq"].to_pylist(), names, strict=True))
+    if sorted(seq for seq, _ in tasks) != list(range(len(tasks))):
+        raise SimulationError(f"log: {len(tasks)} tasks have numbers {sorted(seq for seq, _ in tasks)}")
+    if len(set(names)) < len(tasks) or set(tasks.values()) != {len(computed.levels)}:
+        raise SimulationError("log: the same task under two numbers, or not with all levels")
+    return found.rows
+
+
 def compare(found: PartFile, first: int, expected: pa.Table, parts: Parts) -> None:
     """Its rows are those that are expected from row `first` on."""
-    name = found.mark.dataset
-    if parts.right.get(id(found)) == first:
+    if parts.right.get(id(found)) != first:
+        compare_tables(found.mark.dataset, first, plain_table(found.table, VOLATILE), expected.slice(first, found.rows))
+        parts.right[id(found)] = first
+
+
+def compare_tables(name: str, first: int, rows: pa.Table, wanted: pa.Table) -> None:
+    """first: number of the first one."""
+    if rows.equals(wanted):
         return
-    rows, wanted = plain_table(found.table, VOLATILE), expected.slice(first, found.rows)
-    if not rows.equals(wanted):
-        if first + found.rows > expected.num_rows:
-            raise SimulationError(f"{first + found.rows} rows of {name}, not {expected.num_rows}")
-        for column in expected.column_names:
-            for at, (one, other) in enumerate(zip(rows[column].to_pylist(), wanted[column].to_pylist(), strict=True)):
-                if one != other and not (one != one and other != other):
-                    raise SimulationError(f"{name}: row {first + at}: {column} is {str(one)[:80]!r}, not {str(other)[:80]!r}")
-    parts.right[id(found)] = first
+    if wanted.num_rows < rows.num_rows:
+        raise SimulationError(f"{first + rows.num_rows} rows of {name}, not {first + wanted.num_rows}")
+    for column in wanted.column_names:
+        for at, (one, other) in enumerate(zip(rows[column].to_pylist(), wanted[column].to_pylist(), strict=True)):
+            if one != other and not (one != one and other != other):
+                raise SimulationError(f"{name}: row {first + at}: {column} is {str(one)[:80]!r}, not {str(other)[:80]!r}")
 
 
 def _difference(found: dict[str, object], expected: dict[str, object]) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
@@ -19,19 +19,32 @@ from tuner.farm.workers import Lone
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Measurer, Request
+from tuner.measure.session import Enough
 from tuner.world.actors import Message
+
+CUTS = (0.0, 0.35, 0.7)  # parts of a job's time after which it may be stopped
+
+
+class Cut(NamedTuple):
+    """What a job has found when it is stopped after this part of its time, with the first ones of its requests."""
+
+    part: float
+    requests: int
+    result: EpochResult
 
 
 @dataclass
 class Recording:
     """results: by digest.  requests: of each, all that are made in their order, those included that nobody survives.  fatal: those.
 
-    kills: whether an request takes its process along.
+    kills: whether an request takes its process along.  timed: whether jobs may be stopped; cuts: of each, `CUTS`.
     """
 
     kills: Callable[[Request], bool]
+    timed: bool = False
     results: dict[str, EpochResult | Trained] = field(default_factory=dict)
     requests: dict[str, list[Request]] = field(default_factory=dict)
+    cuts: dict[str, list[Cut]] = field(default_factory=dict)
     fatal: set[Request] = field(default_factory=set)
 
     def seconds(self, message: Message) -> float:
@@ -40,8 +53,25 @@ class Recording:
         return 0.05 if isinstance(told, Lone) else self.seconds_of(told.job)
 
     def seconds_of(self, job: Job | Training) -> float:
-        """That a job takes."""
-        return 4.0 if isinstance(job, Training) else 0.3 + 1.5 * int(_sha(job.state)[:4], 16) / 0xFFFF
+        """That a job takes, or is given."""
+        if isinstance(job, Training):
+            return 4.0
+        whole_s = _whole_s(job)
+        return whole_s if job.seconds is None else min(whole_s, job.seconds)
+
+    def found(self, digest: str, job: Job | Training) -> tuple[EpochResult | Trained, list[Request]] | None:
+        """Result and requests of a job in the time that it is given; None where it was never computed."""
+        result, requests = self.results.get(digest), self.requests.get(digest, [])
+        if result is None:
+            return None
+        if isinstance(job, Job) and job.seconds is not None and job.seconds < (whole_s := _whole_s(job)):
+            cut = [cut for cut in self.cuts[digest] if cut.part * whole_s <= job.seconds][-1]
+            return cut.result, requests[: cut.requests]
+        return result, requests
+
+
+def _whole_s(job: Job) -> float:
+    return 0.3 + 1.5 * int(_sha(job.state)[:4], 16) / 0xFFFF
 
 
 def lone_item(message: Message) -> bytes | None:
@@ -89,7 +119,8 @@ class RecordingJobRunner(JobRunner):
 
     def __init__(self, spec: JobRunnerSpec, evaluator: Evaluator, replay: Replay) -> None:
         super().__init__(spec, evaluator)
-        self.replay, self.recording, self.heard, self._asks = replay, replay.recording, Heard(), list[Request]()
+        self.replay, self.recording, self.heard = replay, replay.recording, Heard()
+        self._asks = list[tuple[Request, Measurement]]()
 
     def hear(self, update: Update) -> None:
         """And note it."""
@@ -113,7 +144,7 @@ class RecordingJobRunner(JobRunner):
 
         def noted(requests: Sequence[Request]) -> Iterator[Measurement]:
             for request, measurement in zip(requests, inner(requests), strict=True):
-                self._asks.append(request)
+                self._asks.append((request, measurement))
                 yield measurement
 
         return noted
@@ -122,10 +153,29 @@ class RecordingJobRunner(JobRunner):
         """And note it."""
         self._asks = []
         result = super().work(job, update, measurer)
-        digest = job_digest(job, self.heard.digest(job))
-        self.recording.results[digest], self.recording.requests[digest] = result, self._asks
+        digest, asks = job_digest(job, self.heard.digest(job)), self._asks
+        self.recording.results[digest], self.recording.requests[digest] = result, [request for request, _ in asks]
+        if self.recording.timed and isinstance(job, Job):
+            self.recording.cuts[digest] = [self._cut(job, asks, part) for part in CUTS]
         self.replay.sleep(self.recording.seconds_of(job))
         return result
+
+    def _cut(self, job: Job, asks: Sequence[tuple[Request, Measurement]], part: float) -> Cut:
+        """The same again, with an end to its time in the midst of it; nothing is measured."""
+        known = asks[: int(part * len(asks))]
+        left = iter(known)
+
+        def measurer(requests: Sequence[Request]) -> Iterator[Measurement]:
+            for request in requests:
+                if (found := next(left, None)) is None:
+                    raise Enough
+                assert found[0] == request
+                yield found[1]
+
+        result = super().work(job, Update(self.known.version, (), None), measurer)
+        assert isinstance(result, EpochResult)
+        assert not (asks and result.whole)
+        return Cut(part, len(known), result)
 
 
 class ReplayingJobRunner(JobRunner):
@@ -152,7 +202,7 @@ class ReplayingJobRunner(JobRunner):
         """Raises `SimulationError` for one that is not there."""
         self.hear(update)
         recording, digest = self.replay.recording, job_digest(job, self.heard.digest(job))
-        found = recording.results.get(digest)
+        found = recording.found(digest, job)
         if found is None:
             what = job if isinstance(job, Training) else job._replace(state=b"", own=(), failing=())
             raise SimulationError(f"an actor was given a job that the undisturbed run has not, or told something else before it: {what}")
@@ -161,9 +211,9 @@ class ReplayingJobRunner(JobRunner):
                 raise SimulationError(
                     f"what the world did is blamed on an item that does no harm: {spared[0].kind} of {spared[0].genome[0]}"
                 )
-            self._try(recording.requests[digest], dict(job.failing), measurer)
+            self._try(found[1], dict(job.failing), measurer)
         self.replay.sleep(recording.seconds_of(job))
-        return found
+        return found[0]
 
     def _try(self, requests: Sequence[Request], spared: dict[Request, Any], measurer: Measurer | None) -> None:
         fatal = self.replay.recording.fatal

@@ -21,6 +21,7 @@ EVENTS_MAX = 100_000
 SECONDS_MAX = 10_000
 TURNS = [scenario.name for turn in range(3) for scenario in SCENARIOS if turn < scenario.turns]
 HANGS_S = 120.0  # of real time without any verdict: a thread waits for what no world gives it
+TIMES = 16  # that a session may have
 VERIFIED = 0.3  # of the ends of sessions
 
 
@@ -77,6 +78,7 @@ class _Run:
         above.mkdir()
         above.parent.fsync()
         self.rng = self.kernel.stream("faults")
+        self.times = self.kernel.stream("times")
         self.parts = Parts()
         self.sessions = 0
         self.struck: set[bytes] = set()
@@ -86,7 +88,8 @@ class _Run:
             if self._session(faults) and self.rng.random() < 0.5:
                 break
         else:
-            self._session(Faults(switch=0.1), calm=True)
+            if not self._session(Faults(switch=0.1), calm=True):
+                raise SimulationError("a session without faults, and with all the time it needs, does not end the run")
 
     def _session(self, faults: Faults, calm: bool = False) -> bool:
         """Returns whether the run has come to its end."""
@@ -97,11 +100,15 @@ class _Run:
         self.sessions += 1
         self.published.waiting.clear()
         kernel.say(f"session {self.sessions}: {faults}")
+        search = found.search
+        if found.scenario.timed and not calm:
+            search = search.within(found.time_s * self.times.randint(1, TIMES) / TIMES)
+            kernel.say(f"it has {search.config.budget.seconds:.1f} s")
         spec = partial(ReplaySpec, replay=found.scenario.replay(found.recording, kernel, process))
         try:
             ended = kernel.run(
                 process,
-                lambda: searched(found.search, found.recording, spec, self.disks, kernel, process, self.struck),
+                lambda: searched(search, found.recording, spec, self.disks, kernel, process, self.struck),
             )
         except SimulationError:
             raise
@@ -115,8 +122,8 @@ class _Run:
             self._check(ended=False)
             return False
         self._check(ended=True)
-        check_end(found, self.disks.here, ended, self.parts)
-        return True
+        check_end(found, self.disks.here, ended)
+        return ended.stopped == found.ended.stopped
 
     def _check(self, ended: bool) -> None:
         verified = self.rng.random() < VERIFIED

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 
 from compiler.source import Source, open_source
@@ -29,12 +31,16 @@ from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
 from tuner.farm.one_search import OneSearch
 from tuner.farm.orders import DIED
 from tuner.farm.pool import ActorPool
+from tuner.farm.recorder import FEATURE_SETS
 from tuner.learn.trained import Trained
 from tuner.measure.measurement import Request
 from tuner.request import TuneRequest
 from tuner.store.read import read_table
+from tuner.store.run_log import Origin, RunLog, _Chosen, _described
+from tuner.store.schema import ORIGIN, log_schema, task_schema
 
 VOLATILE = ("worker", "wall_s", "time", "attempt", "row_id")
+ENOUGH_S = 3000.0  # for any run to come to its end
 NO_MODEL = "use.cost_model=false"
 
 
@@ -42,12 +48,12 @@ NO_MODEL = "use.cost_model=false"
 class Scenario:
     """A search and the world it is in.  workers: None for the serial backend.  warm: it begins with what `plain` found.
 
-    turns: how often it comes, among the others.
+    candidates: None where the sessions have a time each, and the run ends on a plateau.  turns: how often it comes, among the others.
     """
 
     name: str
     model: str
-    candidates: int
+    candidates: int | None
     workers: int | None
     islands: int
     overrides: tuple[str, ...] = ()
@@ -60,6 +66,11 @@ class Scenario:
     def serial(self) -> bool:
         """No actors."""
         return self.workers is None
+
+    @property
+    def timed(self) -> bool:
+        """Its sessions have a time each."""
+        return self.candidates is None
 
     def replay(self, recording: Recording, kernel: Kernel, process: Process) -> Replay:
         """As job runners need it in a session."""
@@ -83,14 +94,46 @@ SCENARIOS = (
     Scenario("mirror", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
     Scenario("serial", "residual_block", 32, None, 2, (NO_MODEL,)),
     Scenario("warm", "residual_block", 24, 4, 4, warm=True),
-    Scenario("long", "inception_block", 320, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
+    Scenario(
+        "timed", "residual_block", None, 4, 6, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=2
+    ),
+    Scenario("long", "inception_block", 490, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
 )
+
+
+KEY = ("task", "island", "generation", "level")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """log, tasks: without what may differ, and without numbers.  places: of the rows of the log, by `KEY`, and of tasks by their names."""
+
+    log: pa.Table
+    tasks: pa.Table
+    places: dict[tuple[Any, ...], int]
+
+    @staticmethod
+    def of(recording: Recording, log: pa.Table) -> Rows:
+        """Of all jobs.  log: of some of them."""
+        batches = [result.batch.opened() for result in recording.results.values() if isinstance(result, EpochResult)]
+        chosen = [_Chosen(opened, np.ones(len(opened.names), np.bool_), np.arange(len(opened.names))) for opened in batches]
+        origin = Origin(**{name: log[name][0].as_py() for name in ORIGIN})
+        writer = SimpleNamespace(origin=origin, _rows=SimpleNamespace(schema=log_schema()))
+        rows = plain_table(RunLog._numbered(writer, chosen), (*VOLATILE, "seq"))  # type: ignore[arg-type]
+        tasks = plain_table(_described(chosen, task_schema(FEATURE_SETS)))
+        places = {key: at for at, key in enumerate(keys(rows, KEY))}
+        return Rows(rows, tasks, places | {key: at for at, key in enumerate(keys(tasks, KEY[:1]))})
+
+
+def keys(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Of its rows."""
+    return zip(*(table[name].to_pylist() for name in columns), strict=True)
 
 
 @dataclass(frozen=True)
 class Computed:
     """A scenario as it goes where nothing goes wrong.  log, tasks: its rows without what may differ.  calls, names: of the driver to the
-    world."""
+    world.  every: rows of all jobs that there can be, where sessions have a time each."""
 
     scenario: Scenario
     search: Search
@@ -103,6 +146,7 @@ class Computed:
     names: int
     time_s: float
     events: int
+    every: Rows | None
 
     @property
     def levels(self) -> tuple[str, ...]:
@@ -165,7 +209,7 @@ def _computed_alone(spec: RecordingSpec, broadcast: Broadcast, job: Job | Traini
 def computed(name: str) -> Computed:
     """A scenario by its name."""
     (scenario,) = (each for each in SCENARIOS if each.name == name)
-    search, recording, disks = _search(scenario), Recording(scenario.kills), Disks(SimDisk(Random(0)), SimDisk(Random(0)))
+    search, recording, disks = _search(scenario), Recording(scenario.kills, scenario.timed), Disks(SimDisk(Random(0)), SimDisk(Random(0)))
     kernel, made = Kernel(0), list[RecordingSpec]()
 
     def spec(*values: Any) -> RecordingSpec:
@@ -184,7 +228,9 @@ def computed(name: str) -> Computed:
         else:
             break
     log, tasks = rows_of(disks.here)
-    return Computed(scenario, search, disks, recording, ended, log, tasks, process.calls, process.names, kernel.now_us / US, kernel.events)
+    every = Rows.of(recording, log) if scenario.timed else None
+    time_s = kernel.now_us / US
+    return Computed(scenario, search, disks, recording, ended, log, tasks, process.calls, process.names, time_s, kernel.events, every)
 
 
 @cache
@@ -214,5 +260,6 @@ def _search(scenario: Scenario) -> Search:
         resume=True,
         mirror="sim://bucket/RUN" if scenario.mirror else None,
         warm_start=(_earlier(),) if scenario.warm else (),
+        seconds=ENOUGH_S if scenario.timed else None,
     )
     return Search(opened, configured(request), request)

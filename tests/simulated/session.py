@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any
 from unittest import mock
 
@@ -34,15 +34,26 @@ class Search:
     config: TuneConfig
     request: TuneRequest
 
+    @cache  # noqa: B019  of the few that there are
+    def within(self, seconds: float) -> Search:
+        """With another time."""
+        return replace(self, config=self.config.given({}, None, seconds))
+
+    @cached_property
+    def settings(self) -> str:
+        """To write them costs a tenth of a session."""
+        return self.config.to_yaml()
+
 
 @dataclass(frozen=True)
 class Ended:
-    """What a session that came to its end leaves in memory."""
+    """What a session that came to its end leaves in memory.  placed: the champions of what is in its place in the order."""
 
     champions: dict[str, Any]
-    seq: int
+    tasks: int
     failures: dict[str, int]
     stopped: str | None
+    placed: dict[str, Any] = field(compare=False)
 
 
 @dataclass
@@ -84,12 +95,15 @@ def searched(
         del url
         return SimUrl(disks.away, MIRROR, kernel, process)
 
+    settings = search.settings
     world, out = simulated_world(kernel, process), SimPlace(disks.here, OUT, kernel, process)
     around = Surroundings(world, out, mirror, actors, kernel.say, spec)
     with (
         mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
+        mock.patch.object(TuneConfig, "to_yaml", return_value=settings),
         session(around, search.opened, search.config, search.request, world.clock.monotonic_s()) as ended,
     ):
         (run,) = ended.runs
         after(run)
-        return Ended(run.champions.state(), run.ledger.seq, dict(run.ledger.failures), run.conductor.stopped)
+        champions, failures, tasks = run.ledger.counted
+        return Ended(champions.state(), tasks, dict(failures), run.conductor.stopped, run.champions.state())

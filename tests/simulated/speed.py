@@ -56,7 +56,7 @@ class _Counting:
     budget: RunBudget = field(default_factory=RunBudget)
     levels: tuple[str, ...] = ()
     champions: Any = None
-    seq: int = 0
+    tasks: list[object] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -65,11 +65,11 @@ class _Counting:
 
     @property
     def spent(self) -> bool:
-        return self.seq >= self.jobs
+        return len(self.tasks) >= self.jobs
 
-    def commit(self, measured: object) -> None:
-        del measured
-        self.seq += 1
+    def commit(self, measured: object) -> bool:
+        self.tasks.append(measured)
+        return True
 
 
 def job_s(epoch: int, island: int) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from simulator.ddr import ContentionTrace, lone_rates, shared_rates
+from simulator.npu.cycles import cap_units, port_units, turned_units
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Machine, load_machine
+from simulator.npu.machine import Engine, Machine, load_machine
 from tests.ddr_rates import with_rates
 from tests.simulator.reference_timing import water_fill
 
@@ -60,6 +62,38 @@ def test_the_table_is_water_filling_transfer_by_transfer(caps: tuple[int, int], 
         for writes in range(6):
             filled = water_fill([caps[0] * SHARE_UNIT] * reads + [caps[1] * SHARE_UNIT] * writes, 32 * share)
             assert filled == [rates[reads, writes, 0]] * reads + [rates[reads, writes, 1]] * writes
+
+
+def test_where_reads_and_writes_are_active_the_bus_turns() -> None:
+    edge = load_machine("edge")
+    one, both = port_units(edge, SHARE_UNIT // 2), turned_units(edge, SHARE_UNIT // 2)
+    assert 0 <= both - one * 160 / 202 < 1
+    rates = shared_rates(edge, SHARE_UNIT // 2, 3)
+    assert rates[2, 0].tolist() == rates[0, 2].tolist() == [one // 2, one // 2]
+    assert rates[1, 1].tolist() == [both // 2, both // 2]
+    assert rates[3, 1].tolist() == [both // 4, both // 4]
+    assert lone_rates(edge, SHARE_UNIT // 2, 3)[1, 1].tolist() == [one, one]
+    assert lone_rates(edge, SHARE_UNIT // 2, 3, divisor=4)[1, 0].tolist() == [both // 4, both // 4]
+
+
+@pytest.mark.parametrize("text", ["tiny", "edge", "edge:ddr.dram=hbm2,paths.DDR->*.bytes_per_cycle=13.7", "ascend310p"])
+@pytest.mark.parametrize("share", [1, 700, 30_000, SHARE_UNIT])
+def test_no_rate_falls_where_others_end_or_the_share_grows(text: str, share: int) -> None:
+    machine, n = load_machine(text), 4
+    rates, more = shared_rates(machine, share, n), shared_rates(machine, min(SHARE_UNIT, share * 2), n)
+    assert (more[1:, :, 0] >= rates[1:, :, 0]).all()
+    assert (more[:, 1:, 1] >= rates[:, 1:, 1]).all()
+    # of those that are active: [reads, writes, 0] with a read, [reads, writes, 1] with a write
+    for k, mine in enumerate((rates[1:, :, 0], rates[:, 1:, 1])):
+        assert (np.diff(mine, axis=0) <= 0).all(), k
+        assert (np.diff(mine, axis=1) <= 0).all(), k
+    counts = np.indices(rates.shape[:2])
+    queues = np.maximum(1, counts.sum(0))
+    least = np.maximum(1, turned_units(machine, share) // queues)
+    for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
+        active = counts[k] > 0
+        assert (rates[..., k] >= np.minimum(least, cap_units(machine, engine)))[active].all()
+        assert (rates[..., k] <= max(1, min(port_units(machine, share), cap_units(machine, engine))))[active].all()
 
 
 def test_a_rate_is_never_zero() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from simulator import onnx_names
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
-from tuner import request
 from tuner.cli.compile import show
 from tuner.cli.options import CompiledOut, Json, Variants
 from tuner.cli.text import print_json
@@ -35,7 +36,7 @@ def export(
         typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans; robust: RUN/plans/robust.json alone."),
     ] = None,
     variants: Variants = None,
-    style: Annotated[request.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
+    style: Annotated[onnx_names.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
     from compiler.build import check_out
@@ -47,7 +48,7 @@ def export(
         raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --bundle DIR")
     if bundle is not None:
         check_bundle_folder(bundle)
-    if bundle is not None and run.is_file():
+    if bundle is not None and os.path.isfile(run):
         for name, value in {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--style": style}.items():
             if value is not None:
                 raise BadInputError(f"{name}: {run} is compiled already; it goes with a run folder")

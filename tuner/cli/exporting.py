@@ -18,13 +18,13 @@ from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.onnx_names import Style
 from tuner.config import BUILT_IN, NPU
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.macs import program_macs
 from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.networks.load import open_network
 from tuner.networks.zoo import is_made
-from tuner.request import Style
 from tuner.store.read import read_rows, read_tasks
 from tuner.store.runfolder import IDENTITY, OWN, read_json
 from tuner.store.runs import open_run as read_run

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simulator.command import new_app
 from tuner.cli.options import Json
 from tuner.cli.text import print_json, print_pairs, print_table
+
+if TYPE_CHECKING:
+    from simulator.npu.machine import Machine
 
 app = new_app()
 
@@ -42,20 +45,36 @@ def machines(
         machine = load_machine(name)
         raw = machine.model_dump(mode="json") | {"host": machine.host.model_dump(mode="json")}
         if as_json:
-            print_json({**raw, "digest": machine.digest, "macs_per_cycle": machine.macs_per_cycle})
+            derived = {
+                "digest": machine.digest,
+                "macs_per_cycle": machine.macs_per_cycle,
+                "deliverable_bytes_per_cycle": _deliverable(machine),
+            }
+            print_json({**raw, **derived})
             return
         pairs: dict[str, object] = {}
         for key, value in _flat(raw):
             pairs[key] = f"{value:,} {_unit(key)}".rstrip() if isinstance(value, int) else f"{value} {_unit(key)}".rstrip()
+        pairs["ddr, one long run"], pairs["ddr, reads beside writes"] = (f"{rate:.4g} B/cycle" for rate in _deliverable(machine).values())
         pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
         pairs["digest"] = machine.digest
         print_pairs(pairs)
         return
     loaded = [load_machine(preset) for preset in preset_names()]
     if as_json:
-        print_json([{"name": m.name, "description": m.description, "digest": m.digest, "levels": m.contention} for m in loaded])
+        print_json(
+            [
+                {
+                    "name": m.name,
+                    "description": m.description,
+                    "digest": m.digest,
+                    "levels": {k: v.model_dump() for k, v in m.contention.items()},
+                }
+                for m in loaded
+            ]
+        )
         return
-    columns = ("<machine", "cores", "MHz", "MACs/cycle", "L1 B", "DDR B/cycle", "<levels", "<description")
+    columns = ("<machine", "cores", "MHz", "MACs/cycle", "L1 B", "DDR B/cycle", "delivers", "<levels", "<description")
     print_table(
         columns,
         [
@@ -65,13 +84,19 @@ def machines(
                 f"{m.clock_hz / 1e6:,.0f}",
                 int(m.macs_per_cycle.get("float16", 0) * m.cores),
                 m.buffers_bytes.L1,
-                m.ddr.bytes_per_cycle,
-                " ".join(f"{level}={share:g}" for level, share in m.contention.items()),
+                f"{m.ddr.bytes_per_cycle:,}",
+                f"{float(m.ddr.deliverable):,.4g}",
+                " ".join(f"{name}={str(level).replace(' ', '')}" for name, level in m.contention.items()),
                 m.description,
             )
             for m in loaded
         ],
     )
+
+
+def _deliverable(machine: Machine) -> dict[str, float]:
+    """Bytes per cycle of DDR where nobody else is there."""
+    return {"one_run": float(machine.ddr.deliverable), "reads_beside_writes": float(machine.ddr.turned)}
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -80,9 +105,6 @@ def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from _flat(value, f"{prefix}{key}.")
         elif key == "paths":
             for path in value:
-                if "DDR" in (path["source"], path["destination"]):  # the port and its caps say how fast, whatever rate the file gives it
-                    yield f"paths.{path['source']}->{path['destination']}", f"{path['engine']}, as fast as ddr lets it"
-                    continue
                 shown = f"{path['bytes_per_cycle']} B/cycle, granule {path['granule_bytes']} B, startup {path['startup_cycles']} cycles"
                 yield f"paths.{path['source']}->{path['destination']}", f"{path['engine']}, {shown}"
         else:
@@ -92,8 +114,6 @@ def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 def _unit(key: str) -> str:
     if key.startswith("buffers_bytes."):
         return "B"
-    if key.startswith("ddr.efficiency."):
-        return "of the bus, for bursts of at least so many B"
-    if key.startswith("contention."):
-        return "of the DDR bandwidth"
+    if key.startswith("contention.") and key.endswith(".share"):
+        return "of the deliverable DDR bandwidth"
     return next((unit for end, unit in _UNITS if key.endswith(end)), "")

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from simulator import onnx_names
 from simulator.npu.errors import BadInputError
 from simulator.terminal import say
 from tuner import request
@@ -35,7 +36,7 @@ MachineName = Annotated[
 ]
 DType = Annotated[request.DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
 Style = Annotated[
-    request.Style,
+    onnx_names.Style,
     typer.Option(
         help="function: stock onnxruntime runs the file by its body; epcontext: no body, no weights; "
         "epcontext-external: the containers in a file beside it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -48,7 +49,7 @@ def run(
     source = parse_input(given)
     if out is not None:
         check_out(out)
-    if check and compiled.is_dir():
+    if check and os.path.isdir(compiled):
         raise BadInputError(f"--check: {compiled} is a bundle, which has no model to compare with; check the compiled ONNX file")
     session = InferenceSession(compiled)
     level = level if level is not None else session.levels[0]

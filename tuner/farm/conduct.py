@@ -124,7 +124,7 @@ class SerialJobs:
 
 
 class Conductor:
-    """began: findings that the run begins with.  on_commit: after every result that is committed whole, with its findings.
+    """began: findings that the run begins with.  on_commit: after every result that has come to its place, with its findings.
 
     show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
     plateau: ends the search when nothing is gained any more.
@@ -148,7 +148,7 @@ class Conductor:
         self._running = 0
         self._training = False
         self._idle = 0
-        self._seq = 0
+        self._placed = 0
 
     def begin(self, began: Sequence[bytes], epochs: Sequence[Sequence[bytes]] = ()) -> None:
         """Tell what the run begins with, and what an earlier session of it found."""
@@ -157,7 +157,7 @@ class Conductor:
             self.jobs.tell_epoch(findings)
         for models in self.trainer.models if self.trainer is not None else ():
             self.jobs.tell_models(models)
-        self._seq = self.ledger.seq
+        self._placed = len(self.ledger.tasks)
 
     def run(self) -> None:
         """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
@@ -169,14 +169,17 @@ class Conductor:
             self.show()
             for key, result in self.jobs.finished(POLL_S):
                 self._receive(key, result)
-        if self.ledger.budget.deadline is not None:
+        if self.ledger.budget.deadline is not None and self.ledger.spent:
             self._gather()
 
     @property
     def stopped(self) -> Stopped | None:
         """Why the search has ended; None while it goes on."""
-        if self.ledger.spent:
-            return "budget"
+        return "budget" if self.ledger.spent else self._found_all
+
+    @property
+    def _found_all(self) -> Literal["plateau", "exhausted"] | None:
+        """Why there is no more to be found, whatever the budget."""
         if self.plateau.reached:
             return "plateau"
         return "exhausted" if self._idle >= IDLE_EPOCHS else None
@@ -208,9 +211,9 @@ class Conductor:
         self.jobs.tell_models(result.models)
 
     def _commit(self, result: EpochResult) -> None:
-        self.ledger.commit(result)
+        placed = self.ledger.commit(result)
         self.models_used = self.schedule.models_of(self.schedule.frontier[0])
-        if not result.whole:
+        if not placed:
             if not self.ledger.spent:
                 self.schedule.again()
             return
@@ -219,16 +222,15 @@ class Conductor:
             self.trainer.measured += result.segments
         if findings is not None:
             self._epoch_done(findings)
-        if not self.ledger.spent:  # what a run that goes on begins with was not cut by the budget
-            self.on_commit(result.findings)
+        self.on_commit(result.findings)
 
     def _epoch_done(self, findings: Sequence[bytes]) -> None:
         self.jobs.tell_epoch(findings)
         best = [member for member in self.ledger.champions.best if member is not None]
         if self.schedule.complete > EVOLVING and len(best) == len(self.ledger.levels):
             self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
-        self._idle = self._idle + 1 if self.ledger.seq == self._seq else 0
-        self._seq = self.ledger.seq
+        self._idle = self._idle + 1 if len(self.ledger.tasks) == self._placed else 0
+        self._placed = len(self.ledger.tasks)
         if self.trainer is not None and self.trainer.measured - self.ledger.failures.total() >= LEARNABLE and self.trainer.due():
             self.schedule.train()
 
@@ -237,7 +239,8 @@ class Conductor:
         while self._running:
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, EpochResult):
-                    self._running -= 1
-                    self.schedule.waiting[key] = result
+                    self._receive(key, result)
+        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.whole:
+            self._commit(due)
         for key in sorted(self.schedule.waiting):
-            self.ledger.commit(self.schedule.waiting[key])
+            self.ledger.keep(self.schedule.waiting[key])

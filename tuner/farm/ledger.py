@@ -8,18 +8,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tuner.farm.ahead import Ahead, AheadTask
 from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.measure.measurement import CYCLES, told
 from tuner.search.champions import Champions
-from tuner.search.collector import PROGRAM, STATUSES
+from tuner.search.collector import PROGRAM
 from tuner.search.packing import unpack_genome
 from tuner.search.population import Individual
 from tuner.store.columns import from_bytes
 from tuner.store.run_log import OpenedBatch, RunLog
-from tuner.store.schema import RESULTS
+from tuner.store.schema import RESULTS, STATUSES
+from tuner.store.task_numbers import Ranges, add, count
 from tuner.world.world import Clock
 
 
@@ -56,9 +60,19 @@ class RunBudget:
         return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0)
 
 
+class Counted(NamedTuple):
+    """Of everything that has rows.  failures: status -> tasks that ended so, of all sessions."""
+
+    champions: Champions
+    failures: Counter[str]
+    tasks: int
+
+
 @dataclass
 class Ledger:
-    """seq: number of the next measured task.  failures: status -> tasks that ended so, earlier sessions included.
+    """What was measured in its place in the order; `ahead` is what was measured before that.
+
+    failures: status -> tasks that ended so, earlier sessions included.  numbers: of the tasks, in their order.
 
     tasks: those measured so far; a repeat writes no row and takes nothing off the budget.  Other genes may be the same plan, and islands do
     not wait to hear of each other.
@@ -68,37 +82,79 @@ class Ledger:
     log: RunLog
     champions: Champions
     budget: RunBudget
-    seq: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     tasks: set[str] = field(default_factory=set)
+    numbers: Ranges = field(default_factory=list)
+    ahead: Ahead = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ahead = Ahead(self.champions.empty())
+
+    @property
+    def programs(self) -> int:
+        """Measured, of the budget."""
+        return self.champions.programs + self.ahead.programs
 
     @property
     def spent(self) -> bool:
-        return self.budget.spent(self.champions.programs)
+        return self.budget.spent(self.programs)
 
-    def commit(self, result: EpochResult) -> None:
-        """All of a result that is new, or as much of it as the budget allows."""
+    @property
+    def counted(self) -> Counted:
+        """What is ahead among it."""
+        champions = self.champions.joined(self.ahead.champions)
+        champions.programs = self.programs
+        return Counted(champions, self.failures + self.ahead.failures, count(self.numbers) + len(self.ahead.tasks))
+
+    def commit(self, result: EpochResult) -> bool:
+        """The next result in the order.  False where it was stopped early, or the budget ends within it: its place has not come then."""
         opened = result.batch.opened()
-        names, program = opened.names, opened.epoch["kind"][opened.places] == PROGRAM
-        new = np.fromiter((name not in self.tasks for name in names), np.bool_, len(names))
-        left = self.budget.programs(self.champions.programs)
-        if left is not None:
-            # up to the last program of the budget: what was measured behind it is not in the run
-            behind = np.concatenate(([0], np.cumsum(program & new)[:-1])) if len(new) else np.zeros(0)
-            new &= behind < left
-        kept = np.flatnonzero(new)
-        if not len(kept):
-            return
-        self.log.append(opened, kept, np.arange(self.seq, self.seq + len(kept)))
-        self.tasks.update(names[at] for at in kept.tolist())
-        self.seq += len(kept)
-        status = opened.epoch["status"][opened.places[kept]]
-        self.failures.update(STATUSES[code] for code in status[status != 0])
-        programs = program[kept]
-        self.champions.programs += int(programs.sum())
-        self._note(result, opened, kept[programs & (status == 0)].tolist())
+        new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
+        numbers, whole = self._logged(opened, new)
+        if not (whole and result.whole):
+            self._put_ahead(result, opened, numbers)
+            return False
+        placed, program, status = np.flatnonzero(new), _programs(opened), _status(opened)
+        for at in placed.tolist():
+            name = opened.names[at]
+            self.tasks.add(name)
+            if numbers[at] < 0:
+                numbers[at] = self.ahead.tasks.pop(name).number
+        add(self.numbers, numbers[placed])
+        self.failures.update(STATUSES[code] for code in status[placed] if code)
+        self.champions.programs += int(program[placed].sum())
+        self._note(self.champions, result, opened, np.flatnonzero(new & program & (status == 0)).tolist())
+        return True
 
-    def _note(self, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
+    def keep(self, result: EpochResult) -> None:
+        """What lies behind the next result, and has to wait: another session will measure it in its place."""
+        opened = result.batch.opened()
+        new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
+        self._put_ahead(result, opened, self._logged(opened, new)[0])
+
+    def _logged(self, opened: OpenedBatch, new: NDArray[np.bool_]) -> tuple[NDArray[np.int64], bool]:
+        """Rows of all new tasks that have none, up to the last program of the budget: what was measured behind it is not in the run.
+
+        Returns the tasks' numbers, -1 where nothing was logged, and whether all were.
+        """
+        names = opened.names
+        rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
+        kept, left = rows, self.budget.programs(self.programs)
+        if left is not None and len(rows):
+            kept = rows & (np.concatenate(([0], np.cumsum(_programs(opened) & rows)[:-1])) < left)
+        numbers = np.full(len(names), -1, np.int64)
+        if len(at := np.flatnonzero(kept)):
+            numbers[at] = self.log.numbers.of([names[k] for k in at.tolist()])
+            self.log.append(opened, at, numbers[at])
+        return numbers, bool((kept == rows).all())
+
+    def _put_ahead(self, result: EpochResult, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
+        program, status, there = _programs(opened), _status(opened), numbers >= 0
+        for at in np.flatnonzero(there).tolist():
+            self.ahead.tasks[opened.names[at]] = AheadTask(int(numbers[at]), bool(program[at]), STATUSES[status[at]])
+        self._note(self.ahead.champions, result, opened, np.flatnonzero(there & program & (status == 0)).tolist())
+
+    def _note(self, champions: Champions, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
         """Champions among these programs; genomes are only unpacked to be kept.
 
         One by one: a job has a handful of programs.
@@ -109,6 +165,18 @@ class Ledger:
         for at in fits:
             place, task = int(opened.places[at]), opened.names[at]
             cycles, program = told(values[place, :, CYCLES]), int(programs[place])
-            if self.champions.gains(cycles, task, bool(singles[program])):
+            if champions.gains(cycles, task, bool(singles[program])):
                 genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
-                self.champions.note(Individual(unpack_genome(genomes, program), cycles, task))
+                champions.note(Individual(unpack_genome(genomes, program), cycles, task))
+
+
+def _programs(opened: OpenedBatch) -> NDArray[np.bool_]:
+    """bool [tasks]."""
+    found: NDArray[np.bool_] = opened.epoch["kind"][opened.places] == PROGRAM
+    return found
+
+
+def _status(opened: OpenedBatch) -> NDArray[np.int8]:
+    """Places in `STATUSES` [tasks]."""
+    found: NDArray[np.int8] = opened.epoch["status"][opened.places]
+    return found

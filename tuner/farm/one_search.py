@@ -11,6 +11,7 @@ from compiler.space.gene import Genome
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
 from tuner.config import BUILT_IN, TuneConfig
+from tuner.farm.ahead import read_ahead
 from tuner.farm.conduct import Conductor, Jobs
 from tuner.farm.ledger import Ledger, RunBudget
 from tuner.farm.plateau import Plateau
@@ -73,7 +74,7 @@ class OneSearch:
     @contextmanager
     def progress(self) -> Iterator[None]:
         budget = self.ledger.budget
-        with ProgressBar(self.clock, budget.candidates, budget.seconds(), self.champions.programs, self.quiet, watch=self._watch) as shown:
+        with ProgressBar(self.clock, budget.candidates, budget.seconds(), self.ledger.programs, self.quiet, watch=self._watch) as shown:
             self._shown = shown
             yield
             shown.finish(self.snapshot())
@@ -88,13 +89,14 @@ class OneSearch:
             self._shown.say(line)
 
     def snapshot(self) -> Snapshot:
-        best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := self.champions.best[i]) is not None}
-        baseline = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := self.champions.baseline(i)) is not None}
-        note = f"epoch {self.schedule.complete}, {self.ledger.seq} tasks"
-        return Snapshot(self.champions.programs, best, baseline, dict(self.ledger.failures), note)
+        champions, failures, tasks = self.ledger.counted
+        best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.best[i]) is not None}
+        baseline = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.baseline(i)) is not None}
+        note = f"epoch {self.schedule.complete}, {tasks} tasks"
+        return Snapshot(champions.programs, best, baseline, dict(failures), note)
 
     def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None) -> None:
-        """Go on from the last checkpoint: what was measured after it is measured again, and not logged twice."""
+        """Go on from the last checkpoint: what was measured after it counts, is measured again in its place, and not logged twice."""
         found = self.checkpoint.load() if self.place.resumed else None
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
@@ -107,11 +109,16 @@ class OneSearch:
         self._began, self._unsaved = int(state["began"]), []
         self.champions.restore(state["champions"])
         self.trainer.restore(state["trainer"])
-        self.ledger.seq = int(state["seq"])
-        self.ledger.failures.update(state["failures"])
+        log, ledger = self.ledger.log, self.ledger
+        ledger.numbers = state["numbers"]
+        ledger.failures.update(state["failures"])
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
-        self.ledger.tasks = self.ledger.log.tasks(self.ledger.seq) | set(self._warm_tasks)
+        ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
+        if not lost:  # else what is there may lie behind what is not, which is to be measured again
+            unit, beyond = self.facts.unit, log.numbers.beyond(ledger.numbers)
+            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, unit, self.champions.empty())
         self.conductor.plateau.restore(state["plateau"])
+        self.conductor.models_used = int(state["models_used"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
         self.conductor.begin(findings[: self._began], epochs)
 
@@ -134,22 +141,25 @@ class OneSearch:
 
     def search_until_spent(self) -> None:
         self.conductor.run()
+        if self._unsaved:
+            self._save(self.clock.monotonic_s())
         self.ledger.log.flush()
 
     def ended(self, where: str) -> SearchEnd:
         """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
-        best = tuple(each for each in self.champions.best if each is not None)
-        baselines = tuple(each for each in map(self.champions.baseline, range(len(self.levels))) if each is not None)
+        champions, failures, _ = self.ledger.counted
+        best = tuple(each for each in champions.best if each is not None)
+        baselines = tuple(each for each in map(champions.baseline, range(len(self.levels))) if each is not None)
         if min(len(best), len(baselines)) < len(self.levels):
-            counts = ", ".join(f"{count} {status}" for status, count in sorted(self.ledger.failures.items()))
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(failures.items()))
             what = f"no program of single operators could be measured ({counts})"
             raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
         return SearchEnd(best, baselines)
 
     def _first_answer(self) -> None:
         """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""
-        runner = self.facts.origin.runner
-        if runner == BUILT_IN or not self.ledger.seq or sum(self.ledger.failures.values()) < self.ledger.seq:
+        runner, counted = self.facts.origin.runner, self.ledger.counted
+        if runner == BUILT_IN or not counted.tasks or counted.failures.total() < counted.tasks:
             return
         self.ledger.log.flush()
         row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
@@ -161,17 +171,20 @@ class OneSearch:
         self._first_answer()
         self._unsaved.append(findings)
         now = self.clock.monotonic_s()
-        if self.schedule.complete > 1 and now - self._saved_s < self.config.farm.checkpoint_every_s:
-            return
-        self._saved_s = now
+        if self.schedule.complete <= 1 or now - self._saved_s >= self.config.farm.checkpoint_every_s:
+            self._save(now)
+
+    def _save(self, now_s: float) -> None:
+        self._saved_s = now_s
         state = {
             "schedule": self.schedule.state(),
             "began": self._began,
             "champions": self.champions.state(),
             "trainer": self.trainer.state(),
-            "seq": self.ledger.seq,
+            "numbers": self.ledger.numbers,
             "failures": dict(self.ledger.failures),
             "plateau": self.conductor.plateau.state(),
+            "models_used": self.conductor.models_used,
             "warm_start": self.warm_start,
             "warm_tasks": self._warm_tasks,
         }

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.space.gene import Gene, Genome
 from tuner.measure.grants import NEVER
 from tuner.store.digests import canonical_json, task_digest
-from tuner.store.schema import RESULTS, TaskKind
+from tuner.store.schema import RESULTS, Status, TaskKind
 
 CYCLES = RESULTS.index("cycles")
 MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
@@ -21,9 +21,6 @@ MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
 def told(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
     """As the search has them: `NEVER` in the place of 0, which stands for what does not fit a level, so that the least is what runs."""
     return np.where(cycles > 0, cycles, NEVER)
-
-
-Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
 
 
 @dataclass(frozen=True, slots=True)

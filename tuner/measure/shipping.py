@@ -6,7 +6,7 @@ and where the simulator is the clock, what out of sample is slower than another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def shipment(
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or at is None:
         return Shipment(variants, None)
-    pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, serves, at)
+    pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, displaced)
     lightest = max(levels, key=lambda level: opened.machine.contention[level].share)
     one = table[number[own[lightest].plan.digest]]
     summary = RobustSummary(
@@ -104,19 +104,19 @@ def not_judged(runner: str, target: str) -> str | None:
     return f"{clock} is the clock: what ships was not timed out of sample, where only the simulator can be another machine"
 
 
-def _verdict(what: str, levels: tuple[str, ...], cycles: Floats, serves: Serves, robust: int) -> tuple[bool, str]:
-    """Whether variants pay, and why, in one sentence.  what: of what."""
-    own = served_loss(cycles, serves)
-    over = cycles[robust] / (own * np.nanmin(cycles, axis=0)) - 1
-    at = int(np.nanargmax(over))
-    if over[at] >= PAYS:
+def _verdict(what: str, levels: tuple[str, ...], cycles: Floats, robust: int, displaced: Sequence[Displaced]) -> tuple[bool, str]:
+    """Whether variants pay, and why, in one sentence.  what: of what.  displaced: levels where nothing but the robust program ships."""
+    over = losses(cycles)[robust] - 1
+    gain = over.copy()
+    gain[[each.level for each in displaced]] = 0
+    at, most = int(np.nanargmax(gain)), int(np.nanargmax(over))
+    if gain[at] >= PAYS:
         two = float(np.nanmax(served_loss(cycles, best_variants(cycles, 2)))) - 1
-        why = f"one program for all levels takes up to {over[at]:.1%} longer (at {levels[at]}), the best two up to {two:.1%}"
+        why = f"one program for all levels takes up to {gain[at]:.1%} longer (at {levels[at]}), the best two up to {two:.1%}"
         return True, f"Variants pay for {what}: {why}."
-    if len(cycles) == 1:
+    why = f"one program for all levels takes at most {over[most]:.1%} longer (at {levels[most]})"
+    if not over[most]:
         why = "one program is the fastest at every level"
-    elif set(serves) == {robust} and np.nanmax(losses(cycles)[robust]) - 1 >= PAYS:
-        why = "each is slower than another at its own level where the machine is a little different, so one program ships for all"
-    else:
-        why = f"one program for all levels takes at most {max(0.0, over[at]):.1%} longer (at {levels[at]})"
+    elif over[most] >= PAYS:
+        why += ", and the variant that is faster there is not so out of sample"
     return False, f"Variants do not pay for {what}: {why}."

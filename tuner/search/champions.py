@@ -45,6 +45,19 @@ class Champions:
             pairs = zip(self.baselines, self._groups, strict=True)
             self.baselines = [_better(old, individual, group, _mean_log) for old, group in pairs]
 
+    def empty(self) -> Champions:
+        """For the same levels, of no program."""
+        return Champions(len(self.best), self._groups)
+
+    def joined(self, other: Champions) -> Champions:
+        """The better of both, and the programs of this one."""
+        found = self.empty()
+        found.best, found.baselines, found.programs = list(self.best), list(self.baselines), self.programs
+        for individual in (*other.best, *other.baselines):
+            if individual is not None:
+                found.note(individual)
+        return found
+
     def state(self) -> dict[str, Any]:
         return {
             "best": [None if m is None else individual_json(m) for m in self.best],

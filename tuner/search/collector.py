@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURES, scaled
 from compiler.space.gene import Gene, Genome
-from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request, Status
+from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request
 from tuner.search.champions import single_operators_in_turn
 from tuner.search.names import genome_name
 from tuner.search.packing import pack_genomes, pack_individuals
 from tuner.search.population import Individual
 from tuner.store.columns import to_bytes
-from tuner.store.schema import RESULTS, TaskKind
+from tuner.store.schema import RESULTS, STATUSES, TaskKind
 from tuner.store.travelling import EPOCH
 
 KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
-STATUSES: tuple[Status, ...] = get_args(Status)
 SEGMENTS = [KINDS.index("operator"), KINDS.index("segment")]
 PROGRAM = KINDS.index("program")
 

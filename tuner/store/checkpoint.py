@@ -18,7 +18,7 @@ from tuner.store.run_log import RunLog
 from tuner.store.runfolder import read_json
 from tuner.world.place import Place
 
-VERSION = 11
+VERSION = 12
 FILE = "state.json"
 FINDINGS = "findings.bin"
 _LENGTH = struct.Struct("<Q")
@@ -32,8 +32,9 @@ class Checkpoint:
         self._size, self._digest = 0, hashlib.sha256()
 
     def save(self, state: Mapping[str, Any], findings: Sequence[bytes]) -> None:
-        """Publish the log, then write `state`: anything JSON can hold, with `seq`, the number of the next task.  findings: those that are
-        new."""
+        """Publish the log, then write `state`: anything JSON can hold, with `numbers`, those of the tasks that it counts (`Ranges`).
+
+        findings: those that are new."""
         self.log.flush()
         data, findings_file = b"".join(_LENGTH.pack(len(each)) + each for each in findings), self.folder / FINDINGS
         try:
@@ -72,7 +73,7 @@ class Checkpoint:
             raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
         if run != self.log.origin.run:
             raise BadInputError(f"{path}: made for run {run}, not for {self.log.origin.run}; remove it to start from the log alone")
-        lost, missing = self.log.lost.get("tasks", 0), self.log.missing(int(state["seq"]))
+        lost, missing = self.log.lost.get("tasks", 0), self.log.numbers.missing(state["numbers"])
         if lost or missing:
             # what the search knows of them is here; what it has to log, and to find in its log, is not
             counts = " and ".join(f"{count} {what}" for count, what in ((missing, "measured tasks"), (lost, "rows of tasks/")) if count)

@@ -18,6 +18,7 @@ from tuner.store.columns import Columns, from_bytes
 from tuner.store.count import write_counts
 from tuner.store.dataset import DatasetWriter
 from tuner.store.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
+from tuner.store.task_numbers import TaskNumbers
 from tuner.store.travelling import EPOCH, apart, gathered
 from tuner.world.place import Place
 from tuner.world.world import World
@@ -88,7 +89,7 @@ class RunLog:
     Thread-safe; a step beside the driver publishes what is due, and what goes wrong there (a full disk) is raised by
     the driver's next call.  Batches are opened when they are published, many at once: a table of a hundred columns costs the same for one
     row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
-    beside: ids of other searches, one after the other, that write to the same folder.
+    beside: ids of other searches, one after the other, that write to the same folder.  numbers: of the run's tasks.
     """
 
     def __init__(
@@ -105,8 +106,8 @@ class RunLog:
         earlier = self._rows.earlier
         if others := sorted(set(pc.unique(earlier["run"].cast(pa.string())).to_pylist()) - {origin.run, *beside}):
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
-        self._earlier = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
-        self._measured = np.unique(self._earlier["seq"].to_numpy())  # a part has all rows of its tasks
+        mine = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
+        self.numbers = TaskNumbers(mine["seq"], mine["task"])
         self._new_tasks: list[_Chosen] = []
         self._new_rows: list[_Chosen] = []
         self._pending = 0  # rows
@@ -126,18 +127,11 @@ class RunLog:
         with self._publishing:
             return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
 
-    def missing(self, before: int) -> int:
-        """How many tasks of this run with a lower number earlier sessions have no rows of."""
-        return before - int((self._measured < before).sum())
-
-    def tasks(self, before: int) -> set[str]:
-        """That earlier sessions of this run have rows of with a lower number."""
-        return set(self._earlier["task"].filter(pc.less(self._earlier["seq"], before)).to_pylist())
-
     def append(self, opened: OpenedBatch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
         """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
         self._raise_failure()
-        new = kept if not len(self._measured) else kept[there := ~np.isin(seqs, self._measured)]
+        earlier = self.numbers.published
+        new = kept if not len(earlier) else kept[there := ~np.isin(seqs, earlier)]
         with self._lock:
             names, unknown = opened.names, list[int]()
             for at in kept.tolist():

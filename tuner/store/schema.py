@@ -26,7 +26,7 @@ FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]
 Status = Literal["ok", "infeasible", "crash", "timeout", "invalid"]
-STATUSES: tuple[str, ...] = get_args(Status)
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 class FeatureSet(NamedTuple):

@@ -1,7 +1,7 @@
-"""How a run folder remembers what is compiled and for what: `RUN/source.json`.
+"""How a run folder remembers what is compiled and for what: `RUN/source.json` and `RUN/machine.yaml`.
 
-The machine is kept whole, so that an export does not follow a YAML file that was edited since; the model is kept as a path and a
-digest, so that an export refuses one that was.
+The machine is kept whole, as a file that any command takes, so that an export does not follow one that was edited since; the model is
+kept as a path and a digest, so that an export refuses one that was.
 """
 
 from __future__ import annotations
@@ -10,27 +10,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from compiler.source import Source
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.files import write_whole
+from simulator.npu.machine import DataType, Machine, machine_of, parse_yaml
 from simulator.npu.validation import validation_line
+from simulator.onnx_names import Style
 from tuner.networks.zoo import is_made
-from tuner.request import Style
 from tuner.store.runfolder import read_json, write_json
 from tuner.world.place import Place
 
-SOURCE = "source.json"
+SOURCE, MACHINE = "source.json", "machine.yaml"
 
 
 class _Saved(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     model: str
     model_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    machine: Machine
+    machine_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
     dtype: Literal["float16", "float32"]
     shapes: dict[str, tuple[int, ...]]
     random_weights: int | None
@@ -51,12 +53,14 @@ def write_source(run: Place, source: Source, model_digest: str, style: Style = "
     saved = _Saved(
         model=str(source.model if is_made(source.model) else source.model.resolve()),
         model_digest=model_digest,
-        machine=source.machine,
+        machine_digest=source.machine.digest,
         dtype=source.dtype.name,
         shapes={name: tuple(shape) for name, shape in source.shapes.items()},
         random_weights=source.random_weights,
         style=style,
     )
+    text = yaml.safe_dump(source.machine.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    write_whole(run / MACHINE, [text.encode()])
     write_json(run / SOURCE, saved.model_dump(mode="json"))
 
 
@@ -71,5 +75,18 @@ def read_source(run: Place) -> SavedSource:
         saved = _Saved.model_validate(read_json(path))
     except ValidationError as error:
         raise BadInputError(f"{path}: {validation_line(error)}") from None
-    source = Source(Path(saved.model), saved.machine, DataType[saved.dtype], saved.shapes, saved.random_weights)
+    source = Source(
+        Path(saved.model), _machine(run / MACHINE, saved.machine_digest), DataType[saved.dtype], saved.shapes, saved.random_weights
+    )
     return SavedSource(source, saved.model_digest, saved.style)
+
+
+def _machine(path: Place, digest: str) -> Machine:
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read: {error}") from None
+    machine = machine_of(parse_yaml(text, path), path)
+    if machine.digest != digest:
+        raise BadInputError(f"{path}: not the machine of the run ({digest}); expected the file as it was written")
+    return machine

@@ -102,7 +102,7 @@ def test_biases_lanes_and_pixels() -> None:
     assert bias.size == 32
     assert (bias[[3, 0, 17]] == values).all()
     assert bias.sum() == 6
-    lanes = pack_lanes(values, y, DataType.float16, gap=-7.0).view(np.float16)
+    lanes = pack_lanes(values, y, DataType.float16, padding=-7.0).view(np.float16)
     assert (lanes[[3, 0, 17]] == values).all()
     assert (np.delete(lanes, [3, 0, 17]) == -7).all()
     pixels = pack_pixels(np.array([[1, 2], [3, 4]], np.float32), DataType.float32).view(np.float32).reshape(4, 8)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from simulator.ddr import ContentionTrace
+from simulator.npu.cycles import bank_wait_cycles, port_units, turned_units
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
 from simulator.npu.machine import load_machine
 from simulator.timing import prepare, program_bound, simulate, simulate_levels, simulate_trace
-from tests.ddr_rates import with_rates
+from tests.ddr_rates import with_path, with_rates
 from tests.programs import copy, flag_set, flag_wait, program, record
 from tests.simulator.timing.on_paper import (
     CUBE,
@@ -70,6 +73,62 @@ def test_what_the_write_cap_leaves_goes_to_the_reader() -> None:
     # then and stays at its cap: 12 blocks in 48 cycles, 4-52
     machine = with_rates(TINY, write=8)
     assert spans(run([load(24), store(12)], machine=machine)) == [(4, 36), (4, 52)]
+
+
+def test_a_path_starts_up_before_the_data_of_each_transfer() -> None:
+    # start-up 2: the first data at 4 + 2, the next behind them at 16 + 2, whatever was issued before
+    machine = with_path(TINY, "DDR->L1", startup_cycles=2)
+    assert spans(run([load(10), load(3)], machine=machine)) == [(6, 16), (18, 21)]
+    assert program_bound(program(machine, [load(10), load(3)]), machine) == 2 + 10 + 2 + 3
+
+
+def test_a_slow_path_holds_its_transfer_without_drawing() -> None:
+    # to UB at 8 bytes: 2 blocks take 8 cycles, but have drawn theirs by 6; the reader on core 1 shares the port until 8 and has it then:
+    # 2 blocks in 4 cycles, then 8 blocks in 8
+    machine = with_path(TINY, "DDR->UB", bytes_per_cycle=8)
+    slow = copy(TINY, DDR, UB, 2)
+    assert spans(run([slow], machine=machine)) == [(4, 12)]
+    timing = run([slow, load(1)], [load(10)], machine=machine)
+    assert (spans(timing, 0), spans(timing, 1)) == ([(4, 12), (12, 14)], [(4, 17)])
+    assert timing.load_store_cycles == 10 + 13
+    assert program_bound(program(machine, [slow, load(1)]), machine) == 8 + 1
+
+
+def test_a_rate_may_be_a_fraction() -> None:
+    # 12.8 bytes: 838,860 of 838,860.8 units a cycle; 2 blocks take 5 cycles and 4 units more, so 6
+    assert spans(run([load(2)], machine=with_rates(TINY, read=12.8))) == [(4, 10)]
+    assert spans(run([load(2)], machine=with_rates(TINY, bytes_per_cycle=12.8))) == [(4, 10)]
+
+
+def test_a_level_adds_to_the_latency_of_every_transfer() -> None:
+    # two outstanding, one block each: as without it, where 4 has become 7
+    p = program(TINY, [load(1)] * 4)
+    timing = simulate(p, TINY, Level(share=1, latency_cycles=3), record=True)
+    assert spans(timing) == [(7, 8), (8, 9), (15, 16), (16, 17)]
+
+
+def test_what_is_in_flight_holds_up_first_data() -> None:
+    # pins: a bank is held for half of 46.25 ns with one chance in 16, at 5 GHz 8 cycles.  Refresh leaves 32 * 7450 / 7800 bytes.
+    machine = with_rates(TINY, 64, 64, rate="pins", dram="ddr4", outstanding=4).model_copy(update={"clock_hz": 5 * 10**9})
+    assert bank_wait_cycles(machine) == 8
+    # 260 bytes' time each, 10 cycles (8.5 rounded up with refresh): issued at 0, and the third is held up by two: 4 + 16
+    one = math.ceil(260 * 65536 / port_units(machine, SHARE_UNIT))
+    timing = run([load(1), load(1), load(1)], machine=machine)
+    ends = [4 + one, max(4 + 8, 4 + one) + one]
+    assert spans(timing) == [(4, ends[0]), (ends[0], ends[1]), (max(4 + 16, ends[1]), max(4 + 16, ends[1]) + one)]
+    # nobody is held up beyond the end of who is in flight: issued after it, nothing is
+    later = run([load(1), load(1)], machine=machine.model_copy(update={"issue_cycles": 20}))
+    assert spans(later) == [(24, 24 + one), (44, 44 + one)]
+
+
+def test_reads_and_writes_side_by_side_turn_the_bus() -> None:
+    machine = with_rates(TINY, 64, 64, rate="pins", dram="ddr4")
+    alone, both = port_units(machine, SHARE_UNIT), turned_units(machine, SHARE_UNIT)
+    assert both < alone
+    blocks = 64
+    units = blocks * 32 * SHARE_UNIT
+    assert spans(run([load(blocks)], machine=machine)) == [(4, 4 + math.ceil(units / alone))]
+    assert spans(run([load(blocks), store(blocks)], machine=machine)) == [(4, 4 + math.ceil(units / (both // 2)))] * 2
 
 
 def test_two_cores_share_the_port() -> None:

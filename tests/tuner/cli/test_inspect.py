@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 
 import numpy as np
 import onnx
@@ -113,13 +114,20 @@ def test_disasm_parses_back(cli, compiled, tmp_path):
     np.testing.assert_array_equal(parse((tmp_path / "text").read_text()), stream)
 
 
-def test_machines_shows_a_level_more_and_what_ddr_paths_are_for(cli):
+def test_machines_shows_a_level_more_and_what_ddr_delivers(cli):
     code, out, _ = cli("machines", "edge:contention.half=0.5")
     assert code == 0
     rows = dict(line.split(maxsplit=1) for line in out.splitlines())
-    assert rows["contention.half"] == "0.5 of the DDR bandwidth"
-    assert rows["paths.DDR->L1"] == "MTE2, as fast as ddr lets it"
+    assert rows["contention.half.share"] == "0.5 of the deliverable DDR bandwidth"
+    assert rows["contention.severe.latency_cycles"] == "90 cycles"
+    assert rows["paths.DDR->L1"] == "MTE2, 64 B/cycle, granule 32 B, startup 0 cycles"
+    assert out.splitlines()[-4:-2] == [
+        "ddr, one long run                  60.56 B/cycle",
+        "ddr, reads beside writes           47.97 B/cycle",
+    ]
+    table = cli("machines")[1]
+    assert re.search(r"^edge .* 64 +60\.56 +none=1 slight=0\.5\+30 severe=0\.25\+90", table, re.M)
     assert rows["paths.L1->UB"].startswith("MTE1, 128 B/cycle")
     code, _, err = cli("machines", "edge:ddr.bytes_per_cycle=256")
     assert code == 2
-    assert "ddr.read_cap_bytes_per_cycle" in err
+    assert "paths.*DDR*.bytes_per_cycle" in err

@@ -42,6 +42,10 @@ def test_plan_show_primitives(cli, run_folder, model, tmp_path, plans):
     assert parts[0].splitlines()[0].endswith(", the largest of 2 blocks")
     operators = [(name, t) for segment in plans[1].segments for name, t in zip(segment.operators, segment.tilings, strict=True)]
     assert [parse_schedule("# " + part) for part in parts] == [t for _, t in operators]
+    (run_folder / "plans" / "own").mkdir()
+    own = run_folder / "plans" / "own" / "slight.json"
+    own.write_text(plans[1].to_json())
+    assert cli("plan", "show", own, "--primitives") == (0, out, "")
     copy = tmp_path / "copy.json"
     copy.write_text(plans[1].to_json())
     assert cli("plan", "show", copy, "--primitives", "--model", model, "--machine", "edge") == (0, out, "")
@@ -184,6 +188,7 @@ def test_what_cannot_be_a_bundle_is_one_line(cli, run_folder, compiled, tmp_path
         ((run_folder,), "--out: missing; expected where to write the compiled ONNX file, or --bundle DIR"),
         ((run_folder, "--bundle", tmp_path / "full"), "full: is not empty; expected a new folder, or an empty one"),
         ((run_folder, "--bundle", bare), "bare.onnx: is a file; expected a new folder, or an empty one"),
+        ((compiled, "--bundle", tmp_path / ("x" * 300)), "cannot be written: File name too long"),
         ((run_folder, "--bundle", tmp_path / "no/b"), "no does not exist"),
         ((compiled, "--bundle", tmp_path / "b", "--out", tmp_path / "o"), "--out: .* is compiled already; it goes with a run folder"),
         ((compiled, "--bundle", tmp_path / "b", "--plan", "ab"), "--plan: .* is compiled already"),
@@ -203,3 +208,5 @@ def test_what_cannot_be_a_bundle_is_one_line(cli, run_folder, compiled, tmp_path
     code, _, err = cli("simulate", tmp_path / "full")
     assert (code, err.count("\n")) == (2, 1)
     assert "full: no manifest.json; expected a bundle" in err
+    code, _, err = cli("simulate", "x" * 300)
+    assert (code, err.count("\n")) == (2, 1)

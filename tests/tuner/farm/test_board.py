@@ -6,7 +6,9 @@ import json
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,8 @@ def test_the_simulator_by_way_of_bytes_finds_what_the_simulator_finds(model: Pat
     assert board.runner is not None
     for level, row in built_in.levels.items():
         mine = board.levels[level]
-        assert (mine.cycles, mine.baseline_layerwise_cycles, mine.latency_us) == (row.cycles, row.baseline_layerwise_cycles, row.latency_us)
+        assert (mine.cycles, mine.baseline_layerwise_cycles) == (built_in.own_cycles[level], row.baseline_layerwise_cycles)
+        assert mine.latency_us == mine.cycles / 1000
         assert mine.cycles == mine.variant_cycles[level] == min(mine.variant_cycles.values())
     for finalist in board.runner.finalists:
         assert finalist.cycles == finalist.simulated_cycles
@@ -123,15 +126,18 @@ def test_a_reading_that_fails_once_is_no_failure_of_its_task(model: Path, tmp_pa
 
 
 def leaves(program: Encoded, level: str) -> Reading:
-    """Never the same twice; the user interrupts at the reading that `LEAVES` counts down to, once the finals are on."""
+    """Noise by program, level and how often it was read; once the finals are on, the user interrupts at the reading that `LEAVES` counts
+    down to."""
     cycles = simulated(program, level).cycles
     assert cycles is not None
-    LEAVES["readings"] += 1
+    name = f"{sha256(program.container).hexdigest()} {level}"
+    LEAVES["readings"][name] += 1
     if (LEAVES["file"] / "finals.jsonl").is_file() and LEAVES["left"] > 0:
         LEAVES["left"] -= 1
         if LEAVES["left"] == 0:
             raise KeyboardInterrupt
-    return Reading(round(cycles * float(np.exp(LEAVES["rng"].normal(0, 0.01)))))
+    noise = np.random.default_rng([*name.encode(), LEAVES["readings"][name]]).normal(0, 0.01)
+    return Reading(round(cycles * float(np.exp(noise))))
 
 
 LEAVES: dict[str, Any] = {}
@@ -141,16 +147,17 @@ def test_finals_go_on_where_they_were_interrupted(model: Path, tmp_path: Path, c
     run = tmp_path / "run"
     file = run / "checkpoint" / "finals.jsonl"
     settings = (*FEW, "runner.readings=24")
-    LEAVES.update(readings=0, left=50, file=file.parent, rng=np.random.default_rng(1))
+    LEAVES.update(readings=Counter(), left=50, file=file.parent)
     with pytest.raises(KeyboardInterrupt):
         quick(model, run, 4, *settings, runner=f"{__name__}:leaves")
-    before = file.read_bytes()
+    before, searched = file.read_bytes(), read_log(run)
     assert before.count(b"\n") > 5
     with file.open("ab") as half:
         half.write(b'["none", [0, 1')  # as a session leaves it that is killed while it writes
     quick(model, run, 4, *settings, runner=f"{__name__}:leaves", resume=True, quiet=False)
     after = file.read_bytes()
     assert after.startswith(before)
+    pd.testing.assert_frame_equal(read_log(run), searched)
     rows = [json.loads(line) for line in after.splitlines()[1:]]
     summary = read_json(run / "summary.json")
     asked = {level: [0] * len(summary["runner"]["finalists"]) for level in summary["levels"]}
@@ -165,11 +172,28 @@ def test_finals_go_on_where_they_were_interrupted(model: Path, tmp_path: Path, c
     for level, line in zip(summary["levels"], said[-3:], strict=True):
         assert line.startswith(f"finals, {level}: the ")
         assert line.endswith(f" {sum(asked[level])} readings")
-    readings = LEAVES["readings"]
+    readings = LEAVES["readings"].total()
     quick(model, run, 4, *settings, runner=f"{__name__}:leaves", resume=True)
     assert read_json(run / "summary.json")["runner"] == summary["runner"]
     assert file.read_bytes() == after
-    assert LEAVES["readings"] - readings < 24, "nothing of the finals is asked again"
+    assert LEAVES["readings"].total() - readings <= len(rows[0][1]), "nothing of search and finals is asked again"
+
+
+def test_a_noisy_search_that_goes_on_keeps_the_first_reading_of_a_task(model: Path, tmp_path: Path) -> None:
+    """What the budget cut off is measured again with other noise, and then perhaps something else."""
+    run = tmp_path / "run"
+    LEAVES.update(readings=Counter(), left=0, file=run / "checkpoint")
+    for candidates in (3, 7, 12):
+        before = read_log(run) if run.exists() else None
+        summary = quick(model, run, candidates, *FEW, "runner.readings=4", runner=f"{__name__}:leaves", resume=before is not None)
+        log = read_log(run)
+        once = log.drop_duplicates("seq")
+        if before is not None:
+            pd.testing.assert_frame_equal(log.iloc[: len(before)].astype(str), before.astype(str))
+        assert once["seq"].tolist() == list(range(len(once)))
+        assert once["task"].is_unique
+        assert (once["kind"] == "program").sum() == summary.candidates == candidates
+        assert len(once) == summary.tasks
 
 
 def gone(program: Encoded, level: str) -> Reading:
@@ -241,8 +265,9 @@ def test_pieces_that_compute_the_same_share_a_verdict(tmp_path: Path) -> None:
     board = quick(model, tmp_path / "b", 16, *FEW, runner=SIMULATED)
     for level, row in built_in.levels.items():
         mine = board.levels[level]
-        assert (mine.cycles, mine.baseline_layerwise_cycles) == (row.cycles, row.baseline_layerwise_cycles)
-    assert [piece.cycles for piece in board.pieces] == [piece.cycles for piece in built_in.pieces]
+        assert (mine.cycles, mine.baseline_layerwise_cycles) == (built_in.own_cycles[level], row.baseline_layerwise_cycles)
+        assert mine.cycles == sum(piece.cycles[level] for piece in board.pieces)
+    assert len({tuple(piece.cycles.values()) for piece in board.pieces}) == 1
     assert board.runner is not None
     assert len({finalist.search for finalist in board.runner.finalists}) == len({piece.search for piece in board.pieces})
 

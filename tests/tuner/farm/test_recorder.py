@@ -20,6 +20,7 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
+from tuner.farm.ahead import read_ahead
 from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.farm.ledger import Deadline, Ledger, RunBudget
 from tuner.farm.recorder import FEATURE_SETS, Facts, Recorder
@@ -230,11 +231,11 @@ def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, 
     assert not book.spent
     book.commit(several(unit, bench, 2, 3, 4))
     assert book.spent
-    assert book.champions.programs == 3
+    assert book.programs == 3
     found = rows(log, tmp_path).drop_duplicates("seq")
     assert found["kind"].tolist() == ["operator", "program"] * 3, "repeats have no rows, nor has what was measured behind the last program"
-    assert book.seq == 6
-    assert len(book.tasks) == 6
+    assert book.counted.tasks == 6
+    assert (len(book.tasks), len(book.ahead.tasks)) == (4, 2), "the budget ends within the second result: another session has it whole"
 
 
 def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
@@ -261,6 +262,44 @@ def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Uni
     assert not book.spent
     book.commit(several(unit, bench, 1))
     assert book.spent
+
+
+def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_path: Path) -> None:
+    """A session whose time is up has results behind one that is not there; the next one measures that one, and then them."""
+    origin, never = (
+        Origin("r", "m", "tiny", "v", seed=3, tag="a=b"),
+        RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() + 1e6)),
+    )
+    first, missing, behind = (several(unit, bench, *blocks) for blocks in ((1,), (2, 3), (3, 4)))
+    with RunLog(LocalPlace(tmp_path), REAL, origin, FEATURE_SETS) as log:
+        book = ledger(log, never)
+        assert book.commit(first)
+        book.keep(behind)
+        said, numbers = book.counted, book.numbers
+        assert (said.tasks, said.champions.programs, book.champions.programs) == (6, 3, 1)
+    before = read_log(tmp_path)
+    with RunLog(LocalPlace(tmp_path), REAL, origin, FEATURE_SETS) as log:
+        book = ledger(log, never)
+        book.numbers, book.tasks = numbers, log.numbers.names(numbers)
+        book.champions.programs = 1
+        book.ahead = read_ahead(LocalPlace(tmp_path), "r", log.numbers.beyond(numbers), unit, Champions(len(LEVELS)))
+        again = book.counted
+        assert (again.tasks, again.failures, again.champions.programs) == (said.tasks, said.failures, said.champions.programs)
+        for mine, theirs in zip(book.ahead.champions.best, said.champions.best, strict=True):
+            assert mine is not None
+            assert theirs is not None
+            assert mine.cycles.tolist() == theirs.cycles.tolist()
+            assert (mine.task, mine.plan(unit).digest) == (theirs.task, theirs.plan(unit).digest)
+        assert book.commit(missing)
+        assert book.commit(behind)
+        assert book.ahead.tasks == {}
+        assert book.numbers == [[0, 2], [6, 8], [2, 6]]
+        assert book.programs == book.champions.programs == 4
+    found = read_log(tmp_path)
+    pd.testing.assert_frame_equal(found.iloc[: len(before)], before)
+    once = found.drop_duplicates("seq")
+    assert once["seq"].tolist() == list(range(8))
+    assert once["task"].is_unique
 
 
 def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Bench, tmp_path: Path) -> None:

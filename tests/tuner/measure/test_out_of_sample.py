@@ -11,7 +11,8 @@ from compiler.build import compile_plan, default_plan
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from simulator.npu.machine import SHARE_UNIT, DataType, load_machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import DataType, load_machine
 from simulator.timing import simulate_levels
 from tests.models import small_model
 from tuner.measure.out_of_sample import CONDITIONS, PERIODS, on_off, out_of_sample, perturbed

@@ -183,10 +183,10 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
         checkpoint = Checkpoint(LocalPlace(folder), log)
         assert checkpoint.load() is None
         put(log, Row(0, {"n": 0}, kind="program"))
-        checkpoint.save({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])
+        checkpoint.save({"numbers": [[0, 1]], "rng": [1, 2.5, "é"]}, [b"one", b""])
         assert len(read_log(tmp_path)) == 1, "a checkpoint must not be ahead of the log"
     with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
-        assert Checkpoint(LocalPlace(folder), log).load() == ({"seq": 1, "rng": [1, 2.5, "é"]}, [b"one", b""])
+        assert Checkpoint(LocalPlace(folder), log).load() == ({"numbers": [[0, 1]], "rng": [1, 2.5, "é"]}, [b"one", b""])
     file = folder / "state.json"
     good = file.read_text()
     with (
@@ -196,7 +196,7 @@ def test_checkpoint_publishes_first_and_notices_damage(tmp_path: Path) -> None:
         Checkpoint(LocalPlace(folder), log).load()
     with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
         for bad, text in [
-            (good.replace('"seq":1', '"seq":2'), "damaged"),
+            (good.replace('"numbers":[[0,1]]', '"numbers":[[0,2]]'), "damaged"),
             (good[:-20], "not JSON"),
             ("[]", "not a checkpoint"),
             (good.replace(f'"version":{VERSION}', '"version":999'), "version 999"),
@@ -213,7 +213,7 @@ def test_rows_behind_a_checkpoint_do_not_stand_for_lost_ones_before_it(tmp_path:
             put(log, Row(seq, {"n": seq}))
             log.flush()
             if seq == 1:
-                Checkpoint(LocalPlace(folder), log).save({"seq": 2}, [])
+                Checkpoint(LocalPlace(folder), log).save({"numbers": [[0, 2]]}, [])
     (tmp_path / "log" / "00000001.parquet").unlink()
     repair(tmp_path)
     with (
@@ -228,14 +228,14 @@ def test_findings_only_grow_and_those_of_a_killed_session_do_not_count(tmp_path:
     folder.mkdir()
     with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "net", "tiny", "1")) as log:
         first = Checkpoint(LocalPlace(folder), log)
-        first.save({"seq": 0, "at": 1}, [b"one"])
-        first.save({"seq": 0, "at": 2}, [b"two", b"three"])
+        first.save({"numbers": [], "at": 1}, [b"one"])
+        first.save({"numbers": [], "at": 2}, [b"two", b"three"])
         with (folder / FINDINGS).open("ab") as file:
             file.write(b"half of the next")
         second = Checkpoint(LocalPlace(folder), log)
-        assert second.load() == ({"seq": 0, "at": 2}, [b"one", b"two", b"three"])
-        second.save({"seq": 0, "at": 3}, [b"four"])
-        assert Checkpoint(LocalPlace(folder), log).load() == ({"seq": 0, "at": 3}, [b"one", b"two", b"three", b"four"])
+        assert second.load() == ({"numbers": [], "at": 2}, [b"one", b"two", b"three"])
+        second.save({"numbers": [], "at": 3}, [b"four"])
+        assert Checkpoint(LocalPlace(folder), log).load() == ({"numbers": [], "at": 3}, [b"one", b"two", b"three", b"four"])
         data = (folder / FINDINGS).read_bytes()
         for bad in (data[:-1], data.replace(b"two", b"TWO")):
             (folder / FINDINGS).write_bytes(bad)

@@ -128,7 +128,7 @@ def write_run(disk: Recording) -> None:
     with RunFolder(disk / "deep" / "run", IDENTITY) as folder, RunLog(folder.path, REAL, Origin("r", "net", "tiny", "1")) as log:
         place = folder.place("piece")
         put(log, Row(0, {"n": 0}))
-        Checkpoint(place.checkpoint, log).save({"seq": 1}, [b"found"])
+        Checkpoint(place.checkpoint, log).save({"numbers": [[0, 1]]}, [b"found"])
 
 
 def begun(disk: Recording) -> None:

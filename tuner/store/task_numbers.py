@@ -1,0 +1,79 @@
+"""Numbers of the measured tasks of a run: each task has one, under which its rows are published, and keeps it.
+
+A number is no place in the order of the search.  A session that ends publishes what was measured beyond the next commit, too, and a runner
+with noise may make a resumed search measure other tasks than before.  So a resumed search asks for numbers by the names of its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Ranges = list[list[int]]
+"""Numbers as [first, past the last], in the order in which they were given; JSON."""
+
+
+def add(ranges: Ranges, numbers: NDArray[np.int64]) -> None:
+    """Behind those that are there."""
+    if not len(numbers):
+        return
+    for part in np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1):
+        if ranges and ranges[-1][1] == part[0]:
+            ranges[-1][1] = int(part[-1]) + 1
+        else:
+            ranges.append([int(part[0]), int(part[-1]) + 1])
+
+
+def count(ranges: Ranges) -> int:
+    """How many they are."""
+    return sum(stop - first for first, stop in ranges)
+
+
+class TaskNumbers:
+    """published: int64, ascending: of the tasks that have rows of earlier sessions.  seqs, tasks: those columns of the rows."""
+
+    def __init__(self, seqs: pa.ChunkedArray, tasks: pa.ChunkedArray) -> None:
+        self.published, first = np.unique(seqs.to_numpy(), return_index=True)
+        self._names: list[str] = tasks.take(pa.array(first)).to_pylist()  # a part has all rows of its tasks
+        self._number = dict(zip(self._names, self.published.tolist(), strict=True))
+        self._next = 0
+
+    def of(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Of these tasks, which are asked for once: those under which they were published, or the least that no task has."""
+        found = np.fromiter((self._number.get(name, -1) for name in names), np.int64, len(names))
+        fresh = found < 0
+        found[fresh] = self._free(int(fresh.sum()))
+        return found
+
+    def _free(self, wanted: int) -> NDArray[np.int64]:
+        taken = self.published[np.searchsorted(self.published, self._next) :]
+        free = np.setdiff1d(np.arange(self._next, self._next + wanted + len(taken)), taken, assume_unique=True)[:wanted]
+        if wanted:
+            self._next = int(free[-1]) + 1
+        return free
+
+    def missing(self, ranges: Ranges) -> int:
+        """How many of these numbers were not published."""
+        edges = np.searchsorted(self.published, np.array(ranges, np.int64).reshape(-1, 2))
+        return count(ranges) - int((edges[:, 1] - edges[:, 0]).sum())
+
+    def names(self, ranges: Ranges) -> set[str]:
+        """Of the tasks that were published under these numbers."""
+        return {self._names[at] for at in np.flatnonzero(self._within(ranges)).tolist()}
+
+    def beyond(self, ranges: Ranges) -> dict[str, int]:
+        """Tasks that were published under other numbers, and those."""
+        places = np.flatnonzero(~self._within(ranges)).tolist()
+        return {self._names[at]: int(self.published[at]) for at in places}
+
+    def _within(self, ranges: Ranges) -> NDArray[np.bool_]:
+        """bool [published]."""
+        edges = np.zeros(len(self.published) + 1, np.int64)
+        for first, stop in np.searchsorted(self.published, np.array(ranges, np.int64).reshape(-1, 2)).tolist():
+            edges[first] += 1
+            edges[stop] -= 1
+        within: NDArray[np.bool_] = np.cumsum(edges)[:-1] > 0
+        return within
