@@ -6,7 +6,7 @@ unit      kinds.build          Graph x Machine x data type -> storages, operator
 plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
 segment   segment.segment      what a segment of the plan is on its cores: shares, strips, rows of every block, places in L1 and UB
 records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
-stream    schedule.sync        flags and issue order -> one stream per core
+stream    schedule.sync        flags and issue order -> one stream per core; places in the shared memory (schedule.shared)
 program   simulator.npu        streams + memory map, verified
 file      build                every level's program and what it takes, in containers, in an ONNX file (package)
 """
@@ -22,31 +22,35 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.emit.segment import Records, lower_segment, new_scratch
+from compiler.emit.staging import disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.schedule.footprint import Footprint
+from compiler.schedule.footprint import Footprint, Ints
+from compiler.schedule.shared import SharedPlaces, settle, shared_places
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
-from compiler.segment.granted import least_grant
+from compiler.segment.granted import least_l1
 from compiler.segment.memory import named
 from compiler.segment.permuted import permuted_to
-from compiler.unit.granted import within
+from compiler.unit.granted import within_l1
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.grant import Grant
+from simulator.npu.machine import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """One core's share of a segment.  kept: its records, None of a compiler that keeps none.
+    """One core's share of a segment.  staged: what it has in the shared memory.  kept: its records, None of a compiler that keeps none.
 
-    ends: bytes of L1 and of the shared memory up to the last one that it touches; 0 where no level of the machine grants less than all.
+    l1_end: bytes of L1 up to the last one that it touches; 0 where no level of the machine grants less than all.
     """
 
     footprint: Footprint
     peak_bytes: dict[str, int]
+    staged: Ints
     kept: Code | None
-    ends: tuple[int, int] = (0, 0)
+    l1_end: int = 0
 
     @property
     def code(self) -> Code:
@@ -105,8 +109,9 @@ class Compiler:
     def _kept(self, made: Records | Infeasible) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
             return made
-        ends = on_chip_ends(made.code) if self._grants else (0, 0)
-        return Lowered(self.synchroniser.footprints.of(made.code), made.peak_bytes, made.code.copy() if self.records else None, ends)
+        l1_end = on_chip_ends(made.code)[0] if self._grants else 0
+        footprint = self.synchroniser.footprints.of(made.code)
+        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None, l1_end)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
@@ -117,22 +122,28 @@ class Compiler:
         """Parts in their order as one program; those of a single segment are what a task measures."""
         codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
+        for stream in streams:
+            settle(stream, places_of(parts))
         machine = self.unit.machine
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.unit.memory)
 
     def schedule(self, parts: Sequence[CorePart]) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call."""
-        return self.synchroniser.schedule([part.lowered.footprint for part in parts], [part.core for part in parts])
+        footprints, cores, segments = ([*each] for each in zip(*((p.lowered.footprint, p.core, p.segment) for p in parts), strict=True))
+        return self.synchroniser.schedule(footprints, cores, segments, places_of(parts))
 
     def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""
         unit = permuted_to(self.unit, [name for segment in plan.segments for name in segment.operators])
-        return unit if isinstance(unit, Infeasible) else _joined(self.by_segment(unit, with_starts(plan)))
+        if isinstance(unit, Infeasible):
+            return unit
+        apart = disagreement(unit, with_starts(plan))
+        return apart if apart is not None else self._fitting(_joined(self.by_segment(unit, with_starts(plan))))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[CorePart] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
-        return _joined(self.by_segment(self.unit, segments))
+        return self._fitting(_joined(self.by_segment(self.unit, segments)))
 
     def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
         """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
@@ -140,7 +151,7 @@ class Compiler:
         unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
         """
         segments = list(segments)
-        unit = within(unit, min((self._least_grant(unit, *segment) for segment in segments), default=0))
+        unit = within_l1(unit, max((self._least_l1(unit, *segment) for segment in segments), default=unit.machine.whole.l1_bytes))
         so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
             found = self._shares(unit, index, segment, segment.cores, start, so_far)
@@ -153,17 +164,26 @@ class Compiler:
 
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
-        unit = within(self.unit, self._least_grant(self.unit, plan, start))
-        return self._shares(unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores)
+        unit = within_l1(self.unit, self._least_l1(self.unit, plan, start))
+        return self._fitting(self._shares(unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores))
 
-    def _least_grant(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
-        """As `segment.granted.least_grant`, remembered."""
+    def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
+        """As `segment.granted.least_l1`, remembered."""
         if not self._grants:
-            return 0
+            return unit.machine.whole.l1_bytes
         key = (unit, start, plan.key, len(plan.cores))
         if key not in self._least:
-            self._least[key] = least_grant(unit, plan, start)
+            self._least[key] = least_l1(unit, plan, start)
         return self._least[key]
+
+    def _fitting(self, parts: list[CorePart] | Infeasible) -> list[CorePart] | Infeasible:
+        """Parts whose residents fit the shared memory."""
+        if isinstance(parts, Infeasible):
+            return parts
+        need, have = places_of(parts).need, self.unit.machine.buffer_blocks(Memory.SHARED)
+        if need > have:
+            return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {have * BLOCK_BYTES:,}")
+        return parts
 
     def _shares(
         self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
@@ -186,9 +206,14 @@ class Compiler:
 
 
 def needs_of(parts: Sequence[CorePart]) -> Grant:
-    """What `Program.needs` says of what `link` makes of them; its memories 0 where no level grants less than all."""
-    l1, shared = (max((part.lowered.ends[at] for part in parts), default=0) for at in (0, 1))
-    return Grant(l1, shared, max((part.core + 1 for part in parts), default=1))
+    """What `Program.needs` says of what `link` makes of them; of L1 0 where no level grants less than all."""
+    l1 = max((part.lowered.l1_end for part in parts), default=0)
+    return Grant(l1, places_of(parts).need * BLOCK_BYTES, max((part.core + 1 for part in parts), default=1))
+
+
+def places_of(parts: Sequence[CorePart]) -> SharedPlaces:
+    """Where they have what lies in the shared memory."""
+    return shared_places([(part.segment, part.lowered.staged) for part in parts])
 
 
 def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:

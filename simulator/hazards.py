@@ -19,8 +19,8 @@ of `access`: rows that are filled in part are legal.
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next, nothing but L1 passes
-data between operators inside it, no block reads what a later one has made, and a FIXPIPE's bias is a constant of the model.  A read that breaks
-this found its place overwritten.
+data between operators inside it, no block reads what a later one has made, and a FIXPIPE's bias is a constant of the model.  A read
+that breaks this found its place overwritten.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed
 from compiler.cost.closed import SERIAL, cost_of, tables
-from compiler.cost.moved import ddr_rates, loaded_blocks, stored_blocks
+from compiler.cost.moved import ddr_rates, loaded_blocks, shared_rates, stored_blocks
 from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, product_features
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
 from compiler.kinds.alike import Kind, kind_of
@@ -33,11 +33,11 @@ from compiler.unit.unit import Unit
 from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
-FEATURE_SET = "schedule-9"
+FEATURE_SET = "schedule-10"
 _EXTENSIVE = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles",
     "load_bytes", "weight_bytes", "store_bytes", "residual_bytes", "instructions", "products", "iterations", "busiest_cycles",
-    "read_cycles", "write_cycles", "drain_cycles", *SERIAL,
+    "read_cycles", "write_cycles", "drain_cycles", "shared_read_bytes", "shared_write_bytes", "shared_cycles", *SERIAL,
 )  # fmt: skip
 _INTENSIVE = ("operators", "segments", "l1_blocks_log2", "window", "prefetch", "streamed_share", "row_share", "cores", "sliding")
 _OF_A_CORE = (
@@ -54,7 +54,8 @@ _OF_PRODUCT = [_AT[name] for name in PRODUCT_FEATURES]
 _OF_VECTOR = [
     _AT[name]
     for name in (
-        "mte1_cycles", "vector_cycles", "mte3_on_chip_cycles", "load_bytes", "instructions", "drain_cycles", "row_share", *SERIAL,
+        "mte1_cycles", "vector_cycles", "mte3_on_chip_cycles", "load_bytes", "shared_read_bytes", "instructions", "drain_cycles",
+        "row_share", *SERIAL,
     )
 ]  # fmt: skip
 
@@ -78,7 +79,10 @@ def raw_features(unit: Unit, plan: SegmentPlan, start: int) -> NDArray[np.float6
     read = out[_AT["load_bytes"]] + out[_AT["weight_bytes"]] + out[_AT["residual_bytes"]]
     out[_AT["read_cycles"]] = read / read_rate
     out[_AT["write_cycles"]] = out[_AT["store_bytes"]] / write_rate
-    out[_AT["busiest_cycles"]] = max(out[_AT["read_cycles"]] + out[_AT["write_cycles"]], *(out[at] for at in _BUSY))
+    shared_in, shared_out = (cores * rate for rate in shared_rates(unit.machine))
+    shared = out[_AT["shared_read_bytes"]] / shared_in + out[_AT["shared_write_bytes"]] / shared_out
+    out[_AT["shared_cycles"]] = shared
+    out[_AT["busiest_cycles"]] = max(out[_AT["read_cycles"]] + out[_AT["write_cycles"]] + shared, *(out[at] for at in _BUSY))
     out[_AT["cores"]] = float(cores * len(plan.operators))
     found = np.array(out)
     found.flags.writeable = False
@@ -103,14 +107,15 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
     A list: single numbers of an array cost several times as much.
     """
     plan, images, cores = segment.plan, strip.unit.storages[0].n, segment.outline.dealt
-    laid = _laid(strip)
+    laid = _laid(strip, plan.shared, plan.staged)
     total = np.zeros(len(FEATURES))
     for standing, tiling in zip(laid.standings, segment.plan.tilings, strict=True):
         total += _of_operator(standing, tiling, images, cores)
     out: list[float] = total.tolist()
-    out[_AT["store_bytes"]] = float(laid.stored * BLOCK_BYTES * images)
-    for load in laid.loaded:
-        out[_AT["load_bytes"]] += load * BLOCK_BYTES * images
+    out[_AT["store_bytes"]] = float(laid.stored[False] * BLOCK_BYTES * images)
+    out[_AT["shared_write_bytes"]] = float(laid.stored[True] * BLOCK_BYTES * images)
+    for load, there in laid.loaded:
+        out[_AT["shared_read_bytes" if there else "load_bytes"]] += load * BLOCK_BYTES * images
     out[_AT["l1_blocks_log2"]] = float(_kept(strip, plan.prefetch, plan.window))
     iterations = plan.blocks * images
     out[_AT["iterations"]] = float(iterations)
@@ -142,14 +147,16 @@ def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
 class _Standing(NamedTuple):
     """What an operator's features depend on of the model and of its segment.
 
-    reads: which operands the segment has in L1, and which of those it makes there.
-    strips: see `Unit`.
+    reads: which operands the segment has in L1, and which of those it makes there.  shared: which lie in the shared memory, and not in DDR,
+    where the segment has them not.  staged: so do its weights.  strips: see `Unit`.
     """
 
     kind: Kind
     heights: Heights
     inside: bool
     reads: tuple[tuple[bool, bool], ...]
+    shared: tuple[bool, ...]
+    staged: bool
     strips: int
 
     @property
@@ -158,22 +165,27 @@ class _Standing(NamedTuple):
 
 
 class _Laid(NamedTuple):
-    """Of a segment whatever its tilings: its operators, and blocks of an image that it stores, and of each of its loads."""
+    """Of a segment whatever its tilings: its operators, blocks of an image that it stores, in DDR and in the shared memory, and those of
+    each of its loads, and whether that is from there."""
 
     standings: tuple[_Standing, ...]
-    stored: int
-    loaded: tuple[int, ...]
+    stored: tuple[int, int]
+    loaded: tuple[tuple[int, bool], ...]
 
 
 @lru_cache(maxsize=4096)
-def _laid(strip: StripBlocks) -> _Laid:
+def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, ...] = ()) -> _Laid:
     unit, blocks = strip
-    standings, stored = [], 0
+    standings, stored = [], [0, 0]
+    there = [storage.name in shared for storage in unit.storages]
     for k, spec in enumerate(unit.operators[blocks.start : blocks.stop]):
         heights = tuple(blocks.heights[k].items())
-        standings.append(_Standing(kind_of(unit, spec), heights, blocks.inside[k], strip.residence(k), unit.strips))
-        stored += stored_blocks(unit, blocks, k)
-    return _Laid(tuple(standings), stored, tuple([loaded_blocks(unit, blocks, load) for load in blocks.loads]))
+        shares = tuple([there[read.storage] for read in spec.reads])
+        standing = blocks.inside[k], strip.residence(k), shares, spec.name in staged, unit.strips
+        standings.append(_Standing(kind_of(unit, spec), heights, *standing))
+        stored[there[spec.y.storage]] += stored_blocks(unit, blocks, k)
+    loaded = [(loaded_blocks(unit, blocks, load), there[load.storage]) for load in blocks.loads]
+    return _Laid(tuple(standings), (stored[0], stored[1]), tuple(loaded))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -199,10 +211,12 @@ def operator_cycles(strip: StripBlocks, k: int, tiling: Tiling) -> float:
 
 
 def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, read_rate: float) -> NDArray[np.float64]:
-    product, residual_in = product_of(standing.kind.spec), -1
-    if product is not None and product.residual is not None:
-        residual_in = int(Memory.L1 if standing.reads[1][0] else Memory.DDR)
-    where = ProductStanding(standing.inside, residual_in, cores, standing.strips, images, read_rate)
+    product, residual_in, right_in = product_of(standing.kind.spec), -1, -1
+    if len(standing.reads) > 1:
+        second = int(Memory.L1 if standing.reads[1][0] else Memory.SHARED if standing.shared[1] else Memory.DDR)
+        residual_in = second if product is not None and product.residual is not None else -1
+        right_in = second if product is not None and product.right is not None else -1
+    where = ProductStanding(standing.inside, residual_in, right_in, standing.staged, cores, standing.strips, images, read_rate)
     return product_features(standing.kind, tiling, standing.heights, where)
 
 
@@ -230,12 +244,14 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     calls, reads = work.calls, work.reads
     vector = work.repeats + calls * c.vector_startup
     near = [blocks for blocks, (kept, _) in zip(reads, standing.reads, strict=True) if kept]
-    load = (sum(reads) - sum(near)) * BLOCK_BYTES
+    far = zip(reads, standing.reads, standing.shared, strict=True)
+    shared = sum([blocks for blocks, (kept, _), there in far if there and not kept], 0.0) * BLOCK_BYTES
+    load = (sum(reads) - sum(near)) * BLOCK_BYTES - shared
     mte1 = closed.moves(sum(near, 0.0) * BLOCK_BYTES, c.in_rate, len(near) * tiles, c.in_startup)
     mte3 = closed.moves(size * BLOCK_BYTES, c.back_rate, tiles, c.back_startup) if standing.inside else 0.0
     serial = closed.serial(max(vector, mte1, mte3), load / read_rate)
     instructions = calls + tiles * (len(near) + 1)
-    return mte1, vector, mte3, load, instructions, tiles, high / s.out_h, *serial
+    return mte1, vector, mte3, load, shared, instructions, tiles, high / s.out_h, *serial
 
 
 def expected_cycles(raw: NDArray[np.float64], level: Level = ALONE) -> NDArray[np.float64]:
@@ -245,8 +261,9 @@ def expected_cycles(raw: NDArray[np.float64], level: Level = ALONE) -> NDArray[n
     how far they do is what nobody knows yet.
     """
     engines = raw[..., _BUSY].max(-1)
-    bound = np.maximum(engines, _moving(raw, level.share)) + raw[..., _AT["drain_cycles"]]
-    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / level.share) + _waits(raw, level))))
+    shared = raw[..., _AT["shared_cycles"]]
+    bound = np.maximum(engines, _moving(raw, level.share) + shared) + raw[..., _AT["drain_cycles"]]
+    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / level.share) + _waits(raw, level) + shared)))
 
 
 def _waits(raw: NDArray[np.float64], level: Level) -> NDArray[np.float64]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 from numba import njit
 
+from compiler.cost.closed import tables
 from compiler.segment.blocks import Blocks
 from compiler.segment.run import Load
 from compiler.segment.strips import row_blocks_stored
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Engine, Machine
+from simulator.npu.machine import Engine, Machine, Memory
 
 
 def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
@@ -16,6 +19,13 @@ def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, fl
     port = float(machine.ddr.deliverable) * share
     read, write = (cores * float(machine.path_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
     return min(port, read), min(port, write)
+
+
+def shared_rates(machine: Machine) -> tuple[float, float]:
+    """(read, write) bytes per cycle of a core from and to the shared memory; infinite where there is none: nothing moves."""
+    rate = tables(machine).rate
+    read, write = (float(rate[path]) for path in ((Memory.SHARED, Memory.L1), (Memory.UB, Memory.SHARED)))
+    return read or math.inf, write or math.inf
 
 
 def load_row_blocks(unit: Unit, load: Load) -> int:

@@ -21,10 +21,10 @@ from compiler.plan.plan import ConvTiling
 from compiler.segment.stages import Sizes, sizes_of
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
-_DDR, _L1 = int(Memory.DDR), int(Memory.L1)
+_DDR, _L1, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.SHARED)
 PRODUCT_FEATURES = (
     "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "mte3_on_chip_cycles", "load_bytes", "weight_bytes",
-    "residual_bytes", "instructions", "products", "drain_cycles", "streamed_share", "row_share", *SERIAL,
+    "residual_bytes", "shared_read_bytes", "instructions", "products", "drain_cycles", "streamed_share", "row_share", *SERIAL,
 )  # fmt: skip
 
 
@@ -53,12 +53,15 @@ def _product(kind: Kind) -> _Product:
 class ProductStanding(NamedTuple):
     """How a segment has a product.
 
-    inside: results stay on chip.  residual_in: the memory that a residual comes from, -1 without one.  cores: to how many blocks are dealt.
-    strips: see `Unit`.  read_rate: bytes per cycle that a core gets.
+    inside: results stay on chip.  residual_in, right_in: the memory that a residual and a right operand come from, -1 without one.
+    staged: weights come to the shared memory once, and from there.  cores: to how many blocks are dealt.
+    strips: see `Unit`.  read_rate: bytes per cycle of DDR that a core gets.
     """
 
     inside: bool
     residual_in: int
+    right_in: int
+    staged: bool
     cores: int
     strips: int
     images: int
@@ -77,7 +80,7 @@ def product_features(kind: Kind, tiling: ConvTiling, heights: Heights, standing:
 
 @njit(cache=True)
 def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], standing: ProductStanding) -> NDArray[np.float64]:
-    inside, residual_in, cores, strips, images, read_rate = standing
+    inside, residual_in, right_in, staged, cores, strips, images, read_rate = standing
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
@@ -106,7 +109,12 @@ def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], stan
     loads = min(float(cores), every_block) / strips
     own, operand = fetched_blocks(s.weights, s.bias, s.right, resident, once, loads, every_block)
     weights, right = own * BLOCK_BYTES, operand * BLOCK_BYTES
-    residual = result if residual_in == _DDR else 0.0
+    residual, shared = result if residual_in == _DDR else 0.0, result if residual_in == _SHARED else 0.0
+    if right_in == _SHARED:
+        shared, right = shared + right, 0.0
+    if staged:
+        again = s.weights * BLOCK_BYTES * (loads if resident else every_block)
+        shared, weights = shared + again, weights - again + float(s.weights * BLOCK_BYTES) / strips
     drain = closed.out_cycles(c, tile_m * tile_n1) * blocks * images
     serial, half, quarter = closed.serial(max(cube, mte1, fixpipe, mte3), (weights + residual + right) / read_rate)
     # FIXPIPE, and MTE3 behind it unless it writes L1
@@ -115,6 +123,6 @@ def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], stan
     share = rows / s.out_h
     streamed = 0.0 if resident else 1.0
     return np.array((
-        cube, ideal, mte1, fixpipe, mte3, right, weights, residual, instructions, float(products) * times, drain, streamed, share,
-        serial, half, quarter,
+        cube, ideal, mte1, fixpipe, mte3, right, weights, residual, shared, instructions, float(products) * times, drain, streamed,
+        share, serial, half, quarter,
     ))  # fmt: skip

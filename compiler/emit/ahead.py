@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.records.writers import DDR, L1, MTE2, UB
+from compiler.records.writers import DDR, L1, MTE2, SHARED, UB
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
@@ -39,6 +39,8 @@ def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], ub
         fresh, size = True, 0
         for r in range(accesses(code, i, ranges)):
             memory, write, first, length, runs, stride, groups, group_stride = ranges[r]
+            if memory == SHARED and write:
+                size += groups * runs * length
             if memory != L1 and memory != UB:
                 continue
             touched = l1 if memory == L1 else ub

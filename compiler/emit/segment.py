@@ -15,6 +15,7 @@ from compiler.emit.ahead import order_ahead
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import emit_nodes
 from compiler.emit.places import allocations_of, operand
+from compiler.emit.staging import staged, with_staged
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
 from compiler.records.writers import Ints
@@ -36,11 +37,12 @@ CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 class Records:
     """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
 
-    code: valid until the scratch that it was written into is written again.
+    code: valid until the scratch that it was written into is written again.  staged: what lies in the shared memory.
     """
 
     code: Code
     peak_bytes: dict[str, int]
+    staged: Ints
 
 
 def lower_segment(
@@ -54,6 +56,9 @@ def lower_segment(
     segment = Segment.of(unit, plan, start)
     if isinstance(segment, Infeasible):
         return segment
+    there = staged(segment, unit, core)
+    if isinstance(there, Infeasible):
+        return there
     share = segment.share(core)
     places = segment.memory(share, flip)
     if isinstance(places, Infeasible):
@@ -68,10 +73,10 @@ def lower_segment(
         if code is None:
             return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
-    code = codes[0] if len(codes) == 1 else np.concatenate(codes)
+    code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
     if plan.ahead_kib:
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
-    return Records(code, places.peak_bytes)
+    return Records(code, places.peak_bytes, there.ranges)
 
 
 def _written(

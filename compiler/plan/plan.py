@@ -57,6 +57,10 @@ def _is_one(value: int) -> bool:
     return value == 1
 
 
+def _is_empty(value: tuple[str, ...]) -> bool:
+    return not value
+
+
 def _is_resident(value: str) -> bool:
     return value == "resident"
 
@@ -124,6 +128,8 @@ class SegmentPlan(_Gene):
     `recompute` for all.
     cores: where it runs.  split: `rows` deals its iterations (every block of every image) to them in nearly equal runs; `channels` gives
     each of them all iterations of a nearly equal run of its operators' output channels (`segment.channels`).
+    shared: tensors that it reads from the memory that all cores share, and writes there, in place of DDR; all segments that have one of
+    them from or for another name it.  staged: operators whose weights come there once, and from there to every core and block.
     """
 
     operators: tuple[str, ...]
@@ -138,6 +144,8 @@ class SegmentPlan(_Gene):
     ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
     split: Split = "rows"
+    shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
+    staged: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -153,6 +161,16 @@ class SegmentPlan(_Gene):
     def _cores_once(self) -> Self:
         if len(set(self.cores)) < len(self.cores):
             raise ValueError(f"cores: {list(self.cores)} names a core twice")
+        return self
+
+    @model_validator(mode="after")
+    def _staged_are_its_own(self) -> Self:
+        for where, names in (("shared", self.shared), ("staged", self.staged)):
+            if len(set(names)) < len(names):
+                raise ValueError(f"{where}: {list(names)} names one twice")
+        other = [name for name in self.staged if name not in self.operators]
+        if other:
+            raise ValueError(f"staged: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
         return self
 
     @property

@@ -1,7 +1,8 @@
 """What scheduling and timing need of a segment's records: made once per segment, read by every program that contains it.
 
 Records touch memories in granules: rows of tensors in DDR, single blocks in L1, some hundred bytes to 2 KiB elsewhere.  Granules that no
-record of the segment tells apart are one *cell*.
+record of the segment tells apart are one *cell*.  What lies in the shared memory goes by its place in DDR (`emit.staging`), where nobody
+else has anything: tensors by their rows, and weights, which in DDR nobody writes, in granules behind these.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
-_DDR = int(Memory.DDR)
+_DDR, _SHARED = int(Memory.DDR), int(Memory.SHARED)
+_WEIGHTS_SHIFT = 8  # log2 of a granule of weights in the shared memory: 8 KiB
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
 # are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B.  Of DDR see
 # `row_granules`.
@@ -89,10 +91,12 @@ def row_granules(unit: Unit) -> Ints32:
 
 
 @njit(cache=True)
-def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, ranges: Ints, start: Ints32, span: Ints32) -> int:
+def _spans(
+    code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, weights: int, ranges: Ints, start: Ints32, span: Ints32
+) -> int:
     """Fills span and start; returns how many spans, or -1 where there is no room.  row_of: see `row_granules`.
 
-    ranges: int64 [MAX_RANGES, 8], scratch.
+    weights: the first granule of weights.  ranges: int64 [MAX_RANGES, 8], scratch.
     """
     row, bases, shifts, granule, spans = pointer(ranges), pointer(offsets), pointer(shift), pointer(row_of), pointer(span)
     room = span.shape[0]
@@ -101,11 +105,14 @@ def _spans(code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_bloc
         start[i] = begin = at
         for r in range(0, 8 * accesses(code, i, ranges), 8):
             memory, write, first_block, length = row[r], row[r + 1], row[r + 2], row[r + 3]
-            if memory == _DDR:
+            s, base = shifts[memory], bases[memory]
+            if memory == _SHARED and first_block < constant_blocks:
+                s, base = _WEIGHTS_SHIFT, weights
+            elif memory in (_DDR, _SHARED):
                 if first_block < constant_blocks:
                     continue
                 first_block -= constant_blocks
-            s, base = shifts[memory], bases[memory]
+                memory, s, base = _DDR, 0, bases[_DDR]
             runs, stride, groups, group_stride = row[r + 4], row[r + 5], row[r + 6], row[r + 7]
             if stride == length or stride * runs < (1 << s):
                 length += (runs - 1) * stride
@@ -164,8 +171,11 @@ class Footprints:
         self.tables: CostTables = cost_tables(machine)
         self.constant_blocks = unit.memory.constant_blocks
         self.row_of, self.shifts = row_granules(unit), _shifts(machine)
-        sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in Memory if m != Memory.DDR)]
+        sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in list(Memory)[1 : Memory.SHARED]), 0]
         granules = [(size >> int(s)) + 2 for size, s in zip(sizes, self.shifts, strict=True)]
+        self.weights = granules[_DDR]
+        if machine.shared is not None:
+            granules[_DDR] += (self.constant_blocks >> _WEIGHTS_SHIFT) + 1
         self.ddr_granules, self.on_chip = granules[_DDR], sum(granules) - granules[_DDR]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
         self.port = port_units(machine, SHARE_UNIT)
@@ -174,10 +184,18 @@ class Footprints:
         self._span = np.empty((1 << 12, 2), np.int32)
         self._ranges = np.empty((MAX_RANGES, 8), np.int64)
 
+    def granules_of(self, first: int, blocks: int) -> slice:
+        """Those of a tensor or of an operator's weights, by its blocks in DDR, in the shared memory."""
+        last = first + blocks - 1
+        if first < self.constant_blocks:
+            return slice(self.weights + (first >> _WEIGHTS_SHIFT), self.weights + (last >> _WEIGHTS_SHIFT) + 1)
+        return slice(int(self.row_of[first - self.constant_blocks]), int(self.row_of[last - self.constant_blocks]) + 1)
+
     def of(self, code: Code) -> Footprint:
         """What a schedule needs of records, apart from what stands before them."""
         start = np.empty(len(code) + 1, np.int32)
-        while (used := _spans(code, self.offsets, self.shifts, self.row_of, self.constant_blocks, self._ranges, start, self._span)) < 0:
+        known = self.offsets, self.shifts, self.row_of, self.constant_blocks, self.weights, self._ranges
+        while (used := _spans(code, *known, start, self._span)) < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span = self._span[:used].copy()
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()

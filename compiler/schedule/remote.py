@@ -1,14 +1,18 @@
-"""Between cores: which stores of other cores a load waits for.
+"""Between cores: which moves of other cores a move waits for.
 
-Cores share data only through DDR, where a program writes every block at most once: every storage has an address of its own
-(`unit.storages`), and every row of it is stored by one block of one segment.  So all that one core ever waits for is a store of another,
-MTE3 -> MTE2, and two cores that write into one granule are in nobody's way: the table below keeps the last store of *each* core into
-every granule of DDR.
+Cores share data only through DDR and the memory on the chip that they share.  A program writes every block of DDR at most once: every
+storage has an address of its own (`unit.storages`), and every row of it is stored by one block of one segment.  So all that a load from
+DDR ever waits for is a store of another core, MTE3 -> MTE2, and two cores that write into one granule are in nobody's way: the table below
+keeps the last write of *each* core into every granule.
 
-A load knows what earlier loads of its core waited for, so waits on a pair of cores come in the order of their SETs, and one flag id per
-pair suffices.  Its count: after `limit` SETs towards a core, the last of which stands behind the last store so far and so covers all later
-waits, the next store waits for that core's last load so far.  By then every one of those SETs has been taken: the count begins anew.  Of
-such answers at most one stands at a time, because the next one follows `limit` SETs that come after it.
+What lies in the shared memory is written once as well, and goes by its place in DDR: tensors by MTE3, weights by MTE2.  But there one
+resident comes where others were (`schedule.shared`): whoever writes it waits for the last moves that touched these, as `before` says.
+
+A queue knows what its earlier instructions waited for, so waits on a pair of queues come in the order of their SETs, and one flag id per
+pair suffices.  Its count: after `limit` SETs towards a queue, the last of which stands behind the last move so far and so covers all
+later waits, the next move waits for that queue's last one so far.  By then every one of those SETs has been taken: the count begins anew.
+Such an answer counts as any other SET.  Where both of two queues' counts towards each other are full, each has waited for the other's last
+move already.  A count begins anew as well whenever the other side is heard of behind its last wait.
 """
 
 from __future__ import annotations
@@ -22,38 +26,65 @@ from compiler.schedule.footprint import Bytes8, Ints, Ints32
 from simulator.npu.machine import Engine
 
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
+_QUEUES = 2  # of a core that move: those of MTE3 come first, then those of MTE2
 
 
-class Shared(NamedTuple):
-    """What is known between the cores of a program; -1: nobody."""
+class Crossing(NamedTuple):
+    """What is known between the queues of a program's cores; -1: nobody.  Queue q is MTE3 of core q, or MTE2 of core q - cores.
 
-    stored: Ints32  # [granules of DDR, cores]: last store of every core
-    seen: Ints  # [cores, cores]: the last store of the second that the first has waited for
-    standing: Ints  # [cores, cores]: SETs of the first towards the second since the first last waited for it
-    last_load: Ints  # [cores] last instruction of MTE2
-    last_store: Ints  # [cores] last instruction of MTE3
+    Without a shared memory only MTE3 writes what others read, and `before` has no rows.
+    """
+
+    written: Ints32  # [granules, cores, or queues]: last write of every queue
+    before: Ints32  # [granules, queues]: last move of every queue that touched what was there before
+    seen: Ints  # [queues, queues]: the last move of the second that the first has waited for
+    waited: Ints  # [queues, queues]: the last move of the first that waited for the second
+    standing: Ints  # [queues, queues]: SETs of the first towards the second that it does not know to be taken
+    full: Ints  # [queues] how many of these are at the limit
+    last: Ints  # [queues] last move
 
 
-def new_shared(granules: int, cores: int) -> Shared:
-    """Nothing stored."""
-    pairs = (cores, cores)
-    return Shared(
-        np.full((granules, cores), -1, np.int32),
+def new_crossing(granules: int, cores: int, shared: bool) -> Crossing:
+    """Nothing moved."""
+    queues = _QUEUES * cores
+    pairs = (queues, queues)
+    return Crossing(
+        np.full((granules, queues if shared else cores), -1, np.int32),
+        np.full((granules if shared else 0, queues), -1, np.int32),
+        np.full(pairs, -1, np.int64),
         np.full(pairs, -1, np.int64),
         np.zeros(pairs, np.int64),
-        np.full(cores, -1, np.int64),
-        np.full(cores, -1, np.int64),
+        np.zeros(queues, np.int64),
+        np.full(queues, -1, np.int64),
     )
 
 
 @njit(cache=True)
-def forget(s: Shared) -> None:
-    """A new program: nothing stored."""
-    s.stored[:] = -1
-    s.seen[:] = -1
-    s.standing[:] = 0
-    s.last_load[:] = -1
-    s.last_store[:] = -1
+def forget(c: Crossing) -> None:
+    """A new program: nothing moved."""
+    c.written[:] = -1
+    c.before[:] = -1
+    c.seen[:] = -1
+    c.waited[:] = -1
+    c.standing[:] = 0
+    c.full[:] = 0
+    c.last[:] = -1
+
+
+@njit(cache=True)
+def _wait(c: Crossing, me: int, other: int, move: int, name: int, limit: int) -> int:
+    """Queue `me` waits with move `name` for a move of another one, or for a later one; returns which."""
+    if c.standing[other, me] == limit - 1:
+        move = c.last[other]
+        c.full[other] += 1
+    c.standing[other, me] += 1
+    c.seen[me, other] = move
+    c.waited[me, other] = name
+    if move >= c.waited[other, me] and c.standing[me, other] > 0:  # all that it waited for of mine has come before
+        if c.standing[me, other] == limit:
+            c.full[me] -= 1
+        c.standing[me, other] = 0
+    return move
 
 
 @njit(cache=True)
@@ -65,53 +96,60 @@ def waits(
     core: int,
     first: int,
     limit: int,
-    s: Shared,
+    c: Crossing,
     source: Ints32,
     target: Ints32,
 ) -> int:
     """Fills source and target with the edges from other cores to a part's instructions (`first` ..); returns how many."""
-    granules, cores = s.stored.shape
-    need = np.empty(cores, np.int64)
+    granules, writers = c.written.shape
+    queues = c.last.shape[0]
+    cores = queues // _QUEUES
+    need = np.empty(queues, np.int64)
     edges = 0
     for j in range(engine.shape[0]):
         e = engine[j]
+        if e != _MTE3 and e != _MTE2:
+            continue
         name = first + j
-        if e == _MTE3:
-            for other in range(cores):
-                if s.standing[core, other] == limit:
-                    source[edges] = s.last_load[other]
-                    target[edges] = first + j
-                    edges += 1
-                    s.standing[core, other] = 0
-            s.last_store[core] = name
-        elif e == _MTE2:
+        me = core if e == _MTE3 else cores + core
+        if c.full[me]:
+            for other in range(queues):
+                if c.standing[me, other] == limit:
+                    if c.seen[me, other] < c.last[other]:
+                        source[edges] = _wait(c, me, other, c.last[other], name, limit)
+                        target[edges] = name
+                        edges += 1
+                    if c.standing[me, other] == limit:
+                        c.full[me] -= 1
+                        c.standing[me, other] = 0
+        if e == _MTE2 or c.before.shape[0]:
             need[:] = -1
             for k in range(start[j], start[j + 1]):
                 a = span[k, 0]
-                if a & 1 or bound[a >> 1] >= granules:  # DDR comes first
+                if bound[a >> 1] >= granules:  # DDR comes first
                     continue
-                for g in range(bound[a >> 1], bound[span[k, 1]]):
-                    for other in range(cores):
-                        need[other] = max(need[other], s.stored[g, other])
-            for other in range(cores):
-                if other == core or need[other] <= s.seen[core, other]:
-                    continue
-                store = need[other]
-                if s.standing[other, core] == limit - 1:
-                    store = s.last_store[other]
-                s.standing[other, core] += 1
-                s.seen[core, other] = store
-                source[edges] = store
-                target[edges] = first + j
-                edges += 1
-            s.last_load[core] = name
-    for j in range(engine.shape[0]):  # nobody on this core waits for itself here, so its stores may be told at the end
-        if engine[j] != _MTE3:
+                if a & 1 == 0:
+                    for g in range(bound[a >> 1], bound[span[k, 1]]):
+                        for other in range(writers):
+                            need[other] = max(need[other], c.written[g, other])
+                elif c.before.shape[0]:
+                    for g in range(bound[a >> 1], bound[span[k, 1]]):
+                        for other in range(queues):
+                            need[other] = max(need[other], c.before[g, other])
+            for other in range(queues):
+                if other % cores != core and need[other] > c.seen[me, other]:
+                    source[edges] = _wait(c, me, other, need[other], name, limit)
+                    target[edges] = name
+                    edges += 1
+        c.last[me] = name
+    for j in range(engine.shape[0]):  # nobody on this core waits for itself here, so its writes may be told at the end
+        if engine[j] != _MTE3 and (engine[j] != _MTE2 or writers < queues):
             continue
+        me = core if engine[j] == _MTE3 else cores + core
         for k in range(start[j], start[j + 1]):
             a = span[k, 0]
             if a & 1 == 0 or bound[a >> 1] >= granules:
                 continue
             for g in range(bound[a >> 1], bound[span[k, 1]]):
-                s.stored[g, core] = first + j
+                c.written[g, me] = first + j
     return edges

@@ -3,8 +3,7 @@
 Emission writes parts of a program whose *sequential* execution, one after the other, is right.  `schedule` keeps that meaning while the
 engines of every core, and cores, run side by side:
 
-1. Flags inside a core (`hazards`) and from the stores of one core to the loads of another (`remote`).  All of them point forward in the
-   sequential order.
+1. Flags inside a core (`hazards`) and between the moves of cores (`remote`).  All of them point forward in the sequential order.
 2. Times (`hazards`): the longest path through queues and flags at full bandwidth, over all cores; when each instruction could start.
 3. Issue (`order`).  The scalar unit of a core hands out one stream in order; sorting by those times (ties by the sequential order) lets
    loads run ahead of the computation that precedes them in the program, over block and segment borders.
@@ -27,16 +26,19 @@ import numpy as np
 from compiler.schedule.footprint import Footprint, Footprints, Ints32
 from compiler.schedule.hazards import Queues, RecordRows, Remote, advance
 from compiler.schedule.history import CELL, no_pieces, no_rows, wipe
-from compiler.schedule.inside import ENGINES
+from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.order import order
-from compiler.schedule.remote import forget, new_shared, waits
+from compiler.schedule.remote import forget, new_crossing, waits
+from compiler.schedule.shared import NOWHERE, Resident, SharedPlaces
 from compiler.schedule.write import Schedule, write
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import tag_of
+from simulator.npu.machine import Engine
 from simulator.npu.program import Code
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
+_MOVING = (int(Engine.MTE3), int(Engine.MTE2))  # in the order of queues in `remote`
 _NOBODY = Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, 0)
 
 
@@ -47,28 +49,43 @@ class Synchroniser:
         machine = unit.machine
         self.footprints = Footprints(unit)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
+        self.shared = machine.shared is not None
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
         self._ddr: list[Ints32] = []  # of every core
         self._before = list[tuple[Footprint, int]]()  # whose past is in there
         self._pasts = [no_pieces(self.footprints.on_chip)]  # of every core, and one more to write the next one into
         self._rings: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
-        self._shared = new_shared(0, 0)
+        self._crossing = new_crossing(0, 0, False)
+        self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's past that residents were given
         self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, CELL), np.int32)
 
-    def schedule(self, parts: Sequence[Footprint], cores: Sequence[int]) -> Schedule:
-        """Flags and issue order of the parts' records, run one part after the other; cores: where each part runs."""
+    def schedule(
+        self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int] = (), shared: SharedPlaces = NOWHERE
+    ) -> Schedule:
+        """Flags and issue order of the parts' records, run one part after the other.
+
+        cores: where each part runs.  shared: what lies in the shared memory; segments: the number of each part's, where something does.
+        """
         n, used = sum(len(part.engine) for part in parts), max(cores, default=0) + 1
         self._make_room(parts, n, used)
         rows, pasts = self._rows, self._pasts
         queues = [self._queues(core) for core in range(used)]
         for part, core in self._before:
             wipe(part.bound, part.touched, self._ddr[core])
+        for core, granules in self._taken_over:
+            self._ddr[core][granules] = -1
+        self._taken_over.clear()
         self._before = list(zip(parts, cores, strict=True))
         if used > 1:
-            forget(self._shared)
+            forget(self._crossing)
         pieces = [0] * used
         rows.edge_start[0] = first = 0
-        for part, core in self._before:
+        born = 0
+        arriving = sorted((r for r in shared.residents if r.after), key=lambda r: r.birth)
+        for index, (part, core) in enumerate(self._before):
+            while born < len(arriving) and arriving[born].birth <= segments[index]:
+                self._take_over(arriving[born], shared, used)
+                born += 1
             remote = self._remote(part, core, first) if used > 1 else _NOBODY
             records = part.bound, part.touched, part.engine, part.inside, part.transfer, part.cycles
             past = self._ddr[core], pasts[core], pieces[core], pasts[-1]
@@ -113,12 +130,29 @@ class Synchroniser:
         )
 
     def _remote(self, part: Footprint, core: int, first: int) -> Remote:
-        room = len(part.engine) * (len(self._shared.seen) - 1)
+        room = len(part.engine) * (len(self._crossing.seen) - 2)
         source, target = np.empty(room, np.int32), np.empty(room, np.int32)
         count = waits(
-            part.engine, part.span, part.start, part.bound, core, first, self.count_limit, self._shared, source, target,
+            part.engine, part.span, part.start, part.bound, core, first, self.count_limit, self._crossing, source, target,
         )  # fmt: skip
         return Remote(source, target, count, self.between_cores)
+
+    def _take_over(self, resident: Resident, shared: SharedPlaces, cores: int) -> None:
+        """Whoever writes a resident comes behind everything that touched those that were there before."""
+        granules = self.footprints.granules_of(resident.first, resident.blocks)
+        gone = [self.footprints.granules_of(*shared.residents[k][:2]) for k in resident.after]
+        for core in range(cores):
+            past = np.concatenate([self._ddr[core][rows] for rows in gone])
+            last = past[:, :ENGINES].max(0)
+            for engine in _MOVING:
+                last[engine] = max(last[engine], past[past[:, WRITER_ENGINE] == engine, WRITER].max(initial=-1))
+            self._ddr[core][granules, :ENGINES] = np.maximum(self._ddr[core][granules, :ENGINES], last)
+            self._taken_over.append((core, granules))
+            if cores > 1:
+                queues = self._crossing.before[granules]
+                for k, engine in enumerate(_MOVING):
+                    at = k * len(self._crossing.last) // len(_MOVING) + core
+                    queues[:, at] = np.maximum(queues[:, at], last[engine])
 
     def _make_room(self, parts: Sequence[Footprint], n: int, cores: int) -> None:
         """Scratch for so many instructions and cores; it is never given back."""
@@ -126,9 +160,9 @@ class Synchroniser:
             self._pasts.append(no_pieces(self.footprints.on_chip))
             self._ddr.append(no_rows(self.footprints.ddr_granules))
             self._rings.append(np.empty((ENGINES, ENGINES, self.count_limit), np.int32))
-        if cores > 1 and len(self._shared.seen) < cores:
-            self._shared = new_shared(self.footprints.ddr_granules, cores)
-        edges = n * (ENGINES - 1 + cores - 1)
+        if cores > 1 and len(self._crossing.seen) < 2 * cores:
+            self._crossing = new_crossing(self.footprints.ddr_granules, cores, self.shared)
+        edges = n * (ENGINES - 1 + (2 if self.shared else 1) * (cores - 1))
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
             self._rows = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from)))
         cells = max((len(part.touched) for part in parts), default=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.segment import Segment
-from compiler.unit.granted import l1_grants, within
+from compiler.unit.granted import l1_grants, within_l1
 from compiler.unit.unit import Unit
 
 
@@ -17,7 +17,7 @@ def fits_l1(unit: Unit, plan: SegmentPlan, start: int) -> bool:
     return not any(isinstance(segment.memory(segment.share(core)), Infeasible) for core in range(len(segment.parts)))
 
 
-def least_grant(unit: Unit, plan: SegmentPlan, start: int) -> int:
-    """The place in `l1_grants` of the smallest L1 in which the segment fits; 0 also where it fits none."""
-    grants = l1_grants(unit.machine)
-    return next((at for at in range(len(grants) - 1, 0, -1) if fits_l1(within(unit, at), plan, start)), 0)
+def least_l1(unit: Unit, plan: SegmentPlan, start: int) -> int:
+    """The least of `l1_grants` in which the segment fits; all of L1 also where it does not fit that."""
+    *smaller, whole = l1_grants(unit.machine)
+    return next((size for size in smaller if fits_l1(within_l1(unit, size), plan, start)), whole)

@@ -31,7 +31,8 @@ from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
 from compiler.space.pins import pinned_tilings
-from compiler.unit.granted import within
+from compiler.space.stays import with_shared
+from compiler.unit.granted import memory_grants, within
 from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
@@ -44,9 +45,9 @@ def decode(unit: Unit, gene: Gene) -> SegmentPlan | None:
     Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.  All of it within the
-    L1 that the gene names.
+    memory that the gene names.
     """
-    unit = within(unit, gene.grant)
+    unit = within(unit, memory_grants(unit.machine)[gene.grant])
     if gene.pinned:
         return _pinned(unit, gene)
     divided = outline(unit, gene)
@@ -327,6 +328,12 @@ def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
     )
 
 
+def sharing(unit: Unit, genes: Sequence[Gene]) -> Unit:
+    """The unit within the shared memory that a program of these genes divides: the least that one of them names."""
+    grants = memory_grants(unit.machine)
+    return within(unit, unit.machine.whole._replace(shared_bytes=min(grants[gene.grant].shared_bytes for gene in genes)))
+
+
 def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
     """The plan of a genome, or the first segment that does not fit."""
     segments = []
@@ -339,4 +346,5 @@ def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
             what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
             return Infeasible(f"segment {index}, {names}", what)
         segments.append(plan)
-    return plan_of(unit, segments)
+    starts = [gene.start for gene in genome]
+    return plan_of(unit, with_shared(sharing(unit, genome), list(zip(segments, starts, strict=True))))

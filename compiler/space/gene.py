@@ -37,7 +37,7 @@ class Gene(NamedTuple):
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
-    grant: within how much of L1, by its place in `unit.granted.l1_grants`; 0: all of it.
+    grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
     () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
     """

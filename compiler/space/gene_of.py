@@ -14,6 +14,7 @@ from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, outline, whole_or, with_weights
 from compiler.space.pins import pins_of
+from compiler.space.stays import without_shared
 from compiler.unit.unit import Unit
 
 
@@ -48,6 +49,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)
+    plan = without_shared(plan)
     return next((g for g in (usual, named, named._replace(pinned=pins_of(plan.tilings))) if decode(unit, g) == plan), None)
 
 

@@ -6,6 +6,7 @@ import hashlib
 from functools import lru_cache
 
 from compiler.segment.blocks import needed
+from compiler.segment.residence import hidden
 from compiler.space.gene import Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.unit.unit import Unit
 
@@ -58,6 +59,8 @@ class Structures:
             rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
             rows.append([s - start for s in unit.producers[k] if s >= start])
             rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))
+        if unit.machine.shared is not None:  # what may be there, and how large it is as a whole
+            rows.append([(unit.storages[at].name in hidden(unit), unit.storages[at].image_blocks) for at in names])
         return _short(repr(rows))
 
 

@@ -19,11 +19,19 @@ PATHS = {
     ("UB", "DDR"): ("MTE3",),
     ("L1", "DDR"): ("MTE3",),
 }
+# of a machine that has that memory
+SHARED_PATHS = {
+    ("DDR", "SHARED"): ("MTE2",),
+    ("SHARED", "L1"): ("MTE2",),
+    ("SHARED", "UB"): ("MTE2",),
+    ("UB", "SHARED"): ("MTE3",),
+    ("L1", "SHARED"): ("MTE3",),
+}
 
 
 def check_machine(machine: Machine, dtype: DataType) -> None:
     """Raise `UnsupportedError` where the compiler has no code for a machine: a path that it needs is missing, or the data type is."""
-    for (source, destination), engines in PATHS.items():
+    for (source, destination), engines in (PATHS if machine.shared is None else PATHS | SHARED_PATHS).items():
         path = machine.path(Memory[source], Memory[destination])
         if path is None or path.engine not in engines:
             what = "is missing" if path is None else f"belongs to {path.engine}"

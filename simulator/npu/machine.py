@@ -369,7 +369,7 @@ class Machine(_Spec):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A machine that says nothing of its host, or has no shared memory, has the digest, and is written, as if there were no such key."""
+        """A machine that says nothing of its host, or has no shared memory, is written, and has the digest, as if without that key."""
         found: dict[str, Any] = whole(self)
         if self.host == Host():
             found.pop("host", None)

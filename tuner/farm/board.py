@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import get_args
 
-from compiler.plan.plan import Plan
+from compiler.plan.plan import Plan, SegmentPlan
 from compiler.source import Opened
 from compiler.unit.unit import Unit
 from tuner.config import TuneConfig
@@ -103,10 +103,15 @@ def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> Abstract
 def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
     """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
     names = {a.name: b.name for a, b in zip(of.operators, unit.operators, strict=True)}
-    segments = tuple(
-        segment.model_copy(update={"operators": tuple(names[name] for name in segment.operators)}) for segment in plan.segments
-    )
-    return plan.model_copy(update={"model": unit.graph.digest, "segments": segments})
+    tensors = {a.name: b.name for a, b in zip(of.storages, unit.storages, strict=True)}
+
+    def named(segment: SegmentPlan) -> SegmentPlan:
+        operators, staged = (tuple(names[name] for name in some) for some in (segment.operators, segment.staged))
+        return segment.model_copy(
+            update={"operators": operators, "staged": staged, "shared": tuple(tensors[name] for name in segment.shared)}
+        )
+
+    return plan.model_copy(update={"model": unit.graph.digest, "segments": tuple(map(named, plan.segments))})
 
 
 def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]) -> dict[str, int]:

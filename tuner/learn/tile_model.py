@@ -20,6 +20,7 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.segment.blocks import needed
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts, choice_count
+from compiler.space.stays import settled
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
@@ -96,7 +97,7 @@ def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
             known[structure] = pick(compiler, k, models)
         for level, plan in known[structure].items():
             chosen[level].append(plan.model_copy(update={"operators": (spec.name,)}))
-    return {level: plan_of(unit, segments) for level, segments in chosen.items()}
+    return {level: settled(unit, plan_of(unit, segments)) for level, segments in chosen.items()}
 
 
 def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:

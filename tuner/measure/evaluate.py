@@ -11,16 +11,17 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.space.decode import decode, plan_of
+from compiler.space.decode import decode, plan_of, sharing
 from compiler.space.gene import Gene
 from compiler.space.starts import single_operators
+from compiler.space.stays import with_shared
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.config import NPU
@@ -50,6 +51,10 @@ class Known:
     def text(self) -> str:
         """The plan as canonical JSON: a program that differs in one segment from another is written with the others' texts."""
         return canonical_json(self.plan.model_dump(mode="json"))
+
+
+_Key = Gene | tuple[Gene, tuple[str, ...], tuple[str, ...]]  # alone, or with what it has in the shared memory
+_Looked = TypeVar("_Looked", Known, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +107,7 @@ class Evaluator:
         self.unit, self.levels = unit, levels
         self.target: Target = Npu(unit, levels) if target is None else target
         self.structures = Structures(unit)
-        self._known: OrderedDict[Gene, Known | None] = OrderedDict()
+        self._known: OrderedDict[_Key, Known | None] = OrderedDict()
         self._roofline = Roofline(unit)
         self._digest = unit.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
@@ -118,6 +123,8 @@ class Evaluator:
                 error = f"operators {gene.start}..{gene.stop - 1} in {gene.blocks} blocks: no tiling fits L1"
                 return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
             known.append(segment)
+        if request.kind != "segment":
+            known = self._together(genome, known)
         raw = known[0].raw if len(known) == 1 else np.sum([segment.raw for segment in known], 0)
         if not request.measure:
             return Measurement("ok", features=raw)
@@ -142,11 +149,34 @@ class Evaluator:
         return found[:, _CYCLES] if isinstance(found, np.ndarray) else None
 
     def _look_at(self, gene: Gene) -> Known | None:
+        """A gene alone: all that can be in the shared memory is there."""
         if gene in self._known:
             self._known.move_to_end(gene)
             return self._known[gene]
         plan = decode(self.unit, gene)
-        known = self._known[gene] = None if plan is None else Known(plan, raw_features(self.unit, plan, gene.start))
+        if plan is None:
+            return self._keep(gene, None)
+        (plan,) = with_shared(sharing(self.unit, [gene]), [(plan, gene.start)])
+        return self._keep(gene, Known(plan, raw_features(self.unit, plan, gene.start)))
+
+    def _together(self, genome: Sequence[Gene], known: Sequence[Known]) -> list[Known]:
+        """Segments of one program: they divide the shared memory."""
+        starts = [gene.start for gene in genome]
+        plans = with_shared(sharing(self.unit, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
+        found = []
+        for gene, alone, plan in zip(genome, known, plans, strict=True):
+            key = (gene, plan.shared, plan.staged)
+            if plan is alone.plan:
+                found.append(alone)
+            elif (there := self._known.get(key)) is not None:
+                self._known.move_to_end(key)
+                found.append(there)
+            else:
+                found.append(self._keep(key, Known(plan, raw_features(self.unit, plan, gene.start))))
+        return found
+
+    def _keep(self, key: _Key, known: _Looked) -> _Looked:
+        self._known[key] = known
         if len(self._known) > _KEPT_GENES:
             self._known.popitem(last=False)
         return known
@@ -158,7 +188,8 @@ class Evaluator:
 
     def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
         gene = request.genome[0]
-        content: dict[str, Any] = plan.model_dump(mode="json", exclude={"operators"}) | {"cores": list(range(len(plan.cores)))}
+        names = {"operators", "shared", "staged"}  # of those the structure says, and what stays, whatever it is called, follows from it
+        content: dict[str, Any] = plan.model_dump(mode="json", exclude=names) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
         return self._measured(request, partial(self.target.alone, plan, gene.start), range(gene.start, gene.stop), payload, raw)
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from compiler.cost.features import expected_cycles, scaled
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene, Genome, Key
-from compiler.space.granted import fits_grant, single_operators_at, within_level
+from compiler.space.granted import l1_of, single_operators_at, within_level
 from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
-from compiler.unit.granted import l1_grants
+from compiler.unit.granted import memory_grants
+from simulator.npu.grant import Grant
 from tuner.learn.cost_model import Predictor
 from tuner.measure.grants import NEVER
 from tuner.measure.measurement import Request
@@ -79,9 +80,9 @@ class SearchContext:
         """bool [levels]: which of them leave what the gene's segment needs, on cores from 0 on."""
         if not self.rules.less:
             return np.ones(len(self.models), np.bool_)
-        grant, machine = fits_grant(self.unit, gene), self.unit.machine
-        needs = machine.whole.l1_bytes if grant is None else l1_grants(machine)[grant]
-        return np.array([needs <= have.l1_bytes and len(gene.cores) <= have.cores for have in self.rules.granted])
+        named = memory_grants(self.unit.machine)[gene.grant]
+        needs = Grant(l1_of(self.unit, gene) or named.l1_bytes, named.shared_bytes, len(gene.cores))
+        return np.array([needs.fits(have) for have in self.rules.granted])
 
     # measuring
 
