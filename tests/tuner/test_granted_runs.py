@@ -22,7 +22,7 @@ from tuner.store.read import read_log
 from tuner.store.runs import baseline_of
 from tuner.store.runs import open_run as open_entry
 
-LESS = 32768
+LESS = 16384
 MACHINE = f"edge:cores=2,contention.severe.l1_bytes={LESS},contention.severe.cores=1"
 
 
