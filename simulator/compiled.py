@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant, decode, program
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant, most
 from simulator.npu.level import Level
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import Program
@@ -111,6 +112,10 @@ class Compiled:
     def programs(self, level: str) -> tuple[Program, ...]:
         """Of every piece, in order."""
         return tuple(program(piece.container, level) for piece in self.pieces)
+
+    def needs(self, level: str) -> Grant:
+        """What the level's programs need, one after the other."""
+        return most(tuple(stream.needs for stream in self.programs(level)))
 
     def prepared(self, level: str) -> tuple[Prepared, ...]:
         """The same, ready to be timed."""

@@ -53,6 +53,11 @@ class Response:
         balance = np.divide(compute, moving, out=np.full_like(compute, _NO_DDR), where=moving > 0)
         return cls(tuple(row.name for row in rows), tuple(grid), cycles, np.minimum(balance, _NO_DDR), moving / size)
 
+    def among(self, variants: Sequence[int]) -> Response:
+        """Of some of the variants alone."""
+        at = list(variants)
+        return Response(tuple(self.variants[v] for v in at), self.grid, self.cycles[at], self.balance[at], self.pace[at])
+
     @property
     def slowness(self) -> Floats:
         """float64 [G], ascending: 1 / share."""

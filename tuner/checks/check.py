@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simulator.compiled import Compiled
-from simulator.npu.grant import most
 from simulator.sanitizer import check as sanitize
 from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
@@ -84,7 +83,7 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
     """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
     compiled = session.compiled
     programs, machine = compiled.programs(level), compiled.machine
-    prepared, needs = compiled.prepared(level), most(tuple(each.needs for each in programs))
+    prepared, needs = compiled.prepared(level), compiled.needs(level)
     several = len(programs) > 1
     return Checked(
         level,
