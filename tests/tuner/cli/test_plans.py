@@ -208,5 +208,6 @@ def test_what_cannot_be_a_bundle_is_one_line(cli, run_folder, compiled, tmp_path
     code, _, err = cli("simulate", tmp_path / "full")
     assert (code, err.count("\n")) == (2, 1)
     assert "full: no manifest.json; expected a bundle" in err
-    code, _, err = cli("simulate", "x" * 300)
-    assert (code, err.count("\n")) == (2, 1)
+    for words in (("simulate", "x" * 300), ("export", "x" * 300, "--out", tmp_path / "x.onnx")):
+        code, _, err = cli(*words)
+        assert (code, err.count("\n")) == (2, 1)
