@@ -29,7 +29,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.grant import Grant
+from simulator.npu.grant import Grant, most
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.onnx_names import Style
@@ -165,7 +165,8 @@ def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -
     first: dict[tuple[str, ...], str] = {}
     made_for = {level: first.setdefault(tuple(program.digest for program in each), level) for level, each in programs.items()}
     variants = {level: tuple(prepare(program, machine) for program in programs[level]) for level in first.values()}
-    return controller_table(variants, made_for, machine)
+    needs = {level: most(tuple(program.needs for program in programs[level])) for level in first.values()}
+    return controller_table(variants, made_for, machine, needs)
 
 
 def operators(unit: Unit) -> tuple[OperatorEntry, ...]:

@@ -465,6 +465,10 @@ def check_controller(container: Container, table: ControllerTable) -> None:
     levels = {variant.level: container.machine.contention[variant.level] for variant in container.variants}
     if made_for != {name: (level.share_units, level.latency_cycles) for name, level in levels.items()}:
         raise ContainerError(f"container: controller has variants for {sorted(made_for)}, or these otherwise; levels: {sorted(levels)}")
+    if table.granted:
+        for number, variant in enumerate(table.variants):
+            if lacks := program(container, variant.name).needs.beyond(table.needs(number)):
+                raise ContainerError(f"container: controller: variant {variant.name!r} {lacks} by the controller")
     for row in table.levels:
         first = row.name if row.variant is None else table.variants[row.variant].name
         if first != row.name and program(container, row.name).digest != program(container, first).digest:
