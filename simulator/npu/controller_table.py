@@ -109,15 +109,6 @@ class ControllerTable(_Row):
         rules = [(self.ladder, self.t_min, self.t_max), *((row.ladder, row.t_min, row.t_max) for row in self.granted)]
         for ladder, t_min, t_max in rules:
             check_thresholds(ladder, t_min, t_max, self.slice_cycles)
-            if max(ladder) >= len(self.variants):
-                raise ValueError(f"ladder {ladder}: there are {len(self.variants)} variants")
-        for row in self.granted:
-            granted = Grant(row.l1_bytes, row.shared_bytes, row.cores)
-            for number in row.ladder:
-                if lacks := self.needs(number).beyond(granted):
-                    raise ValueError(f"granted: variant {self.variants[number].name!r} {lacks}")
-        if list(self.granted) != sorted(self.granted, key=lambda row: (-row.l1_bytes, -row.shared_bytes, -row.cores)):
-            raise ValueError("granted: accepted: the largest grant first")
         if not all(a > b for a, b in pairwise(self.grid)):
             raise ValueError("grid: accepted: shares that descend")
         for what, names in (("level", [row.name for row in self.levels]), ("variant", [row.name for row in self.variants])):
@@ -133,6 +124,16 @@ class ControllerTable(_Row):
         for v, variant in enumerate(self.variants):
             if made_for.get(variant.name) != v:
                 raise ValueError(f"variant {variant.name!r}: accepted: the name of a level that it was made for")
+        for ladder, _, _ in rules:
+            if max(ladder) >= len(self.variants):
+                raise ValueError(f"ladder {ladder}: there are {len(self.variants)} variants")
+        for row in self.granted:
+            granted = Grant(row.l1_bytes, row.shared_bytes, row.cores)
+            for number in row.ladder:
+                if lacks := self.needs(number).beyond(granted):
+                    raise ValueError(f"granted: variant {self.variants[number].name!r} {lacks}")
+        if list(self.granted) != sorted(self.granted, key=lambda row: (-row.l1_bytes, -row.shared_bytes, -row.cores)):
+            raise ValueError("granted: accepted: the largest grant first")
         return self
 
     @property
