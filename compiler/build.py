@@ -24,10 +24,12 @@ from compiler.segment.blocks import needed
 from compiler.segment.permuted import permuted_to
 from compiler.source import Opened
 from compiler.space.starts import layer_by_layer
+from compiler.unit.granted import at_level
 from compiler.unit.unit import Unit
 from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.grant import Grant, most
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.onnx_names import Style
@@ -36,17 +38,29 @@ from simulator.tabulate import controller_table
 from simulator.timing import Timing, prepare, program_bound, simulate_levels
 
 
-def default_plan(unit: Unit) -> Plan:
-    """Layer by layer.  Raises `InfeasibleError` where even that does not fit the machine."""
-    plan = layer_by_layer(unit)
+def default_plan(unit: Unit, level: str | None = None) -> Plan:
+    """Layer by layer, within what a level grants where one is given.
+
+    Raises `InfeasibleError` where even that does not fit the machine, or the level.
+    """
+    plan = layer_by_layer(unit if level is None else at_level(unit, level))
     if isinstance(plan, Infeasible):
-        raise InfeasibleError(f"{unit.machine.name}: {plan}")
-    return plan
+        raise InfeasibleError(f"{unit.machine.name}: {'' if level is None else f'no plan fits level {level}: '}{plan}")
+    return plan if plan.machine == unit.machine.digest else plan.model_copy(update={"machine": unit.machine.digest})
 
 
-def default_plans(opened: Opened) -> Plan:
+def default_plans(opened: Opened, level: str | None = None) -> Plan:
     """Layer by layer, every piece.  Raises as `default_plan`."""
-    return joined(dict(zip(opened.names, map(default_plan, opened.units), strict=True)))
+    return joined({name: default_plan(unit, level) for name, unit in zip(opened.names, opened.units, strict=True)})
+
+
+def default_by_level(opened: Opened) -> dict[str, Plan]:
+    """Level -> `default_plans` within what it grants, the same for levels that grant the same."""
+    machine, plans = opened.machine, dict[Grant, Plan]()
+    for level in machine.contention:
+        if (granted := machine.granted(level)) not in plans:
+            plans[granted] = default_plans(opened, level)
+    return {level: plans[machine.granted(level)] for level in machine.contention}
 
 
 def check_plan(unit: Unit, plan: Plan, where: str) -> Unit:
@@ -86,7 +100,7 @@ def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program
 
 @dataclass(frozen=True, eq=False)
 class MeasuredPiece:
-    """A program of a plan and what it takes at every level of the container."""
+    """A program of a plan and what it takes at every level of the container that grants what it needs."""
 
     plan: Plan
     program: Program
@@ -97,7 +111,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     """Level -> its plan compiled and measured at every level of `plans`; equal plans are compiled once and share one `MeasuredPiece`.
 
     Levels come out in the machine's order.  names: what a level's plan is called in errors.
-    Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError`.
+    Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also of a level that grants less).
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
     machine = compiler.unit.machine
@@ -106,9 +120,14 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     by_digest: dict[str, MeasuredPiece] = {}
     for level in levels:
         plan = plans[level]
+        where = (names or {}).get(level, f"plan of level {level}")
         if plan.digest not in by_digest:
-            program = compile_plan(compiler, plan, (names or {}).get(level, f"plan of level {level}"))
-            by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, levels))
+            program = compile_plan(compiler, plan, where)
+            fits = [at for at in levels if program.needs.fits(machine.granted(at))]
+            by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, fits))
+        if level not in by_digest[plan.digest].timings:
+            lacks = by_digest[plan.digest].program.needs.beyond(machine.granted(level))
+            raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}")
     return {level: by_digest[plans[level].digest] for level in levels}
 
 
@@ -133,7 +152,7 @@ def container_of(
             level,
             m.program.streams,
             m.plan.digest if digests is None else digests[level],
-            {at: m.timings[at].cycles for at in measured},
+            {at: m.timings[at].cycles if at in m.timings else None for at in measured},
             tuple(SegmentEntry(len(segment.operators), segment.blocks_of_strips) for segment in m.plan.segments),
         )
         for level, m in measured.items()
@@ -146,7 +165,8 @@ def controller_of(programs: Mapping[str, Sequence[Program]], machine: Machine) -
     first: dict[tuple[str, ...], str] = {}
     made_for = {level: first.setdefault(tuple(program.digest for program in each), level) for level, each in programs.items()}
     variants = {level: tuple(prepare(program, machine) for program in programs[level]) for level in first.values()}
-    return controller_table(variants, made_for, machine)
+    needs = {level: most(tuple(program.needs for program in programs[level])) for level in first.values()}
+    return controller_table(variants, made_for, machine, needs)
 
 
 def operators(unit: Unit) -> tuple[OperatorEntry, ...]:
@@ -172,7 +192,10 @@ def build_variants(packed: Packed, plans: Mapping[str, Plan]) -> Container:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredModel:
-    """A plan of a model and the programs of its pieces, which run one after the other.  timings: level -> of all of them."""
+    """A plan of a model and the programs of its pieces, which run one after the other.
+
+    timings: level -> of all of them, where the level grants what each of them needs.
+    """
 
     plan: Plan
     pieces: tuple[MeasuredPiece, ...]
@@ -208,7 +231,11 @@ def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] 
         level: MeasuredModel(
             plans[level],
             tuple(measured[level] for measured in by_piece),
-            {at: in_all([measured[level].timings[at] for measured in by_piece]) for at in levels},
+            {
+                at: in_all([measured[level].timings[at] for measured in by_piece])
+                for at in levels
+                if all(at in measured[level].timings for measured in by_piece)
+            },
         )
         for level in levels
     }

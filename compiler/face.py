@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from compiler.build import MeasuredModel, check_out, containers_of, default_plans, measure, package
+from compiler.build import MeasuredModel, check_out, containers_of, default_by_level, measure, package
 from compiler.plan.plan import Plan
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
@@ -85,7 +85,9 @@ def compile(
         raise BadInputError(f"{_called(model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
     else:
         opened = load(model, machine, dtype=dtype, shapes=shapes, random_weights=random_weights)
-    plans = plan if isinstance(plan, Mapping) else dict.fromkeys(opened.machine.contention, plan or default_plans(opened))
+    plans = (
+        plan if isinstance(plan, Mapping) else default_by_level(opened) if plan is None else dict.fromkeys(opened.machine.contention, plan)
+    )
     return CompiledModel(opened, measure(opened, plans))
 
 

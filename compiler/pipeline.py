@@ -28,22 +28,29 @@ from compiler.schedule.footprint import Footprint, Ints
 from compiler.schedule.shared import SharedPlaces, settle, shared_places
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
+from compiler.segment.granted import least_l1
 from compiler.segment.memory import named
 from compiler.segment.permuted import permuted_to
+from compiler.unit.granted import within_l1
 from compiler.unit.unit import Unit
 from simulator.npu import isa
+from simulator.npu.grant import Grant
 from simulator.npu.machine import BLOCK_BYTES, Memory
-from simulator.npu.program import Code, Program
+from simulator.npu.program import Code, Program, on_chip_ends
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """One core's share of a segment.  staged: what it has in the shared memory.  kept: its records, None of a compiler that keeps none."""
+    """One core's share of a segment.  staged: what it has in the shared memory.  kept: its records, None of a compiler that keeps none.
+
+    l1_end: bytes of L1 up to the last one that it touches; 0 where no level of the machine grants less than all.
+    """
 
     footprint: Footprint
     peak_bytes: dict[str, int]
     staged: Ints
     kept: Code | None
+    l1_end: int = 0
 
     @property
     def code(self) -> Code:
@@ -76,6 +83,8 @@ class Compiler:
     def __init__(self, unit: Unit, cache_bytes: int = 512 << 20, records: bool = True) -> None:
         self.unit, self.records = unit, records
         self.synchroniser = Synchroniser(unit)
+        self._grants = any(unit.machine.granted(level) != unit.machine.whole for level in unit.machine.contention)
+        self._least: dict[tuple[Unit, int, str, int], int] = {}
         self._scratch = new_scratch()
         self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int], Lowered | Infeasible] = OrderedDict()
         self._cached_bytes = 0
@@ -100,8 +109,9 @@ class Compiler:
     def _kept(self, made: Records | Infeasible) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
             return made
+        l1_end = on_chip_ends(made.code)[0] if self._grants else 0
         footprint = self.synchroniser.footprints.of(made.code)
-        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None)
+        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None, l1_end)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
@@ -138,8 +148,10 @@ class Compiler:
     def by_segment(self, unit: Unit, segments: Iterable[tuple[SegmentPlan, int]]) -> Iterator[list[CorePart] | Infeasible]:
         """`parts`, segment by segment; whoever goes on behind one that does not fit gets the others as if it were not there.
 
-        unit: the compiler's, or that in another order.
+        unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
         """
+        segments = list(segments)
+        unit = within_l1(unit, max((self._least_l1(unit, *segment) for segment in segments), default=unit.machine.whole.l1_bytes))
         so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
             found = self._shares(unit, index, segment, segment.cores, start, so_far)
@@ -152,7 +164,17 @@ class Compiler:
 
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
-        return self._fitting(self._shares(self.unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores))
+        unit = within_l1(self.unit, self._least_l1(self.unit, plan, start))
+        return self._fitting(self._shares(unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores))
+
+    def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
+        """As `segment.granted.least_l1`, remembered."""
+        if not self._grants:
+            return unit.machine.whole.l1_bytes
+        key = (unit, start, plan.key, len(plan.cores))
+        if key not in self._least:
+            self._least[key] = least_l1(unit, plan, start)
+        return self._least[key]
 
     def _fitting(self, parts: list[CorePart] | Infeasible) -> list[CorePart] | Infeasible:
         """Parts whose residents fit the shared memory."""
@@ -181,6 +203,12 @@ class Compiler:
             if len(lowered.footprint.engine):
                 parts.append(CorePart(index, core, lowered, i, flip))
         return parts
+
+
+def needs_of(parts: Sequence[CorePart]) -> Grant:
+    """What `Program.needs` says of what `link` makes of them; of L1 0 where no level grants less than all."""
+    l1 = max((part.lowered.l1_end for part in parts), default=0)
+    return Grant(l1, places_of(parts).need * BLOCK_BYTES, max((part.core + 1 for part in parts), default=1))
 
 
 def places_of(parts: Sequence[CorePart]) -> SharedPlaces:

@@ -18,6 +18,7 @@ from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.starts import layer_by_layer
+from compiler.unit.granted import at_level
 from compiler.unit.machine import check_machine
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
@@ -128,6 +129,6 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
 
 
 def _misfit(unit: Unit) -> Infeasible | None:
-    """Why not even its operators one by one fit."""
-    plan = layer_by_layer(unit)
-    return plan if isinstance(plan, Infeasible) else None
+    """Why not even its operators one by one fit what some level leaves."""
+    units = dict.fromkeys(at_level(unit, level) for level in unit.machine.contention)
+    return next((plan for plan in map(layer_by_layer, units) if isinstance(plan, Infeasible)), None)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant, decode, program
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant, most
 from simulator.npu.level import Level
 from simulator.npu.machine import DataType, Machine
 from simulator.npu.program import Program
@@ -88,14 +89,15 @@ class Compiled:
         """Digest of the level's plan, which is of all pieces."""
         return self._first.variant(level).plan_digest
 
-    def cycles(self, level: str) -> dict[str, int]:
-        """What the level's variants take at every level, as the file says."""
+    def cycles(self, level: str) -> dict[str, int | None]:
+        """What the level's variants take at every level, as the file says; None where one of them does not fit."""
         variants = self.variants(level)
-        return {at: sum(variant.cycles[at] for variant in variants) for at in variants[0].cycles}
+        return {at: _sum([variant.cycles[at] for variant in variants]) for at in variants[0].cycles}
 
     def check_cycles(self, level: str, cycles: int) -> None:
         """Raise `BadInputError` where the level's variants take other cycles there than the file says."""
         said = self.cycles(level)[level]
+        assert said is not None, "`decode` refuses a variant that does not fit its level"
         if cycles != said:
             raise BadInputError(f"level {level}: the file says {said:,} cycles, this simulator {cycles:,}; compile it again")
 
@@ -110,6 +112,10 @@ class Compiled:
     def programs(self, level: str) -> tuple[Program, ...]:
         """Of every piece, in order."""
         return tuple(program(piece.container, level) for piece in self.pieces)
+
+    def needs(self, level: str) -> Grant:
+        """What the level's programs need, one after the other."""
+        return most(tuple(stream.needs for stream in self.programs(level)))
 
     def prepared(self, level: str) -> tuple[Prepared, ...]:
         """The same, ready to be timed."""
@@ -141,6 +147,11 @@ class Compiled:
         tables = [(v.segments, p.container.operators) for v, p in zip(self.variants(level), self.pieces, strict=True)]
         numbered = [(int(run.segment.max(initial=-1)) + 1, int(run.operator.max(initial=-1)) + 1) for run in runs]
         return in_sequence(runs, [(len(s) or n, len(o) or m) for (s, o), (n, m) in zip(tables, numbered, strict=True)])
+
+
+def _sum(cycles: Sequence[int | None]) -> int | None:
+    known = [each for each in cycles if each is not None]
+    return sum(known) if len(known) == len(cycles) else None
 
 
 def _common(container: Container) -> dict[str, object]:

@@ -8,6 +8,7 @@ runs.chosen().mean_cycles, runs.static["none"].mean_cycles, runs.oracle.mean_cyc
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,9 @@ from simulator.compiled import Compiled
 from simulator.contention import PortLoad, generate, read_trace
 from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
 from simulator.ddr import ContentionTrace
+from simulator.granted import GrantedRule, read_grants
+from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
@@ -30,7 +34,7 @@ class Contention:
 
     trace: a file, or a generator's name and seed.  controller: threshold, c (the same rule in C), estimator, static or oracle.  level: for
     `static`; the best one in hindsight unless given.  t_min, t_max, slice_cycles: for `threshold` and `c`; both of the first two, or chosen
-    from the variants.
+    from the variants.  grants: a file of what is granted over time (`simulator.granted`); without, all is.
     """
 
     trace: Path | tuple[str, int]
@@ -41,6 +45,7 @@ class Contention:
     t_max: float | None = None
     slice_cycles: int = 0
     switch_cycles: int | None = None
+    grants: Path | None = None
 
 
 class ContendedRuns:
@@ -53,9 +58,11 @@ class ContendedRuns:
         variants = prepared_variants(compiled)
         self.response = measure_response(variants, share_grid(compiled.machine))
         self.trace = self._trace()
-        self.runtime = Runtime(variants, compiled.machine, contention.switch_cycles)
-        self.thresholds = self._thresholds() if contention.controller in ("threshold", "c") else None
-        self._rule = self._chosen_rule()
+        self.grants = None if contention.grants is None else read_grants(contention.grants, compiled.machine)
+        needs = None if self.grants is None else [compiled.needs(level) for level in variants]
+        self.runtime = Runtime(variants, compiled.machine, contention.switch_cycles, needs)
+        self.thresholds = self._thresholds(self.response) if contention.controller in ("threshold", "c") else None
+        self._rule = self._rule_of(self.response, self.thresholds) if needs is None else self._granted_rule(needs)
 
     def _trace(self) -> ContentionTrace:
         """A generated one is between the shares of the file's levels, for so many of its longest inferences at the heaviest of them."""
@@ -64,34 +71,51 @@ class ContendedRuns:
             return read_trace(trace)
         return generate(*trace, load_of(self.compiled, self.response, self.contention.inferences))
 
-    def _chosen_rule(self) -> SwitchingRule[Any]:
-        if self.thresholds is None:
-            return EstimatorRule(self.response, self.runtime.switch_cycles)
-        return CThresholdRule(self.thresholds.rule) if self.contention.controller == "c" else self.thresholds.rule
+    def _granted_rule(self, needs: Sequence[Grant]) -> GrantedRule:
+        """Raises `BadInputError` where some grant fits no variant."""
 
-    def _thresholds(self) -> Thresholds:
+        def make(fitting: tuple[int, ...]) -> SwitchingRule[Any]:
+            response = self.response.among(fitting)
+            return self._rule_of(response, None if self.thresholds is None else self._thresholds(response))
+
+        rule = GrantedRule(needs, make)
+        assert self.grants is not None
+        for granted in self.grants.grants:
+            rule.fitting(granted)
+        return rule
+
+    def _rule_of(self, response: Response, thresholds: Thresholds | None) -> SwitchingRule[Any]:
+        if thresholds is None:
+            return EstimatorRule(response, self.runtime.switch_cycles)
+        return CThresholdRule(thresholds.rule) if self.contention.controller == "c" else thresholds.rule
+
+    def _thresholds(self, response: Response) -> Thresholds:
         by_hand = self.contention
         if by_hand.t_min is None or by_hand.t_max is None:
-            return choose_thresholds(self.response, slice_cycles=by_hand.slice_cycles)
-        cycles = [[self.compiled.cycles(other)[name] for other in self.response.variants] for name in self.response.variants]
+            return choose_thresholds(response, slice_cycles=by_hand.slice_cycles)
+        names = response.variants
+        cycles = [[mine for other in names if (mine := self.compiled.cycles(other)[name]) is not None] for name in names]
         costs = [(min(at_level), sum(at_level)) for at_level in cycles]
-        return one_pair(self.response, costs, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
+        return one_pair(response, costs, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
 
-    def serve(self, rule: SwitchingRule[Any] | Oracle) -> Served:
-        return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences)
+    def serve(self, rule: SwitchingRule[Any] | GrantedRule | Oracle) -> Served:
+        return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences, grants=self.grants)
 
     @cached_property
     def static(self) -> dict[str, Served]:
-        return {name: self.serve(StaticRule(v)) for v, name in enumerate(self.runtime.names)}
+        """Of those that fit all that is granted."""
+        needs, granted = self.runtime.needs, () if self.grants is None else self.grants.grants
+        fits = [needs is None or all(needs[v].fits(each) for each in granted) for v in range(len(self.runtime.names))]
+        return {name: self.serve(StaticRule(v)) for v, name in enumerate(self.runtime.names) if fits[v]}
 
     @cached_property
     def oracle(self) -> Served:
         return self.serve(Oracle())
 
     @cached_property
-    def best(self) -> str:
-        """The static variant that is done first."""
-        return min(self.static, key=lambda name: self.static[name].cycles)
+    def best(self) -> str | None:
+        """The static variant that is done first; None where none fits all that is granted."""
+        return min(self.static, key=lambda name: self.static[name].cycles, default=None)
 
     @property
     def level(self) -> str | None:
@@ -102,7 +126,10 @@ class ContendedRuns:
 
     def chosen(self) -> Served:
         """By the controller of the options."""
-        if self.level is not None:
+        if self.contention.controller == "static":
+            if self.level not in self.static:
+                which = "no variant fits" if self.level is None else f"variant {self.level} does not fit"
+                raise BadInputError(f"--controller static: {which} all that {self.contention.grants} grants")
             return self.static[self.level]
         if self.contention.controller == "oracle":
             return self.oracle

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from simulator.compiled import Compiled
 from simulator.npu.controller_table import VariantRow
+from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine import Machine
 from simulator.sequence import simulate_all
@@ -30,6 +31,7 @@ from simulator.timing import Prepared
 
 Floats = NDArray[np.float64]
 GRID_POINTS = 25
+_NOTHING = Grant(0, 0, 0)
 _NO_DDR = 1e9  # rho where nothing is loaded or stored: infinite, but interpolation wants a number
 
 
@@ -52,6 +54,11 @@ class Response:
         size = np.array([max(1, row.ddr_bytes) for row in rows], np.float64)[:, None]
         balance = np.divide(compute, moving, out=np.full_like(compute, _NO_DDR), where=moving > 0)
         return cls(tuple(row.name for row in rows), tuple(grid), cycles, np.minimum(balance, _NO_DDR), moving / size)
+
+    def among(self, variants: Sequence[int]) -> Response:
+        """Of some of the variants alone."""
+        at = list(variants)
+        return Response(tuple(self.variants[v] for v in at), self.grid, self.cycles[at], self.balance[at], self.pace[at])
 
     @property
     def slowness(self) -> Floats:
@@ -85,8 +92,10 @@ def share_grid(machine: Machine, points: int = GRID_POINTS) -> tuple[int, ...]:
     return tuple(sorted({*np.geomspace(SHARE_UNIT, lowest, points).round().astype(int).tolist(), *levels}, reverse=True))
 
 
-def measure_rows(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]) -> tuple[VariantRow, ...]:
-    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536).
+def measure_rows(
+    variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int], needs: Mapping[str, Grant] | None = None
+) -> tuple[VariantRow, ...]:
+    """Simulate every variant, whose programs run one after the other, at every share of the grid (in 1/65536).  needs: 0 unless given.
 
     At each with the latency that the machine says of it (`Machine.load_latency`).
     """
@@ -100,7 +109,8 @@ def measure_rows(variants: Mapping[str, Sequence[Prepared]], grid: Sequence[int]
             "compute_cycles": tuple(run.compute_cycles for run in runs),
             "load_store_cycles": tuple(run.load_store_cycles for run in runs),
         }
-        rows.append(VariantRow(name=name, ddr_bytes=size, **columns))
+        l1_bytes, shared_bytes, cores = _NOTHING if needs is None else needs[name]
+        rows.append(VariantRow(name=name, l1_bytes=l1_bytes, shared_bytes=shared_bytes, cores=cores, ddr_bytes=size, **columns))
     return tuple(rows)
 
 

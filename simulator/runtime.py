@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.controller import HasVariant, Observation, Oracle, SwitchingRule
+from simulator.controller import Observation, Oracle, SwitchingRule
 from simulator.ddr import ContentionTrace
+from simulator.granted import GrantedRule, GrantTrace
 from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
 from simulator.sequence import in_all
 from simulator.timing import Prepared, Timing, simulate_trace
@@ -77,10 +79,16 @@ class Runtime:
 
     variants: by name, the programs that an inference runs one after the other, prepared for `machine`.  switch_cycles: cost of a
     switch; by default the machine's `issue_cycles`, because a switch is one more instruction of the scalar unit, with another start
-    address: nothing is loaded, addresses and weights are shared.
+    address: nothing is loaded, addresses and weights are shared.  needs: of every variant, where it is to run under grants.
     """
 
-    def __init__(self, variants: Mapping[str, Sequence[Prepared]], machine: Machine, switch_cycles: int | None = None) -> None:
+    def __init__(
+        self,
+        variants: Mapping[str, Sequence[Prepared]],
+        machine: Machine,
+        switch_cycles: int | None = None,
+        needs: Sequence[Grant] | None = None,
+    ) -> None:
         if not variants:
             raise BadInputError("runtime: no variants; accepted: at least one")
         self.switch_cycles = machine.issue_cycles if switch_cycles is None else switch_cycles
@@ -88,6 +96,7 @@ class Runtime:
             raise BadInputError(f"switch of {self.switch_cycles} cycles; accepted: 0 or more")
         self.names = tuple(variants)
         self.machine = machine
+        self.needs = None if needs is None else tuple(needs)
         self._prepared = tuple(tuple(programs) for programs in variants.values())
         self._steady: dict[tuple[int, int, int], Timing] = {}
 
@@ -120,15 +129,22 @@ class Runtime:
         return timing
 
     def serve(
-        self, rule: SwitchingRule[Any] | Oracle, trace: ContentionTrace, *, inferences: int | None = None, until_cycle: int | None = None
+        self,
+        rule: SwitchingRule[Any] | GrantedRule | Oracle,
+        trace: ContentionTrace,
+        *,
+        inferences: int | None = None,
+        until_cycle: int | None = None,
+        grants: GrantTrace | None = None,
     ) -> Served:
         """Run inferences back to back: so many, or as many as start before a cycle (then every controller meets the same load).
 
-        Raises `BadInputError` unless exactly one of the two is given, 1 or more.
+        grants: what is granted over time; without, all is.  Raises `BadInputError` unless exactly one of `inferences` and `until_cycle` is
+        given, 1 or more, and where no variant, or not the one that a rule wants, fits what is granted.
         """
         if (inferences is None) == (until_cycle is None) or (inferences or until_cycle or 0) < 1:
             raise BadInputError(f"{inferences} inferences, until cycle {until_cycle}; accepted: one of them, 1 or more")
-        state: HasVariant | None = None if isinstance(rule, Oracle) else rule.start()
+        state: Any = None if isinstance(rule, Oracle | GrantedRule) else rule.start()
         starts: list[int] = []
         latencies: list[int] = []
         ran: list[int] = []
@@ -137,7 +153,12 @@ class Runtime:
         now = 0
         while len(starts) < inferences if inferences is not None else now < (until_cycle or 0):
             before = ran[-1] if ran else None
-            variant = self._foreseen(trace, now, before) if state is None else state.variant
+            granted = self.machine.whole if grants is None else grants.at(now)
+            if isinstance(rule, GrantedRule):
+                state = rule.granted(state, granted)
+            variant = self._foreseen(trace, now, before, self._fitting(granted)) if state is None else state.variant
+            if self.needs is not None and (lacks := self.needs[variant].beyond(granted)):
+                raise BadInputError(f"variant {self.names[variant]} does not fit what is granted at cycle {now}: {lacks}")
             begin = now + self._cost(before, variant)
             timing = self.inference(variant, trace, begin)
             end = begin + timing.cycles
@@ -157,11 +178,17 @@ class Runtime:
     def _cost(self, before: int | None, variant: int) -> int:
         return 0 if before in (None, variant) else self.switch_cycles
 
-    def _foreseen(self, trace: ContentionTrace, now: int, before: int | None) -> int:
+    def _fitting(self, granted: Grant) -> Sequence[int]:
+        every = range(len(self.names))
+        return every if self.needs is None else [v for v in every if self.needs[v].fits(granted)]
+
+    def _foreseen(self, trace: ContentionTrace, now: int, before: int | None, fitting: Sequence[int]) -> int:
         """The variant that is done first; the present one where it is as good, else the first of them."""
 
         def done(variant: int) -> tuple[int, bool, int]:
             begin = now + self._cost(before, variant)
             return begin + self.inference(variant, trace, begin).cycles, variant != before, variant
 
-        return min(range(len(self.names)), key=done)
+        if not fitting:
+            raise BadInputError(f"no variant fits what is granted at cycle {now}")
+        return min(fitting, key=done)

@@ -224,6 +224,7 @@ class InferenceSession:
         if self._profile is not None:
             variant = container.variant(level)
             cycles = variant.cycles[level]
+            assert cycles is not None, "`decode` refuses a variant that does not fit its level"
             args = {"level": level, "variant": self.compiled.same_as(level) or level, "plan": variant.plan_digest, "cycles": cycles}
             self._profile.program(piece.name, round(cycles * 1e9 / container.machine.clock_hz), args)
         with np.errstate(over="ignore"):  # beyond float16 is infinity

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from simulator.npu.controller_table import ControllerTable, LevelRow
+from simulator.npu.controller_table import ControllerTable, GrantedRow, LevelRow
+from simulator.npu.grant import Grant, most
 from simulator.npu.machine import Machine
 from simulator.response import Response, measure_rows, share_grid
 from simulator.sequence import simulate_all
@@ -12,15 +13,22 @@ from simulator.thresholds import choose_thresholds
 from simulator.timing import Prepared
 
 
-def controller_table(variants: Mapping[str, Sequence[Prepared]], made_for: Mapping[str, str], machine: Machine) -> ControllerTable:
-    """variants: by the first level that names them, the programs of all pieces.  made_for: level -> its variant, where it has one."""
+def controller_table(
+    variants: Mapping[str, Sequence[Prepared]], made_for: Mapping[str, str], machine: Machine, needs: Mapping[str, Grant]
+) -> ControllerTable:
+    """variants: by the first level that names them, the programs of all pieces.  made_for: level -> its variant, where it has one.
+
+    needs: of every variant, by its name.
+    """
     grid, names = share_grid(machine), list(variants)
-    rows = measure_rows(variants, grid)
-    rule = choose_thresholds(Response.of(grid, rows)).rule
+    rows = measure_rows(variants, grid, needs)
+    response = Response.of(grid, rows)
+    rule = choose_thresholds(response).rule
 
     def cost(name: str) -> tuple[int, int]:
         """At the level itself: of levels of one share the grid has the least latency only."""
-        cycles = [simulate_all(programs, machine, machine.contention[name]).cycles for programs in variants.values()]
+        fits = [programs for variant, programs in variants.items() if needs[variant].fits(machine.granted(name))]
+        cycles = [simulate_all(programs, machine, machine.contention[name]).cycles for programs in fits or variants.values()]
         return min(cycles), sum(cycles)
 
     return ControllerTable(
@@ -39,4 +47,14 @@ def controller_table(variants: Mapping[str, Sequence[Prepared]], made_for: Mappi
         t_min=rule.t_min,
         t_max=rule.t_max,
         slice_cycles=rule.slice_cycles,
+        granted=tuple(_granted(response, tuple(needs[name] for name in names), machine)),
     )
+
+
+def _granted(response: Response, needs: tuple[Grant, ...], machine: Machine) -> Iterator[GrantedRow]:
+    """A rule for each set of variants, but all of them and none, that fit what some level grants."""
+    sets = {tuple(v for v, need in enumerate(needs) if need.fits(machine.granted(level))) for level in machine.contention}
+    rows = {fitting: most(tuple(needs[v] for v in fitting)) for fitting in sets if 0 < len(fitting) < len(needs)}
+    for fitting in sorted(rows, key=lambda fitting: rows[fitting], reverse=True):
+        rule = choose_thresholds(response.among(fitting)).rule
+        yield GrantedRow(**rows[fitting]._asdict(), ladder=tuple(fitting[v] for v in rule.ladder), t_min=rule.t_min, t_max=rule.t_max)

@@ -17,7 +17,7 @@ from compiler.plan.plan import Plan, joined
 from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.files import write_whole
-from simulator.npu.machine import Engine
+from simulator.npu.machine import BASELINE, Engine
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from simulator.terminal import say
@@ -29,6 +29,7 @@ from tuner.farm.board import cycles_read, levels_read, pieces_read, plan_for, ru
 from tuner.farm.compromise import robust_plans
 from tuner.farm.one_search import OneSearch, SearchEnd
 from tuner.farm.pieces import Searched
+from tuner.measure.grants import same_grants
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.layerwise import faster_in_file_order
 from tuner.measure.roofline import Roofline
@@ -60,19 +61,25 @@ def finish(
     ends = [run.ended(str(folder.path)) for run in runs]
     units = [run.facts.unit for run in runs]
     best = {level: [end.best[i].plan(unit) for unit, end in zip(units, ends, strict=True)] for i, level in enumerate(levels)}
-    bases = [
-        faster_in_file_order(opened.compilers[search.pieces[0]], end.baseline.plan(unit), levels)
-        for unit, search, end in zip(units, found, ends, strict=True)
-    ]
+    bases = {
+        level: [
+            faster_in_file_order(opened.compilers[search.pieces[0]], end.baselines[group[0]].plan(unit), [levels[at] for at in group])
+            for unit, search, end in zip(units, found, ends, strict=True)
+        ]
+        for group in same_grants(opened.machine, levels)
+        for level in (levels[group[0]],)
+    }
+    base_of = {levels[at]: levels[group[0]] for group in same_grants(opened.machine, levels) for at in group}
     places = [run.place for run in runs]
     tell = (lambda _: None) if request.quiet else say
-    said = () if runner_spec(config) is None else verdicts(opened, found, places, bases, config, request.address, tell)
+    said = () if runner_spec(config) is None else verdicts(opened, found, places, bases[levels[0]], config, request.address, tell)
     if said:
         best = {level: [verdict.plans[level] for verdict in said] for level in levels}
     middle = [verdict.robust for verdict in said] if said else robust_plans(folder.path, found, levels)
-    choices = {**best, "baseline": bases, **({} if middle is None else {"robust": middle})}
+    named = {level: BASELINE if level == levels[0] else f"{BASELINE}.{level}" for level in bases}
+    choices = {**best, **{named[level]: each for level, each in bases.items()}, **({} if middle is None else {"robust": middle})}
     plans = {name: _joined(opened, found, chosen) for name, chosen in choices.items()}
-    own, baseline = {level: plans[level] for level in levels}, plans["baseline"]
+    own, baselines = {level: plans[level] for level in levels}, {level: plans[named[base_of[level]]] for level in levels}
     _write_plans(folder.plans, plans)
     _write_plans(folder.plans / OWN, own)
     target = _target(config, found, ends, levels)
@@ -92,7 +99,7 @@ def finish(
     shipped = shipment(opened, candidates, request.variants, read, not_judged(config.runner.name, config.target.name))
     measured = shipped.variants
     _write_plans(folder.plans, {level: m.plan for level, m in measured.items()})
-    base = measure(opened, dict.fromkeys(levels, baseline))
+    base = measure(opened, baselines)
     package(opened, containers_of(opened, measured), folder.best, request.style)
     first_with = {m.digest: level for level, m in reversed(measured.items())}
     same_as = {level: None if first_with[m.digest] == level else first_with[m.digest] for level, m in measured.items()}
@@ -140,7 +147,7 @@ def finish(
         runner=runner_summary(config, found, said) if said else None,
         target=target,
         robust=shipped.robust,
-        levels=rows if read is None else levels_read(rows, read, baseline.digest, opened.machine.clock_hz),
+        levels=rows if read is None else levels_read(rows, read, plans[BASELINE].digest, opened.machine.clock_hz),
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
@@ -236,7 +243,7 @@ def _level(
         balance=round(timing.balance, 4),
         baseline_layerwise_cycles=baseline,
         speedup=baseline / timing.cycles,
-        variant_cycles={other: m.timings[level].cycles for other, m in measured.items()},
+        variant_cycles={other: m.timings[level].cycles if level in m.timings else None for other, m in measured.items()},
         max_rel_error=values.error,
         rounding_rel_error=values.rounding,
         limit_rel_error=values.limit,

@@ -34,6 +34,7 @@ from tuner.farm.one_search import OneSearch
 from tuner.farm.plugged import plugged
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
+from tuner.measure.grants import check_grants, same_grants
 from tuner.measure.layerwise import faster_in_file_order
 from tuner.measure.runners import runner_name
 from tuner.networks.load import open_network
@@ -52,7 +53,7 @@ from tuner.world.real import REAL
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a search came to.  unit: in the search's order.  best: of every level the fastest program; baseline: of single operators.
+    """What a search came to.  unit: in the search's order.  best, baselines: see `SearchEnd`.
 
     known: what its islands know.  log_rows, task_rows: its log and its tasks, as `RUN/log` and `RUN/tasks` have them.
     timed: by a target that is not the NPU.
@@ -61,7 +62,7 @@ class SearchResult:
     unit: Unit
     levels: tuple[str, ...]
     best: tuple[Individual, ...]
-    baseline: Individual
+    baselines: tuple[Individual, ...]
     known: Knowledge
     log_rows: pa.Table
     task_rows: pa.Table
@@ -84,11 +85,13 @@ class SearchResult:
         Where another target timed, what it said of the first.
         """
         if self.timed:
-            return {level: int(cycles) for level, cycles in zip(self.levels, self.baseline.cycles, strict=True)}
-        compiler = Compiler(self.unit)
-        plan = faster_in_file_order(compiler, self.baseline.plan(self.unit), self.levels)
-        timings = measure_plans(compiler, dict.fromkeys(self.levels, plan))[self.levels[0]].timings
-        return {level: timings[level].cycles for level in self.levels}
+            return {level: int(each.cycles[i]) for i, (level, each) in enumerate(zip(self.levels, self.baselines, strict=True))}
+        compiler, found = Compiler(self.unit), dict[str, int]()
+        for group in same_grants(self.unit.machine, self.levels):
+            levels = [self.levels[at] for at in group]
+            plan = faster_in_file_order(compiler, self.baselines[group[0]].plan(self.unit), levels)
+            found |= {level: each.timings[level].cycles for level, each in measure_plans(compiler, dict.fromkeys(levels, plan)).items()}
+        return {level: found[level] for level in self.levels}
 
     def plan(self, level: str) -> Plan:
         """Of the best program.  Raises `BadInputError` for a level that was not searched for."""
@@ -150,6 +153,7 @@ class Search:
         make, unit, levels, name = self._evaluator(config)
         timed = config.target.name != NPU and self.evaluator is None
         candidates, seconds = config.budget.candidates, config.budget.seconds
+        check_grants(unit.machine, levels, candidates, config.runner.name)
         clock = REAL.clock
         budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
@@ -168,9 +172,9 @@ class Search:
             search = OneSearch(REAL, facts, config, request, place, log, jobs, budget)
             with search.progress():
                 search.search_until_spent()
-            best, baseline = search.ended(name)
+            best, baselines = search.ended(name)
             log_rows, task_rows = (read_table(folder, dataset).table for dataset in ("log", "tasks"))
-            return SearchResult(unit, levels, best, baseline, jobs.known(), log_rows, task_rows, timed)
+            return SearchResult(unit, levels, best, baselines, jobs.known(), log_rows, task_rows, timed)
 
     def _evaluator(self, config: TuneConfig) -> tuple[Callable[[], Evaluator], Unit, tuple[str, ...], str]:
         """Who measures, what and at which levels, and what the model is called; the simulator, of the unit in the search's order."""

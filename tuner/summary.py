@@ -126,7 +126,8 @@ class RobustSummary(_Part):
     """The program that loses least at the level where it loses most.
 
     plan: digest of plans/robust.json.  By level: cycles; loss: over the fewest of any candidate; own_plan, own_cycles: of the level's
-    champion, plans/own/<level>.json; one_level_cycles: of the champion of the lightest level, `one_level`.  not_judged: why nothing was
+    champion, plans/own/<level>.json; one_level_cycles: of the champion of the lightest level, `one_level`, null where it does not fit.
+    not_judged: why nothing was
     timed out of sample, null where it was.  displaced: what therefore does not ship.  pays: whether variants do; says: why, in a sentence.
     """
 
@@ -136,7 +137,7 @@ class RobustSummary(_Part):
     own_plan: dict[str, str]
     own_cycles: dict[str, int]
     one_level: str
-    one_level_cycles: dict[str, int]
+    one_level_cycles: dict[str, int | None]
     not_judged: str | None
     displaced: tuple[DisplacedSummary, ...]
     pays: bool
@@ -146,10 +147,12 @@ class RobustSummary(_Part):
 class LevelSummary(_Part):
     """What ships at one contention level.
 
-    ddr: what the level leaves of DDR.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
+    ddr: what the level leaves, and what it grants.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
     program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level.  balance: cycles in which
     CUBE or VECTOR works per cycle in which DDR moves.
-    baseline_layerwise_cycles: of plans/baseline.json at this level.  variant_cycles: every level's variant at this level.
+    baseline_layerwise_cycles: of plans/baseline.json at this level; of levels that grant other memory and cores than the first one, of
+    plans/baseline.<level>.json, named by the first that grants the same.
+    variant_cycles: every level's variant at this level; null for one that does not fit what it grants.
     max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax, of the tensor that is nearest to its limit; null
     where that is not finite.  rounding_rel_error: what rounding alone does to it, null in float32 or where that is not finite.
     limit_rel_error: the largest error of a right program.
@@ -167,7 +170,7 @@ class LevelSummary(_Part):
     balance: float
     baseline_layerwise_cycles: int
     speedup: float
-    variant_cycles: dict[str, int]
+    variant_cycles: dict[str, int | None]
     max_rel_error: Finite
     rounding_rel_error: Finite
     limit_rel_error: float

@@ -14,6 +14,7 @@ from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
+from compiler.segment.granted import fits_l1
 from compiler.segment.memory import (
     apart_rule,
     repeated,
@@ -25,12 +26,13 @@ from compiler.segment.memory import (
     weight_requests_of,
 )
 from compiler.segment.run import can_stream
-from compiler.segment.segment import Segment, StripBlocks, largest_strip
+from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
 from compiler.space.pins import pinned_tilings
 from compiler.space.stays import with_shared
+from compiler.unit.granted import memory_grants, within
 from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Memory
@@ -42,8 +44,10 @@ def decode(unit: Unit, gene: Gene) -> SegmentPlan | None:
 
     Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
-    estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.
+    estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.  All of it within the
+    memory that the gene names.
     """
+    unit = within(unit, memory_grants(unit.machine)[gene.grant])
     if gene.pinned:
         return _pinned(unit, gene)
     divided = outline(unit, gene)
@@ -72,11 +76,7 @@ def _pinned(unit: Unit, gene: Gene) -> SegmentPlan | None:
     halo = tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
     for window in _windows(unit, gene, tilings):
         plan = _planned(unit, gene, tilings, window, halo)
-        segment = Segment.of(unit, plan, gene.start)
-        if isinstance(segment, Infeasible):
-            return None
-        different = range(len(segment.parts))  # cores that share rows have the same buffers
-        if not any(isinstance(segment.memory(segment.share(core)), Infeasible) for core in different):
+        if fits_l1(unit, plan, gene.start):
             return plan
     return None
 
@@ -328,6 +328,12 @@ def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
     )
 
 
+def sharing(unit: Unit, genes: Sequence[Gene]) -> Unit:
+    """The unit within the shared memory that a program of these genes divides: the least that one of them names."""
+    grants = memory_grants(unit.machine)
+    return within(unit, unit.machine.whole._replace(shared_bytes=min(grants[gene.grant].shared_bytes for gene in genes)))
+
+
 def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
     """The plan of a genome, or the first segment that does not fit."""
     segments = []
@@ -341,4 +347,4 @@ def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
             return Infeasible(f"segment {index}, {names}", what)
         segments.append(plan)
     starts = [gene.start for gene in genome]
-    return plan_of(unit, with_shared(unit, list(zip(segments, starts, strict=True))))
+    return plan_of(unit, with_shared(sharing(unit, genome), list(zip(segments, starts, strict=True))))

@@ -37,6 +37,7 @@ class Gene(NamedTuple):
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
+    grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
     () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
     """
@@ -56,6 +57,7 @@ class Gene(NamedTuple):
     ahead_kib: int = 0
     split: Split = "rows"
     columns: int = 1
+    grant: int = 0
     pinned: tuple[int, ...] = ()
 
 
@@ -117,9 +119,10 @@ def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:
 
 
 def widths(unit: Unit) -> list[int]:
-    """Numbers of cores worth trying: powers of two, and all of the machine's."""
-    cores = unit.machine.cores
-    return sorted({*(1 << i for i in range(cores.bit_length())), cores})
+    """Numbers of cores worth trying: powers of two, all of the machine's, and as many as a level grants."""
+    machine = unit.machine
+    granted = (machine.granted(level).cores for level in machine.contention)
+    return sorted({*(1 << i for i in range(machine.cores.bit_length())), machine.cores, *granted})
 
 
 def gene_json(gene: Sequence[Any]) -> list[Any]:

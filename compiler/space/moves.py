@@ -32,6 +32,7 @@ from compiler.space.gene import (
     working_cores,
 )
 from compiler.space.pins import PINS
+from compiler.unit.granted import memory_grants, within
 from compiler.unit.unit import Unit
 
 _SPLITS: tuple[Split, ...] = ("rows", "channels")
@@ -45,6 +46,10 @@ def _pick(genome: Genome, rng: np.random.Generator) -> int:
 
 def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
     return (*genome[:i], *genes, *genome[i + width :])
+
+
+def _granted(unit: Unit, gene: Gene) -> Unit:
+    return within(unit, memory_grants(unit.machine)[gene.grant])
 
 
 def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
@@ -63,7 +68,7 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
-    columns = nearest_strips(unit, start, stop, gene.columns)
+    columns = nearest_strips(_granted(unit, gene), start, stop, gene.columns)
     resized = recut(gene, start=start, stop=stop, choices=choices, blocks=blocks, columns=columns)
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = recut(resized, split="rows")
@@ -110,7 +115,7 @@ def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     i = _pick(genome, rng)
     gene = genome[i]
     if gene.columns > 1 and rng.random() < 0.3:
-        columns = nearest_strips(unit, gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
+        columns = nearest_strips(_granted(unit, gene), gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
         return None if columns == gene.columns else _swap(genome, i, recut(gene, columns=columns))
     counts = block_counts(unit, gene.start, gene.stop)
     if len(counts) < 2:

@@ -46,12 +46,12 @@ def spread(unit: Unit, genome: Genome) -> Genome:
     return tuple(on_cores(unit, gene, unit.machine.cores) or gene for gene in genome)
 
 
-def everywhere(unit: Unit, gene: Gene) -> Gene:
-    """The gene on all cores, an operator alone on fewer where it has neither rows nor channels for all.
+def everywhere(unit: Unit, gene: Gene, width: int) -> Gene:
+    """The gene on the first `width` cores, an operator alone on fewer where it has neither rows nor channels for all.
 
     What fits nowhere so is in blocks enough for all of them: whoever repairs it cuts it.
     """
-    cores = tuple(range(unit.machine.cores))
+    cores = tuple(range(width))
     if gene.cores == cores:
         return gene
     wide = on_cores(unit, gene, len(cores))

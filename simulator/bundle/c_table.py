@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from simulator.npu.controller_table import ControllerTable
+from simulator.npu.controller_table import ControllerTable, GrantedRow, VariantRow
+from simulator.npu.grant import Grant, most
 
 
 def table_header(table: ControllerTable, model: str, machine: str) -> bytes:
     """model, machine: digests, for the comment.  Names of levels need no escapes (see `ControllerTable`)."""
     names = [row.name for row in table.variants]
     levels = ["TILEFARM_NONE" if row.variant is None else _u32(row.variant) for row in table.levels]
+    all_ = most(tuple(map(table.needs, range(len(names)))))
+    grants = [_grant(all_), *map(_grant, table.granted)]
+    rules = [_rule(table, table, ""), *(_rule(table, rule, f"_{number}") for number, rule in enumerate(table.granted, 1))]
     lines = [
         f"/* The controller's table of model {model} on machine {machine}. */",
         "#ifndef TILEFARM_TABLE_H",
@@ -23,13 +27,17 @@ def table_header(table: ControllerTable, model: str, machine: str) -> bytes:
         f"#define TILEFARM_POINTS {_u32(len(table.grid))}",
         "",
         "/* the threshold rule; variants that are not on the ladder are never chosen */",
-        _array("uint32_t", "tilefarm_ladder", "", map(_u32, table.ladder)),
-        # an array of no elements is not C
-        _array("uint32_t", "tilefarm_t_min", "", map(_u32, table.t_min or (0,))),
-        _array("uint32_t", "tilefarm_t_max", "", map(_u32, table.t_max or (0,))),
-        "static const tilefarm_rule tilefarm_thresholds = {",
-        f"    {_u32(len(table.ladder))}, tilefarm_ladder, tilefarm_t_min, tilefarm_t_max, {_u64(table.slice_cycles)}",
-        "};",
+        *_columns(table, ""),
+        f"static const tilefarm_rule tilefarm_thresholds = {_rule(table, table, '')};",
+        "",
+        "/* what each variant needs, which is never run where less is granted */",
+        _array("tilefarm_grant", "tilefarm_needs", "TILEFARM_VARIANTS", map(_grant, table.variants)),
+        "",
+        "/* rules by what they need, the largest first: of all variants, and of those that fit what some level grants */",
+        f"#define TILEFARM_RULES {_u32(len(rules))}",
+        *(line for number, rule in enumerate(table.granted, 1) for line in _columns(rule, f"_{number}")),
+        _array("tilefarm_grant", "tilefarm_granted", "TILEFARM_RULES", grants),
+        _array("tilefarm_rule", "tilefarm_rules", "TILEFARM_RULES", rules),
         "",
         "/* levels, cheapest first: name, share of the DDR bandwidth in 1/65536, added latency in cycles, variant */",
         _array("char *const", "tilefarm_level", "TILEFARM_LEVELS", (f'"{row.name}"' for row in table.levels)),
@@ -49,6 +57,22 @@ def table_header(table: ControllerTable, model: str, machine: str) -> bytes:
         "",
     ]
     return "\n".join(lines).encode()
+
+
+def _columns(rule: ControllerTable | GrantedRow, end: str) -> Iterator[str]:
+    yield _array("uint32_t", f"tilefarm_ladder{end}", "", map(_u32, rule.ladder))
+    # an array of no elements is not C
+    yield _array("uint32_t", f"tilefarm_t_min{end}", "", map(_u32, rule.t_min or (0,)))
+    yield _array("uint32_t", f"tilefarm_t_max{end}", "", map(_u32, rule.t_max or (0,)))
+
+
+def _rule(table: ControllerTable, rule: ControllerTable | GrantedRow, end: str) -> str:
+    names = ", ".join(f"tilefarm_{column}{end}" for column in ("ladder", "t_min", "t_max"))
+    return f"{{{_u32(len(rule.ladder))}, {names}, {_u64(table.slice_cycles)}}}"
+
+
+def _grant(of: Grant | VariantRow | GrantedRow) -> str:
+    return f"{{{_u64(of.l1_bytes)}, {_u64(of.shared_bytes)}, {_u32(of.cores)}}}"
 
 
 def _u32(value: int) -> str:

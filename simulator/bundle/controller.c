@@ -24,6 +24,18 @@ static int32_t direction(const tilefarm_rule *rule, uint32_t position, const til
     return 0;
 }
 
+uint32_t tilefarm_fitting(const tilefarm_grant *needs, uint32_t rules, const tilefarm_grant *granted)
+{
+    uint32_t at = 0u;
+
+    while (at < rules
+           && (needs[at].l1_bytes > granted->l1_bytes || needs[at].shared_bytes > granted->shared_bytes
+               || needs[at].cores > granted->cores)) {
+        at++;
+    }
+    return at;
+}
+
 uint32_t tilefarm_start(const tilefarm_rule *rule, tilefarm_state *state)
 {
     state->variant = rule->ladder[0];

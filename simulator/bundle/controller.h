@@ -46,6 +46,18 @@ typedef struct tilefarm_state {
     uint64_t since;
 } tilefarm_state;
 
+/* What of the memory and cores is granted, or needed: bytes of L1 on every core, bytes of the memory that all cores share, cores. */
+typedef struct tilefarm_grant {
+    uint64_t l1_bytes;
+    uint64_t shared_bytes;
+    uint32_t cores;
+} tilefarm_grant;
+
+/* The first of `rules` needs that fits what is granted, or `rules`: then nothing may run.
+ * Before an inference, where another grant was announced: with another number than before, `tilefarm_start` with that rule.
+ */
+uint32_t tilefarm_fitting(const tilefarm_grant *needs, uint32_t rules, const tilefarm_grant *granted);
+
 /* Before the first inference.  Returns the variant that it runs. */
 uint32_t tilefarm_start(const tilefarm_rule *rule, tilefarm_state *state);
 

@@ -34,12 +34,15 @@ class BundleStream(_Entry):
 
 
 class BundleVariant(_Entry):
-    """The program of a level.  cycles: that it takes at every level; plan: its digest; stream: number in the piece's list."""
+    """The program of a level.  cycles: that it takes at every level, null where that does not grant what it needs.
+
+    plan: its digest; stream: number in the piece's list.
+    """
 
     level: str
     stream: _Size
     plan: str
-    cycles: dict[str, _Size]
+    cycles: dict[str, _Size | None]
     segments: tuple[SegmentEntry, ...]
 
 

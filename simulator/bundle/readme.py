@@ -22,6 +22,7 @@ def readme(compiled: Compiled, table: ControllerTable, parts: Sequence[PartEntry
         "pieces": _pieces(compiled),
         "parts": _table(("part", "bytes", "SHA-256"), ((f"`{part.path}`", part.size_bytes, f"`{part.sha256}`") for part in parts)),
         "levels": _levels(table),
+        "needs": _needs(table),
         "thresholds": _thresholds(table),
         "response": _response(table),
         "opcodes": _table(
@@ -68,6 +69,11 @@ def _pieces(compiled: Compiled) -> str:
 def _levels(table: ControllerTable) -> str:
     rows = ((row.name, f"{row.share_units / SHARE_UNIT:.4g}", row.latency_cycles, _variant(table, row.variant)) for row in table.levels)
     return _table(("level", "share of the DDR bandwidth", "added latency in cycles", "variant"), rows)
+
+
+def _needs(table: ControllerTable) -> str:
+    rows = ((f"{v}: {row.name}", row.l1_bytes, row.shared_bytes, row.cores) for v, row in enumerate(table.variants))
+    return _table(("variant", "bytes of L1, on every core", "bytes of shared memory", "cores"), rows)
 
 
 def _variant(table: ControllerTable, variant: int | None) -> str:

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from simulator.npu import isa
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant
 from simulator.npu.isa import WORDS
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
@@ -81,14 +82,15 @@ class SegmentEntry:
 class Variant:
     """The program that is best at one contention level.
 
-    streams: int32 [n, 32] per core.  cycles: what this variant is expected to take at every level of the container, by level name.
+    streams: int32 [n, 32] per core.  cycles: what this variant is expected to take at every level of the container, by level name; None
+    where the level does not grant what it needs (`Program.needs`).
     segments: () where nothing is known of them, else all operators of the container, in their order.
     """
 
     level: str
     streams: tuple[Code, ...]
     plan_digest: str  # 32 hex digits, or "" where there was no plan
-    cycles: Mapping[str, int]
+    cycles: Mapping[str, int | None]
     segments: tuple[SegmentEntry, ...] = ()
 
 
@@ -174,7 +176,7 @@ class _Variant(_Part):
     level: _Level
     section: _Size
     plan: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
-    cycles: dict[_Level, _Cycles]
+    cycles: dict[_Level, _Cycles | None]
     segments: Annotated[tuple[_Segment, ...], Field(max_length=MAX_OPERATORS)]
 
 
@@ -436,6 +438,25 @@ def _check(header: _Header, container: Container) -> None:
             program(container, level).verify(container.machine)
         except ProgramError as error:
             raise ContainerError(f"container: variant {level!r}: {error}") from None
+    _check_grants(container)
+
+
+def _check_grants(container: Container) -> None:
+    """That every variant fits its level, and says of every other one whether it does."""
+    machine, needs = container.machine, dict[int, Grant]()
+    less = any(machine.granted(level) != machine.whole for level in container.levels)
+    for variant in container.variants:
+        key = id(variant.streams)
+        if less and key not in needs:
+            needs[key] = program(container, variant.level).needs
+        mine = needs.get(key, machine.whole)
+        if lacks := mine.beyond(machine.granted(variant.level)):
+            raise ContainerError(f"container: variant {variant.level!r} does not fit its level: {lacks}")
+        for level, cycles in variant.cycles.items():
+            fits = mine.fits(machine.granted(level))
+            if (cycles is not None) != fits:
+                what = f"container: variant {variant.level!r}: {cycles} cycles at level {level!r}"
+                raise ContainerError(f"{what}, which {'grants' if fits else 'does not grant'} what it needs")
 
 
 def check_controller(container: Container, table: ControllerTable) -> None:
@@ -444,6 +465,10 @@ def check_controller(container: Container, table: ControllerTable) -> None:
     levels = {variant.level: container.machine.contention[variant.level] for variant in container.variants}
     if made_for != {name: (level.share_units, level.latency_cycles) for name, level in levels.items()}:
         raise ContainerError(f"container: controller has variants for {sorted(made_for)}, or these otherwise; levels: {sorted(levels)}")
+    if table.granted:
+        for number, variant in enumerate(table.variants):
+            if lacks := program(container, variant.name).needs.beyond(table.needs(number)):
+                raise ContainerError(f"container: controller: variant {variant.name!r} {lacks} by the controller")
     for row in table.levels:
         first = row.name if row.variant is None else table.variants[row.variant].name
         if first != row.name and program(container, row.name).digest != program(container, first).digest:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT
 
 RHO_UNIT = 1 << 16
@@ -55,14 +56,28 @@ class VariantRow(_Row):
     """What an inference with a variant shows at every share of the table's grid, all pieces of the model together.
 
     name: the first level that it was made for.  compute_cycles: cycles with compute; load_store_cycles: cycles with loads or stores; both
-    summed over cores, as the counters of an NPU are.
+    summed over cores, as the counters of an NPU are.  l1_bytes, shared_bytes, cores: what it needs (`simulator.npu.grant`).
     """
 
     name: _Level
+    l1_bytes: _Count
+    shared_bytes: _Count
+    cores: _Count
     ddr_bytes: _Count
     cycles: _Counts
     compute_cycles: _Counts
     load_store_cycles: _Counts
+
+
+class GrantedRow(_Row):
+    """A threshold rule for where less is granted than all variants need: its ladder needs no more than these, and is of all that do."""
+
+    l1_bytes: _Count
+    shared_bytes: _Count
+    cores: _Count
+    ladder: tuple[_Count, ...]
+    t_min: tuple[int, ...]
+    t_max: tuple[int, ...]
 
 
 class ControllerTable(_Row):
@@ -71,7 +86,8 @@ class ControllerTable(_Row):
     variants: as the file names them first.
 
     grid: shares in 1/65536, descending.  ladder: variants that the threshold rule uses, from light load to heavy; t_min, t_max: one per
-    border, as in `simulator.controller.ThresholdRule`.
+    border, as in `simulator.controller.ThresholdRule`.  granted: rules for what levels grant, where that is too little for some variant,
+    the largest grant first.
     """
 
     levels: Annotated[tuple[LevelRow, ...], Field(min_length=1)]
@@ -81,18 +97,26 @@ class ControllerTable(_Row):
     t_min: tuple[int, ...]
     t_max: tuple[int, ...]
     slice_cycles: int
+    granted: tuple[GrantedRow, ...]
+
+    def needs(self, variant: int) -> Grant:
+        """Of a variant."""
+        row = self.variants[variant]
+        return Grant(row.l1_bytes, row.shared_bytes, row.cores)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        check_thresholds(self.ladder, self.t_min, self.t_max, self.slice_cycles)
+        rules = [(self.ladder, self.t_min, self.t_max), *((row.ladder, row.t_min, row.t_max) for row in self.granted)]
+        for ladder, t_min, t_max in rules:
+            check_thresholds(ladder, t_min, t_max, self.slice_cycles)
         if not all(a > b for a, b in pairwise(self.grid)):
             raise ValueError("grid: accepted: shares that descend")
         for what, names in (("level", [row.name for row in self.levels]), ("variant", [row.name for row in self.variants])):
             if len(set(names)) != len(names):
                 raise ValueError(f"a {what} is given twice: {', '.join(names)}")
-        for row in self.variants:
-            if not len(row.cycles) == len(row.compute_cycles) == len(row.load_store_cycles) == len(self.grid):
-                raise ValueError(f"variant {row.name!r}: accepted: {len(self.grid)} values in every column, as the grid has")
+        for each in self.variants:
+            if not len(each.cycles) == len(each.compute_cycles) == len(each.load_store_cycles) == len(self.grid):
+                raise ValueError(f"variant {each.name!r}: accepted: {len(self.grid)} values in every column, as the grid has")
         made_for = {row.name: row.variant for row in self.levels}
         used = set(made_for.values()) - {None}
         if used != set(range(len(self.variants))):
@@ -100,8 +124,16 @@ class ControllerTable(_Row):
         for v, variant in enumerate(self.variants):
             if made_for.get(variant.name) != v:
                 raise ValueError(f"variant {variant.name!r}: accepted: the name of a level that it was made for")
-        if max(self.ladder) >= len(self.variants):
-            raise ValueError(f"ladder {self.ladder}: there are {len(self.variants)} variants")
+        for ladder, _, _ in rules:
+            if max(ladder) >= len(self.variants):
+                raise ValueError(f"ladder {ladder}: there are {len(self.variants)} variants")
+        for row in self.granted:
+            granted = Grant(row.l1_bytes, row.shared_bytes, row.cores)
+            for number in row.ladder:
+                if lacks := self.needs(number).beyond(granted):
+                    raise ValueError(f"granted: variant {self.variants[number].name!r} {lacks}")
+        if list(self.granted) != sorted(self.granted, key=lambda row: (-row.l1_bytes, -row.shared_bytes, -row.cores)):
+            raise ValueError("granted: accepted: the largest grant first")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""A contention level: what the load of others leaves of the DDR port, and how much later it answers."""
+"""A contention level: what the load of others leaves of the DDR port, how much later it answers, and what memory and cores they grant."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
 SHARES = f"a share of the DDR bandwidth from 1/{SHARE_UNIT}, the least that the clock can tell, to 1"
+GRANTED = ("l1_bytes", "shared_bytes", "cores")
 MAX_LATENCY = 1 << 20  # cycles: a millisecond at 1 GHz, far beyond any queue of a memory controller
 
 
@@ -22,22 +23,36 @@ def in_units(share: float) -> int:
     return round(_told_apart(share) * SHARE_UNIT)
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+# not written where nothing is granted: a machine whose levels grant nothing has the digest that it always had
+Granted = Annotated[int | None, Field(ge=1, exclude_if=_is_none)]
+
+
 class Level(BaseModel):
     """share: of the DDR bandwidth that the machine can *deliver* (`Ddr.deliverable`: refresh is paid before anybody has a share).
 
     latency_cycles: what queueing behind the others adds to the latency of every transfer.  As a file has it, a number alone is a share.
+
+    A controller estimates these two.  The others it is told (`simulator.npu.grant`): l1_bytes of every core, shared_bytes of the memory
+    that all cores share, and cores; None: all that the machine has.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     share: Annotated[float, AfterValidator(_told_apart)]
     latency_cycles: Annotated[int, Field(ge=0, le=MAX_LATENCY)] = 0
+    l1_bytes: Granted = None
+    shared_bytes: Granted = None
+    cores: Granted = None
 
     @model_validator(mode="before")
     @classmethod
     def _share_alone(cls, value: Any) -> Any:
         if isinstance(value, bool | str) or not isinstance(value, int | float | dict | Level):
-            raise ValueError("accepted: a share, or a mapping of share and latency_cycles")
+            raise ValueError(f"accepted: a share, or a mapping of share and latency_cycles, and of what is granted: {', '.join(GRANTED)}")
         return {"share": value} if isinstance(value, int | float) else value
 
     @classmethod
@@ -51,8 +66,10 @@ class Level(BaseModel):
         return in_units(self.share)
 
     def __str__(self) -> str:
-        """The share, and in cycles the latency that comes on top."""
-        return f"{self.share:g}" + (f" +{self.latency_cycles}" if self.latency_cycles else "")
+        """The share, in cycles the latency that comes on top, and what is granted."""
+        estimated = f"{self.share:g}" + (f" +{self.latency_cycles}" if self.latency_cycles else "")
+        named = (("L1", self.l1_bytes), ("shared", self.shared_bytes), ("cores", self.cores))
+        return " ".join([estimated, *(f"{name}={value}" for name, value in named if value is not None)])
 
 
 ALONE = Level(share=1)

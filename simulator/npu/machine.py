@@ -32,6 +32,7 @@ from pydantic import (
 
 from simulator.npu.dram import DRAMS, Dram
 from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant
 from simulator.npu.level import Level
 from simulator.npu.tiles import M0, N0
 from simulator.npu.validation import validation_line
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 BLOCK_BYTES = 32
-RESERVED = ("baseline", "robust")  # plans beside those of the levels
+BASELINE = "baseline"
+RESERVED = (BASELINE, "robust")  # plans beside those of the levels; `baseline.LEVEL` too: of levels that grant something else
 
 
 def _not_reserved(level: str) -> str:
-    if level in RESERVED:
+    if level in RESERVED or level.startswith(f"{BASELINE}."):
         raise ValueError(f"{level} is no name for a level")
     return level
 
@@ -394,6 +396,30 @@ class Machine(_Spec):
             rate = self.shared.bytes_per_cycle
             raise ValueError(f"shared.bytes_per_cycle: {rate} for {self.cores} cores; accepted: a byte per cycle for each, or more")
         return self
+
+    @model_validator(mode="after")
+    def _grants_within(self) -> Self:
+        for name, level in self.contention.items():
+            for key, have in self.whole._asdict().items():
+                given, unit = getattr(level, key), 1 if key == "cores" else BLOCK_BYTES
+                if given is not None and (given > have or given % unit):
+                    what = (
+                        f"{'' if unit == 1 else f'multiples of {unit} '}up to {have}, what the machine has"
+                        if have
+                        else "none: there is no such memory"
+                    )
+                    raise ValueError(f"contention.{name}.{key}: {given}; accepted: {what}")
+        return self
+
+    @cached_property
+    def whole(self) -> Grant:
+        """All that it has of what a level can grant."""
+        return Grant(self.buffers_bytes.L1, self.shared.bytes if self.shared else 0, self.cores)
+
+    def granted(self, level: str) -> Grant:
+        """What a level leaves of the machine's memory and cores."""
+        given = self.contention[level]
+        return Grant(*(have if (value := getattr(given, key)) is None else value for key, have in self.whole._asdict().items()))
 
     def path(self, source: Memory, destination: Memory) -> DataPath | None:
         """The path between two memories, or None where there is no wire."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -13,8 +14,9 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory
 from simulator.npu.tiles import M0
 
 Code = NDArray[np.int32]
@@ -128,6 +130,15 @@ class Program:
                     f"flag {flag} of core {source} {Engine(source_engine).name} -> core {target} {Engine(target_engine).name}: "
                     f"{'SETs' if count > 0 else 'WAITs'} exceed the others by {abs(count)}"
                 )
+
+    @cached_property
+    def needs(self) -> Grant:
+        """The least that it runs with: the blocks up to the last one that it touches, and the cores up to the last one that does something.
+
+        Of a program that `verify_records` passes.
+        """
+        l1, shared = (max(sizes) for sizes in zip(*map(on_chip_ends, self.streams), strict=True))
+        return Grant(l1, shared, max((core + 1 for core, code in enumerate(self.streams) if len(code)), default=1))
 
     def verify_records(self, machine: Machine) -> dict[tuple[int, ...], int]:
         """The part of `verify` that looks at records one by one, without addresses; returns SETs - WAITs of every flag.
@@ -271,6 +282,23 @@ def _first_out_of_bounds(code: Code, limits: NDArray[np.int64]) -> tuple[int, in
             if lo < low or hi > limits[memory, 0]:
                 return i, memory, lo, hi
     return -1, 0, 0, 0
+
+
+def on_chip_ends(code: Code) -> tuple[int, int]:
+    """Bytes of L1 and of the shared memory up to the last one that these records touch."""
+    ends = _ends(np.ascontiguousarray(code), len(Memory))
+    return int(ends[Memory.L1]) * BLOCK_BYTES, int(ends[Memory.SHARED]) * BLOCK_BYTES
+
+
+@njit(cache=True)
+def _ends(code: Code, memories: int) -> NDArray[np.int64]:
+    """int64 [memories], one past the last block that is touched."""
+    rows, ends = np.empty((MAX_RANGES, 8), np.int64), np.zeros(memories, np.int64)
+    for i in range(code.shape[0]):
+        for j in range(accesses(code, i, rows)):
+            memory = rows[j, 0]
+            ends[memory] = max(ends[memory], extent(rows[j])[1])
+    return ends
 
 
 def _count_flags(code: Code, core: int, machine: Machine, balance: dict[tuple[int, ...], int]) -> None:

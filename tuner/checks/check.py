@@ -25,15 +25,15 @@ from tuner.checks.values import Values, values_of
 class Checked:
     """One level of a compiled file.
 
-    table_cycles, cycles: what the file says and what the simulator says, at every level.
+    table_cycles, cycles: what the file says and what the simulator says, at every level; None where it does not fit.
     bound_cycles: below which the variant's own level cannot come.
     """
 
     level: str
     values: Values
     findings: tuple[str, ...]
-    table_cycles: Mapping[str, int]
-    cycles: Mapping[str, int]
+    table_cycles: Mapping[str, int | None]
+    cycles: Mapping[str, int | None]
     bound_cycles: int
 
     @property
@@ -41,17 +41,21 @@ class Checked:
         """What is wrong, a line each; () for a right file."""
         out = [*self.values.faults, *(f"sanitizer: {text}" for text in self.findings)]
         out += [
-            f"cycles at level {at}: the file says {self.table_cycles[at]:,}, the simulator {mine:,}"
+            f"cycles at level {at}: the file says {_cycles(self.table_cycles[at])}, the simulator {_cycles(mine)}"
             for at, mine in self.cycles.items()
             if mine != self.table_cycles[at]
         ]
-        if self.cycles[self.level] < self.bound_cycles:
-            out.append(f"cycles at level {self.level}: {self.cycles[self.level]:,}, below the bound of {self.bound_cycles:,}")
+        if (mine := self.cycles[self.level]) is not None and mine < self.bound_cycles:
+            out.append(f"cycles at level {self.level}: {mine:,}, below the bound of {self.bound_cycles:,}")
         return tuple(out)
 
     @property
     def ok(self) -> bool:
         return not self.faults
+
+
+def _cycles(cycles: int | None) -> str:
+    return "that it does not fit" if cycles is None else f"{cycles:,}"
 
 
 def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]]:
@@ -79,7 +83,7 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
     """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
     compiled = session.compiled
     programs, machine = compiled.programs(level), compiled.machine
-    prepared = compiled.prepared(level)
+    prepared, needs = compiled.prepared(level), compiled.needs(level)
     several = len(programs) > 1
     return Checked(
         level,
@@ -90,7 +94,10 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
             for finding in sanitize(stream, machine)
         ),
         compiled.cycles(level),
-        {at: simulate_all(prepared, machine, compiled.level(at)).cycles for at in compiled.levels},
+        {
+            at: simulate_all(prepared, machine, compiled.level(at)).cycles if needs.fits(machine.granted(at)) else None
+            for at in compiled.levels
+        },
         bound_of_all(prepared, machine, compiled.level(level)),
     )
 

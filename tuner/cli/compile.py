@@ -53,7 +53,7 @@ def compile_(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    from compiler.build import check_out, default_plans
+    from compiler.build import check_out, default_by_level
     from compiler.plan.plan import Plan, joined
     from compiler.source import Source
     from simulator.npu.machine import DataType, load_machine
@@ -78,7 +78,7 @@ def compile_(
         tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
         plans = {level: joined({name: each[level] for name, each in tiled.items()}) for level in npu.contention}
     else:
-        plans = {level: read[path] for level, path in files.items()} or dict.fromkeys(npu.contention, default_plans(opened))
+        plans = {level: read[path] for level, path in files.items()} or default_by_level(opened)
     names = {level: str(path) for level, path in files.items()}
     if stages:
         texts = texts_of(opened, plans, names, stages)

@@ -12,6 +12,7 @@ from simulator.bundle.read import read_model
 from simulator.contended import ContendedRuns, Contention
 from simulator.contention import GENERATORS
 from simulator.ddr import ContentionTrace
+from simulator.granted import GrantTrace
 from simulator.npu.controller_table import RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
@@ -32,17 +33,19 @@ def simulate_contended(path: Path, load: LoadOptions, level: str | None, as_json
     def row(served: Served) -> dict[str, Any]:
         return _row(served, runs.oracle, machine.clock_hz)
 
+    chosen = runs.chosen()
     report: dict[str, Any] = {
         "file": str(path),
         "machine": machine.name,
         "clock_hz": machine.clock_hz,
         **about,
-        "result": row(runs.chosen()),
+        "result": row(chosen),
         "static": {name: row(served) for name, served in runs.static.items()},
         "best_static": runs.best,
         "oracle": row(runs.oracle),
         "variants": {name: _variant(runs, v, name) for v, name in enumerate(runs.runtime.names)},
         "thresholds": _threshold_report(thresholds, runs.response) if thresholds else None,
+        "granted": None if runs.grants is None else _granted(runs, runs.grants, chosen),
     }
     if as_json:
         print_json(report)
@@ -69,9 +72,12 @@ def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRu
     if level is not None and controller != "static":
         raise BadInputError(f"--level with --trace is for --controller static, not {controller}")
     trace, inferences = _trace(load.trace or ""), 1000 if load.inferences is None else load.inferences
-    contention = Contention(trace, controller, inferences, level, load.t_min, load.t_max, load.slice_cycles or 0, load.switch_cycles)
+    contention = Contention(
+        trace, controller, inferences, level, load.t_min, load.t_max, load.slice_cycles or 0, load.switch_cycles, load.grants
+    )
     runs = ContendedRuns(read_model(path), contention)
-    return runs, {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
+    about = {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
+    return runs, about | ({} if load.grants is None else {"grants": str(load.grants)})
 
 
 def _trace(text: str) -> Path | tuple[str, int]:
@@ -102,6 +108,17 @@ def _row(served: Served, oracle: Served, clock_hz: int) -> dict[str, Any]:
     }
 
 
+def _granted(runs: ContendedRuns, grants: GrantTrace, served: Served) -> dict[str, Any]:
+    """What was granted from when on and which variants fit that, what each needs, and how long an announcement waited at most."""
+    names, needs = runs.runtime.names, runs.runtime.needs or ()
+    steps = [
+        {"cycle": cycle, **granted._asdict(), "fits": [name for name, each in zip(names, needs, strict=True) if each.fits(granted)]}
+        for cycle, granted in zip(grants.cycles, grants.grants, strict=True)
+    ]
+    wait = grants.longest_wait(served.start.tolist(), served.cycles)
+    return {"needs": {name: each._asdict() for name, each in zip(names, needs, strict=True)}, "steps": steps, "longest_wait_cycles": wait}
+
+
 def _variant(runs: ContendedRuns, v: int, name: str) -> dict[str, Any]:
     """What tells the variants apart: the use that each makes of its loads, and rho at every level's share."""
     compiled = runs.compiled
@@ -123,6 +140,15 @@ def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, A
     }
 
 
+def _print_granted(granted: Mapping[str, Any]) -> None:
+    print_line()
+    print_line(f"grants, acknowledged after at most {granted['longest_wait_cycles']:,} cycles, and the variants that fit them")
+    rows = [(step["cycle"], step["l1_bytes"], step["shared_bytes"], step["cores"], ", ".join(step["fits"])) for step in granted["steps"]]
+    print_table(("from cycle", "L1 B", "shared B", "cores", "<fits"), rows)
+    rows = [(name, *each.values()) for name, each in granted["needs"].items()]
+    print_table(("<variant", "needs L1 B", "shared B", "cores"), rows)
+
+
 def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresholds | None) -> None:
     shares = [share / SHARE_UNIT for share in trace.share_units]
     print_line(
@@ -131,7 +157,17 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
     )
     name = report["controller"] if report["level"] is None else f"static {report['level']}"
     rows = {name: report["result"], **{f"static {level}": row for level, row in report["static"].items()}, "oracle": report["oracle"]}
-    columns = ("<controller", "inferences", "mean us", "mean cycles", "p50", "p99", "switches", "over oracle", *report["static"])
+    columns = (
+        "<controller",
+        "inferences",
+        "mean us",
+        "mean cycles",
+        "p50",
+        "p99",
+        "switches",
+        "over oracle",
+        *report["result"]["variant_cycles"],
+    )
     print_table(
         columns,
         [
@@ -149,6 +185,8 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
             for label, row in rows.items()
         ],
     )
+    if report["granted"] is not None:
+        _print_granted(report["granted"])
     levels = next(iter(report["variants"].values()))["rho"]
     print_line()
     print_line("blocks and operators computed per load, work done per work needed, and rho at the share of each level")

@@ -195,7 +195,7 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
             "program_bound_cycles": m.bound(machine, level),
             "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
             "executed_macs": sum(map(program_macs, m.programs)),
-            "variant_cycles": {at: timing.cycles for at, timing in m.timings.items()},
+            "variant_cycles": {at: m.timings[at].cycles if at in m.timings else None for at in measured},
         }
         for level, m in measured.items()
     }

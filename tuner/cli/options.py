@@ -137,10 +137,20 @@ class LoadOptions:
         int | None, typer.Option(metavar="CYCLES", min=0, help="Cost of a switch. (default: the machine's issue_cycles)")
     ] = None
 
+    grants: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What is granted over time: CSV of cycle,l1_bytes,shared_bytes,cores. (default: all)"),
+    ] = None
+
     def given(self) -> bool:
         """Whether there is a trace.  Raises `BadInputError` for the others without it."""
-        others = {"--controller": self.controller, "--t-min": self.t_min, "--t-max": self.t_max, "--slice": self.slice_cycles}
-        others |= {"--inferences": self.inferences, "--switch-cycles": self.switch_cycles}
+        others: dict[str, object] = {
+            "--controller": self.controller,
+            "--t-min": self.t_min,
+            "--t-max": self.t_max,
+            "--slice": self.slice_cycles,
+        }
+        others |= {"--inferences": self.inferences, "--switch-cycles": self.switch_cycles, "--grants": self.grants}
         for name, value in others.items():
             if self.trace is None and value is not None:
                 raise BadInputError(f"{name} goes with --trace")

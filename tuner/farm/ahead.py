@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from compiler.plan.plan import Plan
 from compiler.space.gene_of import genome_of
 from compiler.unit.unit import Unit
+from tuner.measure.measurement import told
 from tuner.search.champions import Champions
 from tuner.search.population import Individual
 from tuner.store.read import read_table
@@ -50,16 +51,18 @@ class Ahead:
         return Counter(task.status for task in self.tasks.values() if task.status != "ok")
 
 
-def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], unit: Unit, levels: int) -> Ahead:
-    """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name."""
-    found = Ahead(Champions(levels))
+def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], unit: Unit, champions: Champions) -> Ahead:
+    """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name.  champions: of none."""
+    found, levels = Ahead(champions), len(champions.best)
     if not numbers:
         return found
     names = pa.array(numbers, pa.string())
     log = read_table(folder, "log", ("run", "task", "seq", "kind", "level_index", "status", "cycles")).table
     log = log.filter(pc.and_(pc.equal(log["run"].cast(pa.string()), run), pc.is_in(log["task"], names)))
     log = log.sort_by([("seq", "ascending"), ("level_index", "ascending")])  # a part has all levels of its tasks
-    each = {name: log[name].to_pylist()[::levels] for name in ("task", "seq", "kind", "status")}
+    each = {name: log[name].to_pylist()[::levels] for name in ("task", "seq", "kind")}
+    every = log["status"].to_pylist()  # a program that does not fit a level is ok at others
+    each["status"] = ["ok" if "ok" in every[at : at + levels] else every[at] for at in range(0, len(every), levels)]
     cycles = log["cycles"].fill_null(0).to_numpy().reshape(-1, levels)
     tasks = read_table(folder, "tasks", ("task", "payload")).table
     tasks = tasks.filter(pc.is_in(tasks["task"], names))
@@ -67,7 +70,7 @@ def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], unit: Unit, 
     for task, seq, kind, status, mine in zip(*each.values(), cycles, strict=True):
         found.tasks[task] = AheadTask(seq, kind == "program", status)
         if kind == "program" and status == "ok":
-            _note(found.champions, unit, task, np.array(mine, np.int64), payloads[task])
+            _note(found.champions, unit, task, told(np.array(mine, np.int64)), payloads[task])
     return found
 
 

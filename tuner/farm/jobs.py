@@ -27,6 +27,7 @@ from tuner.learn.cost_model import CostModel, Predictor, TrainingRows, find_cost
 from tuner.learn.promotion import retrain
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
+from tuner.measure.grants import same_grants
 from tuner.measure.measurement import Measurement, Measurer, Request
 from tuner.measure.session import Limit, Session
 from tuner.measure.shared import WORKER, SharedResults
@@ -159,7 +160,7 @@ class JobRunner:
         self.spec, self.evaluator = spec, evaluator
         facts = spec.facts
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
-        self.known = Knowledge(evaluator.structures, len(facts.levels))
+        self.known = Knowledge(evaluator.structures, len(facts.levels), same_grants(facts.unit.machine, facts.levels))
         self.models: Models = (None,) * len(facts.levels)
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tuner.farm.ahead import Ahead, AheadTask
 from tuner.farm.jobs import PROGRAMS, EpochResult
-from tuner.measure.measurement import CYCLES
+from tuner.measure.measurement import CYCLES, told
 from tuner.search.champions import Champions
 from tuner.search.collector import PROGRAM
 from tuner.search.packing import unpack_genome
@@ -88,7 +88,7 @@ class Ledger:
     ahead: Ahead = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ahead = Ahead(Champions(len(self.levels)))
+        self.ahead = Ahead(self.champions.empty())
 
     @property
     def programs(self) -> int:
@@ -164,10 +164,10 @@ class Ledger:
         singles, programs = epoch["singles"], np.cumsum(epoch["kind"] == PROGRAM) - 1
         for at in fits:
             place, task = int(opened.places[at]), opened.names[at]
-            cycles, program = values[place, :, CYCLES], int(programs[place])
+            cycles, program = told(values[place, :, CYCLES]), int(programs[place])
             if champions.gains(cycles, task, bool(singles[program])):
                 genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
-                champions.note(Individual(unpack_genome(genomes, program), cycles.copy(), task))
+                champions.note(Individual(unpack_genome(genomes, program), cycles, task))
 
 
 def _programs(opened: OpenedBatch) -> NDArray[np.bool_]:

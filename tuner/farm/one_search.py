@@ -20,6 +20,7 @@ from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
 from tuner.learn.training import Trainer
+from tuner.measure.grants import same_grants
 from tuner.measure.runners import named_by
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
@@ -33,10 +34,11 @@ from tuner.world.world import World
 
 
 class SearchEnd(NamedTuple):
-    """best: of every level the fastest program.  baseline: the fastest one of single operators."""
+    """best: of every level the fastest program.  baselines: of every level the fastest one of single operators over those that grant the
+    same, for which it is one."""
 
     best: tuple[Individual, ...]
-    baseline: Individual
+    baselines: tuple[Individual, ...]
 
 
 class OneSearch:
@@ -53,7 +55,7 @@ class OneSearch:
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self._watch = request.progress
-        self.champions = Champions(len(facts.levels))
+        self.champions = Champions(len(facts.levels), same_grants(facts.unit.machine, facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, facts.levels, config.model)
@@ -89,8 +91,7 @@ class OneSearch:
     def snapshot(self) -> Snapshot:
         champions, failures, tasks = self.ledger.counted
         best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.best[i]) is not None}
-        base = champions.baseline
-        baseline = {} if base is None else {level: int(base.cycles[i]) for i, level in enumerate(self.levels)}
+        baseline = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.baseline(i)) is not None}
         note = f"epoch {self.schedule.complete}, {tasks} tasks"
         return Snapshot(champions.programs, best, baseline, dict(failures), note)
 
@@ -115,7 +116,7 @@ class OneSearch:
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
         if not lost:  # else what is there may lie behind what is not, which is to be measured again
             unit, beyond = self.facts.unit, log.numbers.beyond(ledger.numbers)
-            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, unit, len(self.levels))
+            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, unit, self.champions.empty())
         self.conductor.plateau.restore(state["plateau"])
         self.conductor.models_used = int(state["models_used"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
@@ -147,12 +148,13 @@ class OneSearch:
     def ended(self, where: str) -> SearchEnd:
         """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
         champions, failures, _ = self.ledger.counted
-        best, baseline = tuple(each for each in champions.best if each is not None), champions.baseline
-        if baseline is None or len(best) < len(self.levels):
+        best = tuple(each for each in champions.best if each is not None)
+        baselines = tuple(each for each in map(champions.baseline, range(len(self.levels))) if each is not None)
+        if min(len(best), len(baselines)) < len(self.levels):
             counts = ", ".join(f"{count} {status}" for status, count in sorted(failures.items()))
             what = f"no program of single operators could be measured ({counts})"
             raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
-        return SearchEnd(best, baseline)
+        return SearchEnd(best, baselines)
 
     def _first_answer(self) -> None:
         """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""

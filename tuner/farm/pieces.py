@@ -50,9 +50,10 @@ def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:
     weights = []
     for search in found:
         k = search.pieces[0]
-        plan = default_plan(opened.units[k])
-        measured = next(iter(measure_plans(opened.compilers[k], dict.fromkeys(opened.machine.contention, plan)).values()))
-        weights.append(sum(timing.cycles for timing in measured.timings.values()) * len(search.pieces))
+        unit, machine = opened.units[k], opened.machine
+        plans = {granted: default_plan(unit, level) for level in machine.contention if (granted := machine.granted(level))}
+        measured = measure_plans(opened.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
+        weights.append(sum(each.timings[level].cycles for level, each in measured.items()) * len(search.pieces))
     return weights
 
 

@@ -7,7 +7,7 @@ What a worker knows of a row is written there, as columns that travel (`tuner.st
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURE_SET, FEATURES
 from compiler.unit.unit import Unit
-from tuner.measure.measurement import Measurement, Request
+from simulator.npu.level import GRANTED
+from tuner.measure.grants import refusal
+from tuner.measure.measurement import CYCLES, Measurement, Request
 from tuner.store.run_log import Batch, Origin
 from tuner.store.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
 from tuner.store.travelling import packed
@@ -77,7 +79,13 @@ class Recorder:
         def texts(values: Sequence[str | None]) -> Any:
             return pa.array(values, pa.string()).take(every)
 
+        def granted(key: str) -> Any:
+            values = [getattr(machine.contention[name], key) for name in facts.levels]
+            return pa.array(values, schema.field(f"level_{key}").type).take(level(range(levels), np.int32))
+
+        schema = log_schema()
         predicted, versions = self._predictions()
+        outcomes = [outcome for row in rows for outcome in self._outcomes(row.measurement)]
         columns: dict[str, Any] = {
             "schema_version": np.full(count * levels, SCHEMA_VERSION, np.int16),
             "workload": texts([self._workload(row) for row in rows]),
@@ -90,8 +98,9 @@ class Recorder:
             "level_index": level(range(levels), np.int8),
             "ddr_share": level([machine.contention[name].share for name in facts.levels], np.float64),
             "level_latency_cycles": level([machine.contention[name].latency_cycles for name in facts.levels], np.int64),
-            "status": texts([row.measurement.status for row in rows]),
-            "error": texts([row.measurement.error for row in rows]),
+            **{f"level_{key}": granted(key) for key in GRANTED},
+            "status": pa.array([status for status, _ in outcomes], pa.string()),
+            "error": pa.array([error for _, error in outcomes], pa.string()),
             "clock_hz": np.full(count * levels, machine.clock_hz, np.int64),
             "predicted_cycles": pa.array(predicted, mask=np.isnan(predicted)),
             "model_version": versions,
@@ -99,7 +108,15 @@ class Recorder:
             "wall_s": each(np.array([row.measurement.wall_s / levels for row in rows], np.float64)),
             "time": each(np.array([row.time_us for row in rows], np.int64)).cast(pa.timestamp("us", tz="UTC")),
         }
-        return packed(columns, log_schema())
+        return packed(columns, schema)
+
+    def _outcomes(self, measurement: Measurement) -> Iterator[tuple[str, str | None]]:
+        """Status and error at every level."""
+        for at, level in enumerate(self.facts.levels):
+            if measurement.values is not None and not measurement.values[at, CYCLES]:
+                yield "infeasible", refusal(self.facts.unit.machine, level)
+            else:
+                yield measurement.status, measurement.error
 
     def _predictions(self) -> tuple[NDArray[np.float64], Any]:
         """By row of the log: what was expected (NaN: nothing), and the model that said so."""

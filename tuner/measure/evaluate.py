@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.space.decode import decode, plan_of
+from compiler.space.decode import decode, plan_of, sharing
 from compiler.space.gene import Gene
 from compiler.space.starts import single_operators
 from compiler.space.stays import with_shared
@@ -156,13 +156,13 @@ class Evaluator:
         plan = decode(self.unit, gene)
         if plan is None:
             return self._keep(gene, None)
-        (plan,) = with_shared(self.unit, [(plan, gene.start)])
+        (plan,) = with_shared(sharing(self.unit, [gene]), [(plan, gene.start)])
         return self._keep(gene, Known(plan, raw_features(self.unit, plan, gene.start)))
 
     def _together(self, genome: Sequence[Gene], known: Sequence[Known]) -> list[Known]:
         """Segments of one program: they divide the shared memory."""
         starts = [gene.start for gene in genome]
-        plans = with_shared(self.unit, [(each.plan, start) for each, start in zip(known, starts, strict=True)])
+        plans = with_shared(sharing(self.unit, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
         found = []
         for gene, alone, plan in zip(genome, known, plans, strict=True):
             key = (gene, plan.shared, plan.staged)
@@ -211,7 +211,8 @@ class Evaluator:
             return Measurement("infeasible", str(values), task, payload, raw)
         if isinstance(values, Reading):
             return Measurement("invalid" if values.status == "ok" else values.status, values.error, task, payload, raw)
-        values[:, _ROOFLINE] = [self._roofline.of(operators, level) for level in self.levels]
+        fits = values[:, _CYCLES] > 0
+        values[:, _ROOFLINE] = [self._roofline.of(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)]
         if self.shared is not None:
             self.shared.add(task, values)
         return Measurement("ok", None, task, payload, raw, values)

@@ -13,6 +13,7 @@ from compiler.build import measure_plans
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
 from compiler.space.stays import settled
+from compiler.unit.granted import at_level
 
 
 def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[str]) -> Plan:
@@ -26,4 +27,4 @@ def faster_in_file_order(compiler: Compiler, baseline: Plan, levels: Sequence[st
         timings = measure_plans(compiler, dict.fromkeys(levels, plan))[levels[0]].timings
         return math.prod(timings[level].cycles for level in levels)
 
-    return min((baseline, settled(compiler.unit, baseline.model_copy(update={"segments": in_file}))), key=product)
+    return min((baseline, settled(at_level(compiler.unit, levels[0]), baseline.model_copy(update={"segments": in_file}))), key=product)

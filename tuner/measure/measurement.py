@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.space.gene import Genome
+from compiler.space.gene import Gene, Genome
+from tuner.measure.grants import NEVER
 from tuner.store.digests import canonical_json, task_digest
 from tuner.store.schema import RESULTS, Status, TaskKind
 
 CYCLES = RESULTS.index("cycles")
 MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
+
+
+def told(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
+    """As the search has them: `NEVER` in the place of 0, which stands for what does not fit a level, so that the least is what runs."""
+    return np.where(cycles > 0, cycles, NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +54,21 @@ class Request:
 
     def without_plan(self, unit: str) -> str:
         """The payload where no plan was made of the genome.  unit: its digest."""
-        return canonical_json({"unit": unit, "genome": [list(gene) for gene in self.genome]})
+        return canonical_json({"unit": unit, "genome": [_written(gene) for gene in self.genome]})
+
+
+def _written(gene: Gene) -> list[Any]:
+    """As a list of its fields, without a grant of all."""
+    *fields, grant, pinned = gene
+    return [*fields, *([grant] if grant else []), pinned]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measurement:
     """What came of a request.  features: float64 raw (see `compiler.cost.features`).  values: int64 [levels, len(RESULTS)], or None.
 
-    error: why there are no values.  task: digest of what was measured; '' where features were asked for and told.
+    A row of values is zeros at a level that does not grant what is needed.  error: why there are no values.
+    task: digest of what was measured; '' where features were asked for and told.
     payload: canonical JSON of the task; '' where no plan was made of the genome (`Request.without_plan`), or none was needed.
     shared: another search had measured it.  worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
     """
@@ -73,13 +86,13 @@ class Measurement:
 
     @property
     def cycles(self) -> NDArray[np.int64] | None:
-        """Per level; None where nothing was measured."""
-        return None if self.values is None else self.values[:, CYCLES]
+        """Per level, `NEVER` where it does not fit what the level grants; None where nothing was measured."""
+        return None if self.values is None else told(self.values[:, CYCLES])
 
     @property
     def moved_bytes(self) -> int:
         """To and from DDR; 0 where nothing was measured."""
-        return 0 if self.values is None else int(self.values[0, MOVED].sum())
+        return 0 if self.values is None else int(self.values[:, MOVED].sum(1).max())
 
 
 Measurer = Callable[[Sequence[Request]], Iterator[Measurement]]

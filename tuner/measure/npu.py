@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.kinds.build import Packed
-from compiler.pipeline import Compiler, CorePart
+from compiler.pipeline import Compiler, CorePart, needs_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Engine
@@ -20,6 +20,7 @@ from tuner.measure.encode import encoded
 from tuner.measure.prepared import prepared
 from tuner.measure.reading import Bench, Kind, Reading
 from tuner.measure.target import Timed
+from tuner.store.schema import RESULTS
 
 _BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
 _PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
@@ -52,22 +53,29 @@ class Npu:
         """By the simulator, and then by the runner."""
         if isinstance(parts, Infeasible):
             return parts
-        values = self._simulated(parts)
+        needs, machine = needs_of(parts), self.unit.machine
+        fits = [level for level in self.levels if needs.fits(machine.granted(level))]
+        if not fits:
+            return Infeasible(kind, f"{needs.beyond(machine.granted(self.levels[0]))} at {self.levels[0]}, and so at every other level")
+        values = self._simulated(parts, fits)
         if self.bench is not None:
-            expected = dict(zip(self.levels, values[:, 0].tolist(), strict=True))
+            at = [self.levels.index(level) for level in fits]
+            expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
             program = encoded(Packed(self.unit, self.constants), kind, self.compiler.link(parts), plans, expected)
-            found = self.bench.cycles(program, self.levels)
+            found = self.bench.cycles(program, fits)
             if isinstance(found, Reading):
                 return found
-            values[:, 0] = found
+            values[at, 0] = found
         return values
 
-    def _simulated(self, parts: list[CorePart]) -> NDArray[np.int64]:
+    def _simulated(self, parts: list[CorePart], fits: Sequence[str]) -> NDArray[np.int64]:
+        """fits: levels that grant what it needs; rows of the others are zeros."""
         footprints = [part.lowered.footprint for part in parts]
         program = prepared(self.clock, self.compiler.schedule(parts), footprints)
-        timings = simulate_levels(program, self.clock, self.levels)
+        timings = simulate_levels(program, self.clock, fits)
         peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
-        return np.array([_row(timings[level], peaks) for level in self.levels], np.int64)
+        nothing = [0] * len(RESULTS)
+        return np.array([_row(timings[level], peaks) if level in timings else nothing for level in self.levels], np.int64)
 
 
 def _row(timing: Timing, peaks: list[int]) -> list[int]:

@@ -16,7 +16,8 @@ def robust_rows(summary: Mapping[str, Any]) -> list[tuple[object, ...]]:
     robust, rows = summary["robust"], list[tuple[object, ...]]()
     for level, own in robust["own_cycles"].items():
         one, all_levels = robust["one_level_cycles"][level], robust["cycles"][level]
-        rows.append((level, one, f"{one / own - 1:+.1%}", all_levels, f"{all_levels / own - 1:+.1%}", own, _ships(summary, level)))
+        over = "does not fit" if one is None else f"{one / own - 1:+.1%}"
+        rows.append((level, one, over, all_levels, f"{all_levels / own - 1:+.1%}", own, _ships(summary, level)))
     return rows
 
 

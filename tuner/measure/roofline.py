@@ -14,7 +14,7 @@ from simulator.npu.machine import DataType
 
 
 class Roofline:
-    """The model's own lower bound: MACs over all cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth.
+    """The model's own lower bound: MACs over all granted cores' peak, or unpadded bytes of weights, inputs and outputs over the bandwidth.
 
     Of rows that somebody reads.
     """
@@ -22,9 +22,7 @@ class Roofline:
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
-        machine, shapes = unit.machine, unit.graph.shapes
-        self.peak = {DataType[name]: int(macs * machine.cores) for name, macs in machine.macs_per_cycle.items()}
-        layout = unit.layout
+        layout, shapes = unit.layout, unit.graph.shapes
         images = {storage.name: storage.n for storage in unit.storages}
         self.row_bytes = {
             name: images[layout.placements[name].storage] * shape[1] * shape[3] * layout.type_of(name).size_bytes
@@ -49,8 +47,9 @@ class Roofline:
     def of(self, operators: Sequence[int], level: str) -> int:
         """Of some operators, ascending, alone."""
         macs, moved = self._work(tuple(operators))
-        products = sum(-(-count // self.peak[dtype]) for dtype, count in macs.items())
-        port = port_units(self.unit.machine, self.unit.machine.contention[level].share_units)
+        machine, cores = self.unit.machine, self.unit.machine.granted(level).cores
+        products = sum(-(-count // int(machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
+        port = port_units(machine, machine.contention[level].share_units)
         return max(products, -(-moved * SHARE_UNIT // port))
 
     def _work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:

@@ -120,7 +120,8 @@ class SharedResults:
         if values.dtype != np.int64 or len(values) != len(tasks) * self.levels * len(RESULTS):  # no integers: some are null
             return
         values = values.reshape(len(tasks), self.levels, len(RESULTS))
-        good = (values >= _LEAST).all((1, 2))
+        fits = np.any(values, axis=2)  # not where a level does not grant what it needs
+        good = np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1)
         self._found.update((tasks[at], values[at].copy()) for at in np.flatnonzero(good))
 
 

@@ -22,7 +22,7 @@ from tuner.summary import DisplacedSummary, RobustSummary
 
 PAYS = 0.02  # what one program for all levels has to lose somewhere for a second stream and a controller to be worth their trouble
 Cycles = Mapping[str, Mapping[str, int]]
-"""Digest of a plan -> level -> cycles, by whoever has the last word."""
+"""Digest of a plan -> level that it fits -> cycles, by whoever has the last word."""
 
 
 class Candidates(NamedTuple):
@@ -34,7 +34,7 @@ class Candidates(NamedTuple):
     @property
     def simulated(self) -> Cycles:
         models = [*self.own.values(), *([self.robust] if self.robust is not None else [])]
-        return {m.plan.digest: {level: m.timings[level].cycles for level in self.own} for m in models}
+        return {m.plan.digest: {level: m.timings[level].cycles for level in self.own if level in m.timings} for m in models}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +56,14 @@ def shipment(
     levels, said = tuple(own), candidates.simulated if cycles is None else cycles
     models = list({m.plan.digest: m for m in (*own.values(), *([robust] if robust is not None else []))}.values())
     number = {m.plan.digest: at for at, m in enumerate(models)}
-    table = np.array([[said[m.plan.digest][level] for level in levels] for m in models], np.float64)
+    table = np.array([[said[m.plan.digest].get(level, np.nan) for level in levels] for m in models], np.float64)
     champions: Serves = tuple(number[own[level].plan.digest] for level in levels)
     serves, displaced = champions if count is None else best_variants(table, count), tuple[Displaced, ...]()
     at = None if robust is None else number[robust.plan.digest]
     if not_judged is None and len(set(serves)) > 1 and at is not None:
-        fewest = {level: min(m.timings[level].cycles for m in models) for level in levels}
+        fewest = {level: min(m.timings[level].cycles for m in models if level in m.timings) for level in levels}
         times = out_of_sample([m.programs for m in models], opened.machine, fewest)
+        times[:, np.isnan(table)] = np.nan  # what does not fit a level never runs there
         serves, displaced = settled(serves, at, times)
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or at is None:
@@ -70,6 +71,7 @@ def shipment(
     pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, displaced)
     # by what they cost: a level may leave more of the bandwidth and answer later
     lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
+    one = table[number[own[lightest].plan.digest]]
     summary = RobustSummary(
         plan=robust.plan.digest,
         cycles={level: int(table[at, k]) for k, level in enumerate(levels)},
@@ -77,7 +79,7 @@ def shipment(
         own_plan={level: own[level].plan.digest for level in levels},
         own_cycles={level: int(table[champions[k], k]) for k, level in enumerate(levels)},
         one_level=lightest,
-        one_level_cycles={level: int(table[number[own[lightest].plan.digest], k]) for k, level in enumerate(levels)},
+        one_level_cycles={level: None if np.isnan(each) else int(each) for level, each in zip(levels, one, strict=True)},
         not_judged=not_judged,
         displaced=tuple(
             DisplacedSummary(

@@ -19,7 +19,7 @@ from tuner.plugins import TARGETS, find
 from tuner.store.schema import RESULTS
 
 Timed = NDArray[np.int64] | Infeasible | Reading
-"""int64 [levels, len(RESULTS)] (see `results`); or what does not fit; or a reading that failed."""
+"""int64 [levels, len(RESULTS)] (see `results`), zeros where a level grants too little; or what fits none; or a reading that failed."""
 
 _AT = {name: i for i, name in enumerate(RESULTS)}
 

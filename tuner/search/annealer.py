@@ -14,18 +14,19 @@ from compiler.place.annealing import DRAWS, Choices, annealed
 from compiler.place.replay import Ints, core_masks, replayed
 from compiler.place.segments import Cores, kernel_edges, segment_wiring
 from compiler.space.gene import MAX_SEGMENT, Gene, Genome, Tail, widths
+from tuner.measure.grants import NEVER
 from tuner.search.table import SegmentTable
 
 
 class Annealer:
     """Of what a table knows now, at one level.  border: cycles that a segment saves by overlapping another.  port: bytes per cycle.
 
-    delay: cycles of a flag.
+    delay: cycles of a flag.  cores: that the level leaves; None: all of them.
     """
 
-    def __init__(self, table: SegmentTable, level: int, border: float, port: float, delay: int) -> None:
+    def __init__(self, table: SegmentTable, level: int, border: float, port: float, delay: int, cores: int | None = None) -> None:
         self.table, self.unit, self.level, self.border = table, table.structures.unit, level, border
-        self.port, self.delay = port, delay
+        self.port, self.delay, self.cores = port, delay, cores or self.unit.machine.cores
         # options: cycles alone and what is moved are a kind's, which has a place for every set of cores
         self._tails: list[Tail] = []
         self._kind: list[int] = []
@@ -83,7 +84,7 @@ class Annealer:
         every = [ask(start, stop, self.level, width) for width in widths(self.unit) for ask in (self.table.best, self.table.lean)]
         begin = len(self._tails)
         for gene in dict.fromkeys(known[1] for known in every if known is not None):
-            places = sets_of_cores(self.unit.machine.cores, len(gene.cores))
+            places = sets_of_cores(self.cores, len(gene.cores))
             self._tails += [gene._replace(cores=cores)[2:] for cores in places]
             self._kind += [len(self._prices)] * len(places)
             self._prices.append(self._price(gene))
@@ -92,7 +93,11 @@ class Annealer:
 
     def _price(self, gene: Gene) -> float:
         known = self.table.of(gene)
-        return np.inf if known is None else max(float(known[self.level]) - self.border, 0.5 * float(known[self.level]))
+        return (
+            np.inf
+            if known is None or known[self.level] >= NEVER
+            else max(float(known[self.level]) - self.border, 0.5 * float(known[self.level]))
+        )
 
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail

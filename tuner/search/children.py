@@ -26,7 +26,7 @@ def children(context: SearchContext, island: Island, count: int, taken: set[Geno
             child = island.child(context.unit, level, config.search, moves)
             if child is None:
                 continue
-            child = context.permitted(child)
+            child = context.permitted(child, level)
             if not context.known.measured(child) and child not in taken:
                 group.append(child)
         groups.append((level, group))
@@ -58,7 +58,7 @@ def _climbed(
             for _ in range(0 if lucky[i] else config.model.proposals):
                 changed = moves[int(rng.integers(len(moves)))](context.unit, genome, rng)
                 if changed is not None:
-                    tries.append((i, context.permitted(changed)))
+                    tries.append((i, context.permitted(changed, picks[i][0])))
         whole = yield from context.repaired([genome for _, genome in tries])
         for i, (level, _) in enumerate(picks):
             found = (g for (at, _), g in zip(tries, whole, strict=True) if at == i and g is not None)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost.features import expected_cycles, scaled
+from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene, Genome, Key
+from compiler.space.granted import l1_of, single_operators_at, within_level
 from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
+from compiler.unit.granted import memory_grants
+from simulator.npu.grant import Grant
 from tuner.learn.cost_model import Predictor
+from tuner.measure.grants import NEVER
 from tuner.measure.measurement import Request
 from tuner.search.asking import Asking
 from tuner.search.dealing import Share
@@ -36,31 +41,63 @@ class SearchContext:
         self.placer = Placer(known.table, rules.levels, rules.config.placement) if rules.placing else None
         # every segment on all cores, where nothing better is expected
         self.wide = rules.wide
-        self._widened: dict[Gene, Gene] = {}
+        self._widened: dict[tuple[Gene, int], Gene] = {}
         self.models = models
         # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
 
-    def permitted(self, genome: Genome) -> Genome:
-        """The genome without what a switch rules out, and on all cores where all of this epoch's are."""
+    def permitted(self, genome: Genome, level: int) -> Genome:
+        """The genome without what a switch rules out, within what the level leaves of L1, and on all cores that it leaves where all of this
+        epoch's are."""
         genome = self.rules.all_permitted(genome)
+        if self.rules.less:
+            genome = tuple(within_level(self.unit, gene, self.rules.levels[level]) for gene in genome)
         if not self.wide:
             return genome
+        width = self.rules.granted[level].cores
         for gene in genome:
-            if gene not in self._widened:
-                self._widened[gene] = everywhere(self.unit, gene)
-        return tuple(self._widened[gene] for gene in genome)
+            if (gene, width) not in self._widened:
+                self._widened[gene, width] = everywhere(self.unit, gene, width)
+        return tuple(self._widened[gene, width] for gene in genome)
+
+    # what levels grant
+
+    def single_operators(self) -> Iterator[Genome]:
+        """Of every grant that some level leaves, as far as they fit it."""
+        for group in self.table.groups:
+            genome = single_operators_at(self.unit, self.rules.levels[group[0]])
+            if not isinstance(genome, Infeasible):
+                yield genome
+
+    def at_every_grant(self, genes: Sequence[Gene]) -> list[Gene]:
+        """These, and those that are decoded within what levels leave where they do not fit that."""
+        levels = [self.rules.levels[group[0]] for group in self.table.groups]
+        return (
+            list(dict.fromkeys(within_level(self.unit, gene, level) for level in levels for gene in genes)) if self.rules.less else [*genes]
+        )
+
+    def fits(self, gene: Gene) -> NDArray[np.bool_]:
+        """bool [levels]: which of them leave what the gene's segment needs, on cores from 0 on."""
+        if not self.rules.less:
+            return np.ones(len(self.models), np.bool_)
+        named = memory_grants(self.unit.machine)[gene.grant]
+        needs = Grant(l1_of(self.unit, gene) or named.l1_bytes, named.shared_bytes, len(gene.cores))
+        return np.array([needs.fits(have) for have in self.rules.granted])
 
     # measuring
 
     def wanted(self, genes: Sequence[Gene]) -> list[Gene]:
         """Those not measured yet, without what a switch rules out, each once."""
         allowed = (self.rules.permitted(gene) for gene in genes)
-        return unknown(self.table, [everywhere(self.unit, gene) if self.rules.wide else gene for gene in allowed])
+        if not self.rules.wide:
+            return unknown(self.table, list(allowed))
+        widths = {granted.cores for granted in self.rules.granted}
+        cores = self.unit.machine.cores
+        return unknown(self.table, [gene if len(gene.cores) in widths else everywhere(self.unit, gene, cores) for gene in allowed])
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:
-        """predicted: float64 [genes, levels]."""
-        expected = [None] * len(genes) if predicted is None else predicted
+        """predicted: float64 [genes, levels], `NEVER` where one is known not to fit a level."""
+        expected = [None] * len(genes) if predicted is None else map(_foreseen, predicted)
         requests = [Request("segment", (gene,), predicted=cycles) for gene, cycles in zip(genes, expected, strict=True)]
         for gene, measurement in zip(genes, (yield requests), strict=True):
             if measurement.cycles is not None and measurement.features is not None:
@@ -68,7 +105,7 @@ class SearchContext:
 
     def measure_programs(self, genomes: Sequence[Genome], predicted: bool = True) -> Asking[list[Individual]]:
         """Those that fit."""
-        expected = self.expected(genomes) if predicted else [None] * len(genomes)
+        expected = map(_foreseen, self.expected(genomes)) if predicted else [None] * len(genomes)
         measurements = yield [Request("program", genome, predicted=cycles) for genome, cycles in zip(genomes, expected, strict=True)]
         found = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
         return [Individual(genome, cycles, task) for genome, cycles, task in found if cycles is not None]
@@ -92,13 +129,22 @@ class SearchContext:
             out[:, k] = expected_cycles(raw, level) if model is None else model.predict(x)
         return out
 
+    def predicted(self, genes: Sequence[Gene], raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        """`predict` of genes with these raw features; `NEVER` where one does not fit a level."""
+        found = self.predict(raw)
+        if self.rules.less:
+            found[~np.stack([self.fits(gene) for gene in genes])] = NEVER
+        return found
+
     def expected(self, genomes: Sequence[Genome]) -> list[NDArray[np.float64]]:
         """Predicted cycles of programs, per level: segments as measured or predicted, less what borders save, or side by side."""
         table, key = self.table, self.known.key
         keys = [[key(gene) for gene in genome] for genome in genomes]
+        genes = dict(zip(chain.from_iterable(keys), chain.from_iterable(genomes), strict=True))
         unmeasured = [each for each in chain.from_iterable(keys) if table.cycles.get(each) is None]
         open_ = {each: raw for each in unmeasured if (raw := self._raw.get(each)) is not None}
-        guessed = dict(zip(open_, self.predict(np.stack(list(open_.values()))), strict=True)) if open_ else {}
+        raws = np.stack(list(open_.values())) if open_ else None
+        guessed = {} if raws is None else dict(zip(open_, self.predicted([genes[each] for each in open_], raws), strict=True))
         nothing, border = np.zeros(len(self.models)), self.known.border
         out = []
         for genome, mine in zip(genomes, keys, strict=True):
@@ -108,6 +154,10 @@ class SearchContext:
                 out.append(cycles.sum(0) - border * (len(genome) - 1))
             else:
                 out.append(self.placer.expected(genome, cycles, border))
+            if self.rules.less:
+                last = max(core for gene in genome for core in gene.cores)
+                there = np.array([last < granted.cores for granted in self.rules.granted])
+                out[-1] = np.where(there & (out[-1] < NEVER / 2), out[-1], NEVER)  # what borders save is taken off NEVER as well
         return out
 
     def fastest(self, genomes: Sequence[Genome], level: int) -> int:
@@ -129,3 +179,8 @@ class SearchContext:
         """False for what is known not to fit; a measurement decides about the others."""
         key = self.known.key(gene)
         return self.table.cycles.get(key, True) is not None and self._raw.get(key, True) is not None
+
+
+def _foreseen(cycles: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As the log has it: nothing at levels that do not fit."""
+    return np.where(cycles < NEVER, cycles, np.nan)

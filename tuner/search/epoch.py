@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.plan.plan import Infeasible
-from compiler.space.starts import single_operators
+from compiler.space.gene import Genome
+from compiler.space.granted import single_operators_at
 from simulator.npu.errors import InfeasibleError
+from tuner.measure.grants import NEVER, refusal
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Enough, Session
 from tuner.search.asking import Asking, answered
@@ -51,17 +53,25 @@ def run_epoch(asking: Asking[None], session: Session, known: Knowledge, collecto
 
 
 def layer_by_layer(rules: Rules, collector: Collector) -> Asking[None]:
-    """The first epoch.  What it measured is the first island's elite.  Raises `InfeasibleError` where not even single operators fit."""
-    genome = single_operators(rules.unit)
-    machine = rules.unit.machine.name
-    if isinstance(genome, Infeasible):
-        raise InfeasibleError(f"{machine}: {genome}")
-    genome = rules.all_permitted(genome)
-    (measurement,) = yield [Request("program", genome)]
-    if measurement.status == "infeasible":
-        raise InfeasibleError(f"{machine}: layer by layer: {measurement.error}")
-    if measurement.cycles is not None:
-        collector.elites = [Individual(genome, measurement.cycles, measurement.task)]
+    """The first epoch: a program of single operators for each of the machine's grants.  What it measured are the first island's elites.
+
+    Raises `InfeasibleError` where not even those fit.
+    """
+    machine, genomes = rules.unit.machine, dict[Genome, str]()
+    for level in {granted: level for level, granted in zip(reversed(rules.levels), reversed(rules.granted), strict=True)}.values():
+        genome = single_operators_at(rules.unit, level)
+        if isinstance(genome, Infeasible):
+            raise InfeasibleError(f"{machine.name}: {f'no plan fits level {level}: ' if rules.less else ''}{genome}")
+        genomes.setdefault(rules.all_permitted(genome), level)
+    measurements = yield [Request("program", genome) for genome in genomes]
+    for (genome, level), measurement in zip(genomes.items(), measurements, strict=True):
+        cycles = measurement.cycles
+        if measurement.status == "infeasible":
+            raise InfeasibleError(f"{machine.name}: layer by layer: {measurement.error}")
+        if cycles is not None and cycles[rules.levels.index(level)] >= NEVER:
+            raise InfeasibleError(f"{machine.name}: no plan fits level {level}: layer by layer {refusal(machine, level)}")
+        if cycles is not None:
+            collector.elites.append(Individual(genome, cycles, measurement.task))
 
 
 def exchanges(epoch: int, every: int) -> bool:

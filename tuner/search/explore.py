@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
@@ -13,6 +15,8 @@ from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
 from tuner.search.dealing import Share
 from tuner.search.table import SegmentTable
+
+Within = Callable[[Gene], Gene]  # a gene, to the one that fits what a level leaves of L1
 
 _OWN = (
     "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
@@ -57,33 +61,39 @@ def _with_halos(gene: Gene, caching: bool) -> list[Gene]:
 def propose(
     unit: Unit,
     table: SegmentTable,
-    segmentations: list[Genome],
+    segmentations: Sequence[Genome],
     count: int,
     rng: np.random.Generator,
     moves: dict[str, Move],
     width: int | None = None,
     share: Share | None = None,
+    fits: Sequence[Within] | None = None,
 ) -> list[Gene]:
     """`count` genes (or fewer) of a share that are not measured yet, from the segmentations (one per level).
 
     width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  share: None for everything.
+    fits: what makes a gene near each of the segmentations fit its level; None: as it is.
     """
     share = share or Share(table.structures)
     out: dict[object, Gene] = {}
     own = [moves[name] for name in _OWN if name in moves]
     every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
-    singles = table.singles()
-    for _ in range(count * _DRAWS * share.islands):
+    singles = [each for each in map(table.singles, range(len(table.groups))) if each is not None]
+    for attempt in range(count * _DRAWS * share.islands):
         if len(out) >= count:
             break
         draw = rng.random()
         fresh: list[Gene] = []
+        near = attempt % len(segmentations)
         if draw < 0.15:
             fresh = [_random(unit, rng, "toggle_halo" in moves)]
-        elif draw < 0.35 and singles is not None:
-            fresh = _moved(unit, singles, own, rng)
+        elif draw < 0.35 and singles:
+            fresh = _moved(unit, singles[attempt % len(singles)], own, rng)
         else:
-            fresh = _moved(unit, segmentations[int(rng.integers(len(segmentations)))], every, rng)
+            near = int(rng.integers(len(segmentations)))
+            fresh = _moved(unit, segmentations[near], every, rng)
+        if fits is not None:
+            fresh = [fits[near](gene) for gene in fresh]
         fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
         if width is not None:
             fresh = [gene for gene in (on_cores(unit, gene, width) for gene in fresh) if gene is not None]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import FEATURES
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structures import Structures
-from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request
+from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request, told
 from tuner.search.collector import SEGMENTS
 from tuner.search.names import genome_name
 from tuner.search.packing import unpack_genomes, unpack_individuals
@@ -29,7 +29,8 @@ from tuner.store.travelling import EPOCH
 
 @dataclass(frozen=True, eq=False)
 class Learnable:
-    """Segments of one set of findings, as the cost model takes them.  features: float32 [n, F].  cycles: int64 [n, levels].
+    """Segments of one set of findings, as the cost model takes them.  features: float32 [n, F].  cycles: int64 [n, levels], 0 where one
+    does not fit a level.
 
     spans: int64 [n, 2], first operator and the one behind the last.
     """
@@ -40,16 +41,16 @@ class Learnable:
 
 
 class Knowledge:
-    """Of one unit.  version: sets of epochs that were learnt for good."""
+    """Of one unit.  version: sets of epochs that were learnt for good.  groups: see `SegmentTable`."""
 
-    def __init__(self, structures: Structures, levels: int) -> None:
-        self.levels = levels
+    def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
+        self.levels, self.groups = levels, groups
         self.structures = structures
         self.forget()
 
     def forget(self) -> None:
         """All of it."""
-        self.table = SegmentTable(self.structures, self.levels)
+        self.table = SegmentTable(self.structures, self.levels, self.groups)
         self.border = np.zeros(self.levels)
         self.programs: set[int] = set()
         self.elites: dict[int, list[Individual]] = {}
@@ -68,12 +69,12 @@ class Knowledge:
         segments = np.flatnonzero(epoch["asked"] & np.isin(epoch["kind"], SEGMENTS))
         count = len(epoch["kind"])
         values = epoch["values"].reshape(count, self.levels, len(RESULTS))
-        cycles, moved = values[segments, :, CYCLES], values[segments, 0][:, MOVED].sum(1)
+        cycles, moved = values[segments, :, CYCLES], values[segments][:, :, MOVED].sum(2).max(1)
         genomes = unpack_genomes(epoch.arrow("genome"))
         genes = [genomes[at][0] for at in segments.tolist()]
         fresh = epoch["status"][segments] == 0  # what another island measured too teaches nothing more
         for at, (gene, good, each, bytes_) in enumerate(zip(genes, fresh.tolist(), cycles, moved.tolist(), strict=True)):
-            fresh[at] &= self.table.add(gene, each if good else None, bytes_)
+            fresh[at] &= self.table.add(gene, told(each) if good else None, bytes_)
         self.add_programs(epoch["programs"].tolist())
         if len(border := epoch["border"]):
             self.add_border(border)

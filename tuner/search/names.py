@@ -21,6 +21,8 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, pinned = values
+    *fields, grant, pinned = values
     yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
+    if grant:  # where levels grant all, names are what they always were, and so is who looks for what
+        yield -grant
     yield from pinned

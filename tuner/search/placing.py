@@ -99,7 +99,7 @@ class Placer:
         self.table, self.config = table, config
         self.unit = table.structures.unit
         machine = self.unit.machine
-        self.cores, self.delay = machine.cores, machine.flags.between_cores_cycles
+        self.cores, self.delay = [machine.granted(level).cores for level in levels], machine.flags.between_cores_cycles
         self.ports = [port_units(machine, machine.contention[level].share_units) / SHARE_UNIT for level in levels]
         self._known: dict[object, NDArray[np.int64] | None] = {}
 
@@ -134,7 +134,7 @@ class Placer:
             moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
         edges = segment_edges(self.unit, tuple(by_width[min(by_width)] for by_width in genes))
         wiring = segment_wiring(self.unit, [start for start, _ in cut], cut[-1][1])
-        return CutGraph(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores, self.ports[level], self.delay)
+        return CutGraph(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores[level], self.ports[level], self.delay)
 
     def proposals(
         self,
@@ -151,14 +151,14 @@ class Placer:
         A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement.
         good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
         """
-        segmentations = [self.table.segmentation(level, border, width=self.cores)]
+        segmentations = [self.table.segmentation(level, border, width=self.cores[level])]
         for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4)):
             segmentations.append(self.table.segmentation(level, border, noise, rng, longest, width=1))
         wide, *others = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
         cuts = dict.fromkeys(cut_of(genome) for genome in (*others, *good[:1]) if genome is not None)
         pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
         listed = sorted(placed for found in pieces for placed in self.listed(found))
-        annealer = Annealer(self.table, level, border, self.ports[level], self.delay)
+        annealer = Annealer(self.table, level, border, self.ports[level], self.delay, self.cores[level])
         starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
         steps = self.config.annealing // len(self.ports)
         walks = [annealer.annealed(start, steps, rng, noise) for start, noise in zip(starts, (0.0, 0.02, 0.02), strict=False)]
@@ -171,9 +171,9 @@ class Placer:
 
     def listed(self, pieces: CutGraph) -> list[tuple[float, Genome]]:
         """Placements by list scheduling and what each is expected to take, the fastest first."""
-        settled = (allocate(pieces.dag, pieces.times, self.cores), [min(times) for times in pieces.times], None)
+        settled = (allocate(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
         placed = [
-            list_schedule(pieces.dag, pieces.times, self.cores, self.delay, chosen, in_order).cores
+            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, chosen, in_order).cores
             for chosen in settled
             for in_order in (False, True)
         ]
@@ -195,13 +195,13 @@ class Placer:
         moved = [sum(pieces.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
 
         def placed(stage: Stage) -> dict[int, Cores]:
-            chosen = share_out(stage, times, self.cores)
+            chosen = share_out(stage, times, pieces.cores)
             groups = ((i, cores) for group, cores in zip(stage, chosen, strict=True) for c in group for i in clusters[c])
             return {i: cores[: _fastest(pieces.times[i], len(cores))] for i, cores in groups}
 
         def bound(stage: Stage) -> int:
-            load = [0] * self.cores
-            for group, cores in zip(stage, share_out(stage, times, self.cores), strict=True):
+            load = [0] * pieces.cores
+            for group, cores in zip(stage, share_out(stage, times, pieces.cores), strict=True):
                 for core in cores:
                     load[core] += sum(times[c][len(cores)] for c in group)
             return round(border + max(*load, sum(moved[c] for group in stage for c in group)))
@@ -215,7 +215,7 @@ class Placer:
         genome = pieces.genome(chosen)
         stages = [tuple(gene for i, gene in enumerate(genome) if where[i][1] == at) for at in range(len(found.stages))]
         settled = [len(cores) for cores in chosen]
-        again = [list_schedule(pieces.dag, pieces.times, self.cores, self.delay, settled, in_order).cores for in_order in (False, True)]
+        again = [list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, settled, in_order).cores for in_order in (False, True)]
         listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(again))
         return StagedProgram(found, len(clusters), tuple(stages), genome, listed)
 

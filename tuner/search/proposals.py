@@ -31,7 +31,8 @@ def proposed(context: SearchContext, island: Island, count: int, turn: int) -> A
     placed = yield from _by_placement(context, island, turn)
     context.wide = context.rules.wide or (context.placer is not None and not placed)
     if context.island == 0 and placed and turn % context.config.placement.every == 0:
-        take(context.table.singles())  # the baseline; what is placed would leave no room for it
+        for group in range(len(context.table.groups)):
+            take(context.table.singles(group))  # the baseline; what is placed would leave no room for it
     # of two programs every other island changes what it has by one
     share = min(count, max(2 if placed and context.island % 2 == 0 else 1, count * 3 // 4))
     for genome in placed[:share]:
@@ -45,7 +46,8 @@ def varied(context: SearchContext, island: Island, count: int, turn: int, taken:
     """At most `count` more, not in `taken`: the best with other windows or loads ahead; random ones where nobody has anything to go by."""
     genomes: list[Genome | None] = []
     if not island.members and not taken:  # without segmentations, an island would wait for what its neighbours send
-        genomes += [context.permitted(random_genome(context.unit, island.rng)) for _ in range(count)]
+        levels = context.rules.order
+        genomes += [context.permitted(random_genome(context.unit, island.rng), levels[at % len(levels)]) for at in range(count)]
     genomes.append((yield from best_unlimited(context, island, turn)))
     genomes += _retimed(context, island, context.config.search.generation, turn)
     found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
@@ -88,19 +90,19 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Gen
     Where there are several cores they are on all of them: a segmentation of any widths does not know what changing between them costs.
     """
     rules, border = context.rules, context.known.border
-    width = context.unit.machine.cores if rules.several > 1 else None
+    width = [granted.cores if rules.several > 1 else None for granted in rules.granted]
     if context.island == 0 and (context.placer is None or context.wide):
-        yield context.table.singles()
+        yield from map(context.table.singles, range(len(context.table.groups)))
     if not context.config.use.segmentations:
         return
     prices = [(price, level) for price in (1.0, 0.5, 0.0, 1.5) for level in rules.order]
     for at, (price, level) in enumerate(prices):
         if (at + turn) % rules.islands == context.island:
-            found = context.table.segmentation(level, price * border[level], width=width)
+            found = context.table.segmentation(level, price * border[level], width=width[level])
             yield found[0] if found else None
     for _ in range(2):
         for level in rules.order:
-            found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width)
+            found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
             yield found[0] if found else None
 
 
@@ -113,7 +115,7 @@ def best_unlimited(context: SearchContext, island: Island, turn: int) -> Asking[
         return None
     level = context.rules.order[(turn + context.island) % len(context.rules.order)]
     best = island.best(level)
-    wide = context.permitted(unlimited(context.unit, best.genome))
+    wide = context.permitted(unlimited(context.unit, best.genome), level)
     fits = [raw is not None for raw in (yield from context.features(wide))]
     genome = tuple(new if fit else old for new, old, fit in zip(wide, best.genome, fits, strict=True))
     if genome == best.genome or context.known.measured(genome):

@@ -17,7 +17,8 @@ class Rules:
 
     wide: whether every segment is on all cores, always.
 
-    islands: how many there are.  order: levels, those that count most first.  at: what each level is.
+    islands: how many there are.  order: levels, those that count most first.  at: what each level is.  granted: what each leaves.
+    less: whether some level leaves less than all.
     """
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
@@ -25,6 +26,8 @@ class Rules:
         use, several = config.use, unit.machine.cores > 1 and config.use.cores
         self.islands = config.islands
         self.at = [unit.machine.contention[level] for level in levels]
+        self.granted = [unit.machine.granted(level) for level in levels]
+        self.less = any(granted != unit.machine.whole for granted in self.granted)
         self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
         self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
         switches = (

@@ -13,9 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from compiler.plan.plan import Infeasible
 from compiler.space.gene import Genome
-from compiler.space.starts import single_operators
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
 from tuner.search.children import children
@@ -73,10 +71,10 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
 
 
 def _first_segments(context: SearchContext) -> Asking[None]:
-    genome = single_operators(context.unit)
-    # the genome's own genes too: an operator may fit only in more blocks than every operator is tried in
-    mine = [] if isinstance(genome, Infeasible) else list(genome)
-    every = context.wanted([*mine, *first_genes(context.unit, context.table, context.config.use.halo_cache)])
+    # the genomes' own genes too: an operator may fit only in more blocks than every operator is tried in
+    mine = [gene for genome in context.single_operators() for gene in genome]
+    first = first_genes(context.unit, context.table, context.config.use.halo_cache)
+    every = context.wanted([*mine, *context.at_every_grant(first)])
     yield from context.measure_segments(every[context.island :: context.rules.islands])
 
 

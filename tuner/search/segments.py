@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.space.gene import Gene, Genome, widths
+from compiler.space.granted import within_level
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
-from tuner.search.explore import propose
+from tuner.search.explore import Within, propose
 from tuner.search.population import Island
 
 
@@ -22,32 +26,49 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
     # on several cores there are that many times as many segments
     every = [-(-count * rules.several // rules.islands) for count in (segments.candidates, segments.measured)]
     several = rules.several > 1
-    costs = [found for level in range(len(rules.levels)) if (found := _best_now(context, island, level, several)) is not None]
+    costs = {level: found for level in range(len(rules.levels)) if (found := _best_now(context, island, level, several)) is not None}
     if not costs:
         return
-    bests = [genome for genome, _ in costs]
-    now = np.stack([cost for _, cost in costs], 1)
+    bests = {level: genome for level, (genome, _) in costs.items()}
+    now = {level: cost for level, (_, cost) in costs.items()}
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
     wide = rules.unit.machine.cores if several else None
-    pool = propose(rules.unit, context.table, bests, every[0], island.rng, moves, wide, context.share)
+    pool = propose(rules.unit, context.table, [*bests.values()], every[0], island.rng, moves, wide, context.share, _fits(context, bests))
     yield from _measure_best(context, island.rng, pool, now, every[1])
     if context.placer is None:
+        for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.unit.machine.cores}:
+            pool = propose(
+                rules.unit, context.table, [*bests.values()], every[0], island.rng, moves, width, context.share, _fits(context, bests)
+            )
+            yield from _measure_best(context, island.rng, pool, now, every[1])
         return
     # what is done for all cores is what it would be without placement, so these numbers come from elsewhere
     rng = island.aside(1)
     count, many = (-(-share // rules.several) for share in every)
-    segmentations = [context.table.segmentation(level, context.known.border[level]) for level in range(len(rules.levels))]
+    segmentations = [(level, context.table.segmentation(level, context.known.border[level])) for level in range(len(rules.levels))]
     for width in reversed(widths(rules.unit)[:-1]):
-        narrow = [context.table.segmentation(level, context.known.border[level], width=width) for level in range(len(rules.levels))]
-        near = [segmentation[0] for segmentation in (*segmentations, *narrow) if segmentation is not None]
-        pool = propose(rules.unit, context.table, near, count, rng, moves, width, context.share)
+        narrow = [(level, context.table.segmentation(level, context.known.border[level], width=width)) for level, _ in segmentations]
+        near = [(level, found[0]) for level, found in (*segmentations, *narrow) if found is not None]
+        if not near:  # no level leaves so many cores
+            continue
+        levels, genomes = zip(*near, strict=True)
+        pool = propose(rules.unit, context.table, genomes, count, rng, moves, width, context.share, _fits(context, levels))
         yield from _measure_best(context, rng, pool, now, many)
 
 
-def _measure_best(context: SearchContext, rng: np.random.Generator, genes: list[Gene], now: NDArray[np.float64], many: int) -> Asking[None]:
+def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
+    """What makes a gene fit the L1 that each of the levels leaves."""
+    if not context.rules.less:
+        return None
+    return [partial(within_level, context.unit, level=context.rules.levels[level]) for level in levels]
+
+
+def _measure_best(
+    context: SearchContext, rng: np.random.Generator, genes: list[Gene], now: Mapping[int, NDArray[np.float64]], many: int
+) -> Asking[None]:
     """Measure so many: those that look best against what their operators cost now, and some of the others.
 
-    now: float64 [operators + 1, levels], what the first j cost.
+    now: level -> float64 [operators + 1], what the first j cost.
     """
     pool = context.wanted(genes)
     raws = yield from context.features(pool)
@@ -55,9 +76,10 @@ def _measure_best(context: SearchContext, rng: np.random.Generator, genes: list[
     known = [raw for raw in raws if raw is not None]
     if not pool:
         return
-    predicted = context.predict(np.stack(known))
+    predicted = context.predicted(pool, np.stack(known))
     starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
-    merit = (predicted / np.maximum(now[stops] - now[starts], 1.0)).min(1)
+    cost = np.stack(list(now.values()), 1)
+    merit = (predicted[:, list(now)] / np.maximum(cost[stops] - cost[starts], 1.0)).min(1)
     lucky = round(many * context.config.segments.epsilon)
     order = np.argsort(merit, kind="stable")
     chosen = list(order[: many - lucky])
@@ -68,7 +90,7 @@ def _measure_best(context: SearchContext, rng: np.random.Generator, genes: list[
 def _best_now(context: SearchContext, island: Island, level: int, wide: bool) -> tuple[Genome, NDArray[np.float64]] | None:
     """The genome near which segments are looked for, and what its first j operators cost, float64 [operators + 1]."""
     if context.config.use.segmentations:
-        width = context.unit.machine.cores if wide else None
+        width = context.rules.granted[level].cores if wide else None
         found, plain = (
             context.table.segmentation(level, context.known.border[level], width=width),
             context.table.segmentation(level, width=width),

@@ -6,7 +6,7 @@ order for costs that add up; they do not quite (neighbours overlap), so it propo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from compiler.space.gene import MAX_SEGMENT, Gene, Genome, Key, Tail
 from compiler.space.structures import Structures
+from tuner.measure.grants import NEVER
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail
 _ABSENT = object()
@@ -22,16 +23,20 @@ _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on a
 
 
 class SegmentTable:
-    """cycles: key -> int64 [levels], or None where the gene does not fit the machine.  moved_bytes: key -> to and from DDR."""
+    """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
 
-    def __init__(self, structures: Structures, levels: int) -> None:
+    moved_bytes: key -> to and from DDR.  groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
+    """
+
+    def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
         self.structures, self.levels = structures, levels
+        self.groups = [list(group) for group in groups or (range(levels),)]
         self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
-        self._alone: dict[str, tuple[float, Tail]] = {}
+        self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
         self._operators = [structures.structure(k, k + 1) for k in range(self.operators)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
         self._port_bytes = float(structures.unit.machine.ddr.deliverable)
@@ -60,11 +65,14 @@ class SegmentTable:
         self._set(self.moved_bytes, key, moved_bytes)
         structure, tail = key
         if gene.stop - gene.start == 1:
-            merit = (float(np.log(np.maximum(cycles, 1)).mean()), tail)
-            if structure not in self._alone or merit < self._alone[structure]:
-                self._set(self._alone, structure, merit)
+            for group, alone in zip(self.groups, self._alone, strict=True):
+                merit = (float(np.log(np.maximum(cycles[group], 1)).mean()), tail)
+                if (cycles[group] < NEVER).all() and (structure not in alone or merit < alone[structure]):
+                    self._set(alone, structure, merit)
         width = len(tail[_CORES])
         for level, (best, leanest) in enumerate(zip(self._best, self._lean, strict=True)):
+            if cycles[level] >= NEVER:
+                continue
             new = (int(cycles[level]), tail)
             for kind in ((structure, None), (structure, width)):
                 if kind not in best or new < best[kind]:
@@ -146,7 +154,7 @@ class SegmentTable:
         return tuple(reversed(genes)), cost
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
-        """Sum of the segments' own cycles per level; None where one is not known."""
+        """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""
         total = np.zeros(self.levels)
         for gene in genome:
             cycles = self.of(gene)
@@ -155,11 +163,12 @@ class SegmentTable:
             total += cycles
         return total
 
-    def singles(self) -> Genome | None:
-        """Every operator alone, each with the gene that is best over the levels (geometric mean): the tuned layer-by-layer genome."""
+    def singles(self, group: int = 0) -> Genome | None:
+        """Every operator alone, each with the gene that is best over the levels of a group that grants the same (geometric mean): the tuned
+        layer-by-layer genome."""
         genes = []
         for k, structure in enumerate(self._operators):
-            found = self._alone.get(structure)
+            found = self._alone[group].get(structure)
             if found is None:
                 return None
             genes.append(Gene(k, k + 1, *found[1]))

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.level import GRANTED
 from tuner.store.care import verify, write_datasets
 from tuner.store.count import read_counts
 from tuner.store.dataset import DATASETS, part_numbers, schema_version, whole
@@ -50,7 +51,7 @@ Steps = Mapping[str, Mapping[int, MigrationStep]]
 
 STEPS: Steps = {
     "tasks": {1: MigrationStep(), 2: MigrationStep()},
-    "log": {1: MigrationStep(), 2: MigrationStep(added={"level_latency_cycles": 0})},
+    "log": {1: MigrationStep(), 2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)})},
 }
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
 

@@ -103,8 +103,9 @@ def baseline_of(run: RunEntry) -> dict[str, int]:
     for name, count in zip(search_folders(run.path), list(copies(run.path).values()) or [1], strict=True):
         path = (folder / name if name else folder) / "state.json"
         try:
-            cycles = read_json(path)["state"]["champions"]["baseline"][1]
-            total = {level: total[level] + count * int(mine) for level, mine in zip(run.levels, cycles, strict=True)}
+            baselines = [cycles for _, cycles, _ in read_json(path)["state"]["champions"]["baselines"]]
+            # of programs of single operators one is the baseline of every level, and the others need what it does not grant
+            total = {level: total[level] + count * min(map(int, mine)) for level, *mine in zip(run.levels, *baselines, strict=True)}
         except (BadInputError, KeyError, TypeError, ValueError):  # none yet, or of another version
             return {}
     return total

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tuner.store.digests import canonical_json
 
-SCHEMA_VERSION = 3  # 2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: level_latency_cycles
+SCHEMA_VERSION = 3  # 2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: latency and grants of levels
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]
@@ -97,6 +97,9 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("level_index", _BYTE, "its place in the run's list of levels"),
     Column("ddr_share", pa.float64(), "share of the deliverable DDR bandwidth left to the NPU", "1"),
     Column("level_latency_cycles", _INT, "latency that the level adds to that of the DDR", "cycles"),
+    Column("level_l1_bytes", _INT, "L1 of a core that the level grants; null: all of it", "bytes", True),
+    Column("level_shared_bytes", _INT, "shared memory that the level grants; null: all of it", "bytes", True),
+    Column("level_cores", _SHORT, "cores that the level grants; null: all of them", nullable=True),
     Column("status", _NAME, "ok, infeasible, crash, timeout or invalid"),
     Column("error", _TEXT, "why the status is not ok", nullable=True),
     *_RESULTS,

@@ -247,7 +247,8 @@ def compiled_for(levels: dict[str, Any], rows: dict[str, Any]) -> Compiled:
     programs = {level: small_program(machine, code) for level, code in rows.items()}
     first: dict[str, str] = {}
     made_for = {level: first.setdefault(p.digest, level) for level, p in programs.items()}
-    table = controller_table({level: (prepare(programs[level], machine),) for level in first.values()}, made_for, machine)
+    needs = {level: programs[level].needs for level in first.values()}
+    table = controller_table({level: (prepare(programs[level], machine),) for level in first.values()}, made_for, machine, needs)
     variants = tuple(Variant(level, p.streams, "", dict.fromkeys(rows, 1)) for level, p in programs.items())
     return Compiled.of(decode(encode(Container("0" * 32, machine, memory_map(), variants, bytes(64 * 32), (), table))))
 

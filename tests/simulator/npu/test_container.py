@@ -52,14 +52,33 @@ TABLE = ControllerTable(
         for n, s, v in (("none", 65536, 0), ("severe", 16384, 0), ("slight", 32768, 1))
     ),
     variants=(
-        VariantRow(name="none", ddr_bytes=256, cycles=(20, 50), compute_cycles=(8, 9), load_store_cycles=(12, 40)),
-        VariantRow(name="slight", ddr_bytes=256, cycles=(30, 40), compute_cycles=(20, 20), load_store_cycles=(10, 20)),
+        VariantRow(
+            name="none",
+            l1_bytes=0,
+            shared_bytes=0,
+            cores=1,
+            ddr_bytes=256,
+            cycles=(20, 50),
+            compute_cycles=(8, 9),
+            load_store_cycles=(12, 40),
+        ),
+        VariantRow(
+            name="slight",
+            l1_bytes=0,
+            shared_bytes=0,
+            cores=1,
+            ddr_bytes=256,
+            cycles=(30, 40),
+            compute_cycles=(20, 20),
+            load_store_cycles=(10, 20),
+        ),
     ),
     grid=(65536, 16384),
     ladder=(0, 1),
     t_min=(30000,),
     t_max=(120000,),
     slice_cycles=7,
+    granted=(),
 )
 
 

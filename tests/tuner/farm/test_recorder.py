@@ -248,8 +248,9 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log:
     best = found[found["kind"] == "program"].groupby("level", observed=True)["cycles"].min()
     champions = book.champions
     assert [m.cycles[i] for i, m in enumerate(champions.best) if m is not None] == [best[level] for level in LEVELS]
-    assert champions.baseline is not None
-    assert len(champions.baseline.genome) == len(unit.operators), "the baseline is made of single operators"
+    baseline = champions.baseline(0)
+    assert baseline is not None
+    assert len(baseline.genome) == len(unit.operators), "the baseline is made of single operators"
     again = Champions(len(LEVELS))
     again.restore(champions.state())
     assert again.state() == champions.state()
@@ -282,7 +283,7 @@ def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_p
         book = ledger(log, never)
         book.numbers, book.tasks = numbers, log.numbers.names(numbers)
         book.champions.programs = 1
-        book.ahead = read_ahead(LocalPlace(tmp_path), "r", log.numbers.beyond(numbers), unit, len(LEVELS))
+        book.ahead = read_ahead(LocalPlace(tmp_path), "r", log.numbers.beyond(numbers), unit, Champions(len(LEVELS)))
         again = book.counted
         assert (again.tasks, again.failures, again.champions.programs) == (said.tasks, said.failures, said.champions.programs)
         for mine, theirs in zip(book.ahead.champions.best, said.champions.best, strict=True):

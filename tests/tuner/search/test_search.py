@@ -326,6 +326,6 @@ def test_ties_go_to_the_smaller_digest() -> None:
         for one in order:
             champions.note(one)
         assert [m.task for m in champions.best if m] == ["a", "b"]
-        assert champions.baseline is b
+        assert champions.baseline(0) is b
     champions.note(individual([1, 1], "c", (Gene(0, 2),)))
-    assert champions.baseline is b, "a baseline has single operators only"
+    assert champions.baseline(0) is b, "a baseline has single operators only"

@@ -1,0 +1,146 @@
+"""Grants over time: memory and cores that a controller is told of, and the rule that never runs what does not fit.
+
+A grant holds from the cycle at which it is announced, and a smaller one only from its acknowledgement on: the inference that runs then
+keeps what it has, and the next one, with what is granted now, acknowledges it.  A `GrantedRule` has one rule for each set of variants that
+fit together, which knows only those: so whatever rule decides, what does not fit is not among its choices.
+"""
+
+from __future__ import annotations
+
+import csv
+import reprlib
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from simulator.controller import Observation, SwitchingRule
+from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant
+from simulator.npu.machine import Machine
+
+COLUMNS = ("cycle", *Grant._fields)
+_MAX_CYCLE = 1 << 50
+
+
+@dataclass(frozen=True)
+class GrantTrace:
+    """From cycles[i] on, grants[i] is granted; cycles start at 0 and ascend strictly, the last grant holds for ever.
+
+    Raises `BadInputError` for other cycles.
+    """
+
+    cycles: tuple[int, ...]
+    grants: tuple[Grant, ...]
+
+    def __post_init__(self) -> None:
+        ascending = all(a < b for a, b in pairwise(self.cycles))
+        if not self.cycles or len(self.cycles) != len(self.grants) or self.cycles[0] != 0 or not ascending:
+            raise BadInputError(f"grants from cycles {self.cycles}; accepted: one grant per cycle, from 0 on, ascending")
+
+    def at(self, cycle: int) -> Grant:
+        """What was announced last."""
+        return self.grants[bisect_right(self.cycles, cycle) - 1]
+
+    def longest_wait(self, starts: Sequence[int], end: int) -> int:
+        """Cycles from an announcement to the next of `starts`, which acknowledges it; of one behind the last start, to the end."""
+        ends = [*starts, end]
+        waits = (ends[at] - cycle for cycle in self.cycles if (at := bisect_right(ends, cycle - 1)) < len(ends))
+        return max(waits, default=0)
+
+
+def read_grants(path: Path, machine: Machine) -> GrantTrace:
+    """A CSV file with the header cycle,l1_bytes,shared_bytes,cores; an empty cell is all that the machine has.
+
+    Raises `BadInputError` with file, line and value.
+    """
+    cycles, grants = list[int](), list[Grant]()
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            if tuple(header) != COLUMNS:
+                raise BadInputError(f"{path}:1: {reprlib.repr(','.join(header))}; accepted: the header {','.join(COLUMNS)}")
+            for row in reader:
+                where = f"{path}:{reader.line_num}"
+                if len(row) != len(COLUMNS):
+                    raise BadInputError(f"{where}: {reprlib.repr(','.join(row))} has {len(row)} values; accepted: {','.join(COLUMNS)}")
+                cycle, *granted = row
+                cycles.append(_cycle(where, cycle.strip(), cycles))
+                grants.append(_grant(where, [text.strip() for text in granted], machine))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadInputError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+    if not cycles:
+        raise BadInputError(f"{path}: no rows; accepted: at least one row, the first at cycle 0")
+    return GrantTrace(tuple(cycles), tuple(grants))
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
+def _cycle(where: str, text: str, before: Sequence[int]) -> int:
+    cycle = _whole(text)
+    if cycle is None or cycle > _MAX_CYCLE:
+        raise BadInputError(f"{where}: cycle {reprlib.repr(text)}; accepted: a whole number from 0 to {_MAX_CYCLE}")
+    if cycle <= before[-1] if before else cycle:
+        raise BadInputError(f"{where}: cycle {cycle}; accepted: {f'above {before[-1]}' if before else '0 in the first row'}")
+    return cycle
+
+
+def _grant(where: str, texts: Sequence[str], machine: Machine) -> Grant:
+    found = []
+    for name, text, have in zip(Grant._fields, texts, machine.whole, strict=True):
+        value = _whole(text) if text else have
+        if value is None or value > have or (value < 1 and have):
+            raise BadInputError(f"{where}: {name} {reprlib.repr(text)}; accepted: nothing for all, or 1 to {have}, what the machine has")
+        found.append(value)
+    return Grant(*found)
+
+
+@dataclass(frozen=True)
+class GrantedState:
+    """variant: to run next.  fitting: variants that the present rule chooses among.  states: by those, where every rule that ran stands."""
+
+    variant: int
+    fitting: tuple[int, ...]
+    states: Mapping[tuple[int, ...], Any] = field(default_factory=dict)
+
+
+class GrantedRule:
+    """needs: of every variant.  make: the rule that chooses among some of the variants, which it numbers from 0 on in their order."""
+
+    def __init__(self, needs: Sequence[Grant], make: Callable[[tuple[int, ...]], SwitchingRule[Any]]) -> None:
+        self.needs, self._make = tuple(needs), make
+        self._rules: dict[tuple[int, ...], SwitchingRule[Any]] = {}
+
+    def fitting(self, granted: Grant) -> tuple[int, ...]:
+        """Raises `BadInputError` where no variant fits."""
+        found = tuple(v for v, needs in enumerate(self.needs) if needs.fits(granted))
+        if not found:
+            least = min(self.needs)
+            raise BadInputError(f"no variant fits what is granted: the one with the least L1 {least.beyond(granted)}")
+        return found
+
+    def rule(self, fitting: tuple[int, ...]) -> SwitchingRule[Any]:
+        """Of these variants, made once."""
+        if fitting not in self._rules:
+            self._rules[fitting] = self._make(fitting)
+        return self._rules[fitting]
+
+    def granted(self, state: GrantedState | None, granted: Grant) -> GrantedState:
+        """Before an inference.  state: None before the first.  A rule that ran before goes on where it stood."""
+        fitting = self.fitting(granted)
+        if state is not None and state.fitting == fitting:
+            return state
+        states = {} if state is None else state.states
+        inner = states[fitting] if fitting in states else self.rule(fitting).start()
+        return GrantedState(fitting[inner.variant], fitting, {**states, fitting: inner})
+
+    def step(self, state: GrantedState, seen: Observation) -> GrantedState:
+        """After an inference with `state.variant`."""
+        mine = replace(seen, variant=state.fitting.index(seen.variant))
+        inner = self.rule(state.fitting).step(state.states[state.fitting], mine)
+        return GrantedState(state.fitting[inner.variant], state.fitting, {**state.states, state.fitting: inner})

@@ -1,0 +1,146 @@
+"""A run on a machine of which a level leaves less memory and fewer cores, from the first program to the summary."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compiler.build import build_variants, measure, measure_plans
+from compiler.plan.plan import Plan
+from simulator.compiled import read_compiled
+from simulator.npu.container import ContainerError, decode, encode
+from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.machine import Machine, load_machine
+from tests.tuning import quick, save_small
+from tuner.checks.check import check_file
+from tuner.cli.exporting import few_plans, open_run, run_plans, write_compiled
+from tuner.measure.robust_lines import robust_rows
+from tuner.store.read import read_log
+from tuner.store.runs import baseline_of
+from tuner.store.runs import open_run as open_entry
+
+LESS = 16384
+MACHINE = f"edge:cores=2,contention.severe.l1_bytes={LESS},contention.severe.cores=1"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("granted")
+    quick(save_small("residual_block", folder), folder / "run", 24, machine=MACHINE)
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return load_machine(MACHINE)
+
+
+def test_the_summary_says_what_does_not_fit(run: Path) -> None:
+    summary = json.loads((run / "summary.json").read_text())
+    levels = summary["levels"]
+    assert summary["status"] == "done"
+    assert levels["severe"]["ddr"] == {"share": 0.25, "latency_cycles": 90, "l1_bytes": LESS, "cores": 1}
+    assert all(row["variant_cycles"][level] == row["cycles"] for level, row in levels.items())
+    robust = summary["robust"]
+    assert robust["one_level"] == "none"
+    assert robust["one_level_cycles"]["none"] == robust["own_cycles"]["none"]
+    assert robust["one_level_cycles"]["severe"] is None
+    assert all(robust["cycles"][level] >= own for level, own in robust["own_cycles"].items())
+    assert robust_rows(summary)[-1][:3] == ("severe", None, "does not fit")
+
+
+def test_every_grant_has_a_baseline(run: Path) -> None:
+    """The one of `severe` fits there, is no faster at other levels, and every gain is over the one of its grant."""
+    whole, less = (Plan.load(run / "plans" / f"{name}.json") for name in ("baseline", "baseline.severe"))
+    assert all(len(segment.operators) == 1 for segment in (*whole.segments, *less.segments))
+    opened, _ = open_run(run)
+    of_less = measure_plans(opened.unit, {"none": less, "severe": less})["none"].timings
+    summary = json.loads((run / "summary.json").read_text())["levels"]
+    assert summary["severe"]["baseline_layerwise_cycles"] == of_less["severe"].cycles
+    assert summary["none"]["baseline_layerwise_cycles"] <= of_less["none"].cycles
+    assert baseline_of(open_entry(run)) == {level: row["baseline_layerwise_cycles"] for level, row in summary.items()}
+
+
+def test_rows_are_infeasible_where_a_level_grants_too_little(run: Path) -> None:
+    log = read_log(run)
+    assert set(log["level_l1_bytes"].dropna()) == {LESS}
+    assert log.loc[log["level"] == "severe", "level_l1_bytes"].notna().all()
+    assert log.loc[log["level"] != "severe", "level_l1_bytes"].isna().all()
+    assert log["level_shared_bytes"].isna().all()
+    assert set(log["level_cores"].dropna()) == {1}
+    wide = log.pivot(index="seq", columns="level", values="status").astype(str)
+    partly = wide[(wide["none"] == "ok") & (wide["severe"] == "infeasible")]
+    assert len(partly) > 20
+    assert len(wide[(wide == "ok").all(axis=1)]) > 20
+    assert not ((wide["none"] != "ok") & (wide["severe"] == "ok")).any(), "what fits less fits all"
+    rows = log[log["seq"].isin(partly.index) & (log["level"] == "severe")]
+    assert rows["cycles"].isna().all()
+    assert set(rows["error"]) == {f"needs more than level severe grants: {LESS:,} B of L1, 1 cores"}
+
+
+def test_a_file_has_null_where_a_variant_does_not_fit(run: Path, machine: Machine, tmp_path: Path) -> None:
+    """Here every level's own: of these the one for `none` needs more than `severe` grants."""
+    opened, _ = open_run(run)
+    report = write_compiled(opened, run_plans(run, machine, folder=run / "plans" / "own"), tmp_path / "own.onnx", "function")
+    assert report.values["levels"]["none"]["variant_cycles"]["severe"] is None
+    compiled = read_compiled(tmp_path / "own.onnx")
+    for level in compiled.levels:
+        (program,) = compiled.programs(level)
+        assert program.needs.fits(machine.granted(level))
+        for at, cycles in compiled.cycles(level).items():
+            assert (cycles is not None) == program.needs.fits(machine.granted(at))
+    assert compiled.cycles("none")["severe"] is None
+    checked = {each.level: each for each in check_file(tmp_path / "own.onnx")}
+    assert all(each.ok for each in checked.values())
+    assert checked["none"].cycles["severe"] is None
+
+
+def test_a_variant_of_a_level_that_it_does_not_fit_is_refused(run: Path, machine: Machine, tmp_path: Path) -> None:
+    opened, _ = open_run(run)
+    plans = run_plans(run, machine, folder=run / "plans" / "own")
+    with pytest.raises(InfeasibleError, match=r"plan of level severe: does not fit level severe of .*: needs [0-9,]+"):
+        measure(opened, {**plans, "severe": plans["none"]})
+    container = build_variants(opened.packed[0], plans)
+    none, severe = container.variant("none"), container.variant("severe")
+    for bad, said in (
+        ({"severe": replace(none, level="severe", cycles=severe.cycles)}, "variant 'severe' does not fit its level: needs"),
+        ({"none": replace(none, cycles={**none.cycles, "severe": 5})}, "variant 'none': 5 cycles at level 'severe', which does not grant"),
+        ({"severe": replace(severe, cycles={**severe.cycles, "none": None})}, "None cycles at level 'none', which grants what it needs"),
+    ):
+        variants = tuple(bad.get(each.level, each) for each in container.variants)
+        with pytest.raises(ContainerError, match=said):
+            decode(encode(replace(container, variants=variants, controller=None)))
+
+
+def test_few_variants_leave_no_level_without_a_program(run: Path) -> None:
+    opened, _ = open_run(run)
+    (one,) = {plan.digest for plan in few_plans(run, opened, 1).values()}
+    assert one == json.loads((run / "summary.json").read_text())["robust"]["plan"]
+
+
+def test_the_same_seed_gives_the_same_run_and_a_resumed_one_too(run: Path, tmp_path: Path) -> None:
+    quick(save_small("residual_block", tmp_path), tmp_path / "run", 12, machine=MACHINE)
+    quick(tmp_path / "residual_block.onnx", tmp_path / "run", 24, machine=MACHINE, resume=True)
+    one, two = (json.loads((folder / "summary.json").read_text()) for folder in (run, tmp_path / "run"))
+    assert one["levels"] == two["levels"]
+
+
+def test_a_level_that_no_plan_fits_is_said_at_once(tmp_path: Path) -> None:
+    model = save_small("conv_chain", tmp_path)
+    with pytest.raises(InfeasibleError, match=r"no plan fits level severe: .*no tiling fits 1,024 B of L1"):
+        quick(model, tmp_path / "run", 4, machine="edge:contention.severe.l1_bytes=1024")
+
+
+def test_a_budget_below_one_program_for_each_grant_is_refused(tmp_path: Path) -> None:
+    model = save_small("conv_chain", tmp_path)
+    with pytest.raises(BadInputError, match=r"1 candidates: levels grant 2 different things; accepted: 2 or more"):
+        quick(model, tmp_path / "run", 1, machine=MACHINE)
+
+
+def test_a_board_measures_levels_that_grant_all(tmp_path: Path) -> None:
+    model = save_small("conv_chain", tmp_path)
+    with pytest.raises(BadInputError, match=r"runner .*: level severe grants less than the machine has; accepted: .*simulator"):
+        quick(model, tmp_path / "run", 4, "runner.name=tuner.measure.simulated:measure", machine=MACHINE)

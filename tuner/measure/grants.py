@@ -1,0 +1,41 @@
+"""Levels that grant less than all: which of them leave the same, and what is said of a program that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.grant import Grant
+from simulator.npu.machine import Machine
+from tuner.config import BUILT_IN
+
+NEVER = 1 << 50
+"""Cycles of a program at a level that does not grant what it needs: more than any takes, and sums of thousands of them are still exact."""
+
+
+def same_grants(machine: Machine, levels: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Places of levels, those that grant the same together, in their order: programs fit all levels of a group, or none."""
+    groups: dict[Grant, list[int]] = {}
+    for at, level in enumerate(levels):
+        groups.setdefault(machine.granted(level), []).append(at)
+    return tuple(map(tuple, groups.values()))
+
+
+def check_grants(machine: Machine, levels: Sequence[str], candidates: int | None, runner: str) -> None:
+    """Raise `BadInputError` for fewer programs than one for each grant, and where a board would have to grant less than it has."""
+    less = [level for level in levels if machine.granted(level) != machine.whole]
+    if not less:
+        return
+    if runner != BUILT_IN:
+        what = f"level {less[0]} grants less than the machine has"
+        raise BadInputError(f"runner {runner}: {what}; accepted: levels that grant all, or the simulator (runner.name={BUILT_IN})")
+    groups = len(same_grants(machine, levels))
+    if candidates is not None and candidates < groups:
+        raise BadInputError(f"{candidates} candidates: levels grant {groups} different things; accepted: {groups} or more, one for each")
+
+
+def refusal(machine: Machine, level: str) -> str:
+    """Why a program does not run at a level that grants less than it needs."""
+    granted, whole = machine.granted(level), machine.whole
+    named = zip(("B of L1", "B of shared memory", "cores"), granted, whole, strict=True)
+    return f"needs more than level {level} grants: {', '.join(f'{have:,} {what}' for what, have, all_ in named if have < all_)}"
