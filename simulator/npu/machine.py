@@ -555,11 +555,20 @@ def load_machine(name_or_path: str) -> Machine:
     return _changed(_read(name), changes, name_or_path)
 
 
-def _read(name_or_path: str) -> Machine:
-    preset = configs_folder() / "machines" / f"{name_or_path}.yaml"
-    path = preset if name_or_path in preset_names() else FilePath(name_or_path)
+def machine_file(name_or_path: str) -> FilePath:
+    """Where `load_machine` reads what stands before a colon and changes.  Raises `BadInputError` naming the presets that exist."""
+    name, colon, _ = name_or_path.partition(":")
+    if not colon or FilePath(name_or_path).is_file():
+        name = name_or_path
+    preset = configs_folder() / "machines" / f"{name}.yaml"
+    path = preset if name in preset_names() else FilePath(name)
     if not path.is_file():
-        raise BadInputError(f"machine {name_or_path!r}: no such preset or file; presets: {', '.join(preset_names())}")
+        raise BadInputError(f"machine {name!r}: no such preset or file; presets: {', '.join(preset_names())}")
+    return path
+
+
+def _read(name_or_path: str) -> Machine:
+    path = machine_file(name_or_path)
     return _load(path, path.stat().st_mtime_ns)
 
 

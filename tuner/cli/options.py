@@ -79,6 +79,7 @@ Start = Annotated[
     list[Path] | None,
     typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),
 ]
+RunnerName = Annotated[str, typer.Option("--runner", metavar="R", help="What measures: module:name, 'command:WORDS', an entry point.")]
 NoShare = Annotated[
     bool, typer.Option("--no-share", help="Measure a task again where another run in --out has measured it; the results are the same.")
 ]

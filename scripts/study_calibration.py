@@ -1,0 +1,115 @@
+"""Is a machine found behind a noisy clock?  `tilefarm calibrate` against hidden machines: their values, and held-out segments.
+
+Hidden is the preset with every value that is fitted changed by a random factor of 0.7 to 1.4 (0 becomes up to a dozen cycles, a launch up
+to 3,000), behind readings with normal noise.  A value that is said to be known is right within 2% or one of its unit.  One that is
+said not to show is right where the hidden one is among those that give the same times.  Then segments of networks, of which no probe was
+made, are measured (each 24 times) and predicted.
+
+    python scripts/study_calibration.py --machines edge,ascend310p --seeds 1 --out calibration
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from scripts.studies import Json, Out, Row, Table, goal, show, write_rows
+from simulator.npu.machine import load_machine
+from tuner.calibrate.check import NETWORKS, check
+from tuner.calibrate.hidden import hidden_machine
+from tuner.calibrate.identify import calibrate
+from tuner.calibrate.keys import value_of
+from tuner.calibrate.readings import ProbedBoard
+from tuner.measure.reading import Bench
+from tuner.measure.simulated import SimulatedBoard
+
+MEDIAN, P95, PAIRS = 0.02, 0.05, 0.98  # the goals
+
+
+def found(machine: str, seed: int, noise: float, segments: int, networks: Sequence[str]) -> tuple[list[Row], Row]:
+    """A row per value, and one of the segments."""
+    given = load_machine(machine)
+    hidden = hidden_machine(given, seed)
+    board = ProbedBoard(f"hidden {machine}", Bench(SimulatedBoard(hidden, noise, seed)), given)
+    result = calibrate(board)
+    rows: list[Row] = []
+    for each in result.classes:
+        for finding in each.findings:
+            truth = value_of(hidden, finding.key.path)
+            near = abs(finding.value - truth) <= max(1 if finding.key.step >= 1 else 0, 0.02 * truth)
+            right = finding.low <= truth <= finding.high if finding.source == "given" else near
+            rows.append({
+                "machine": machine, "seed": seed, "class": each.name, "key": finding.key.path, "given": finding.given, "hidden": truth,
+                "fitted": finding.value, "half": finding.half, "error": finding.value / truth - 1 if truth else float(finding.value != 0),
+                "known": finding.source, "right": right, "why": finding.why,
+            })  # fmt: skip
+    row: Row = {"machine": machine, "seed": seed, "keys": len(rows), "readings": result.readings, "spread": result.spread}
+    if segments:
+        held_out = check(board, result.machine, segments, seed, networks)
+        row |= {
+            "segments": segments,
+            "median": held_out.median,
+            "p95": held_out.p95,
+            "worst": float(held_out.error.max()),
+            "pairs": held_out.pairs,
+        }
+    return rows, row
+
+
+def shown(rows: Sequence[Row], summary: Sequence[Row]) -> Iterator[Table | str]:
+    yield Table(
+        ["<machine", "seed", "<key", "given", "hidden", "fitted", "+-", "error", "<known", "<right"],
+        [
+            (r["machine"], r["seed"], r["key"], f"{r['given']:g}", f"{r['hidden']:g}", f"{r['fitted']:g}", f"{r['half']:.2g}",
+             f"{r['error']:+.2%}", r["known"], "yes" if r["right"] else "NO")
+            for r in rows
+        ],
+    )  # fmt: skip
+    yield ""
+    known = [row for row in rows if row["known"] == "calibrated"]
+    right = sum(row["right"] for row in known)
+    yield f"said to be known: {right} of {len(known)} right within 2% or one of their unit; goal all: {goal(right == len(known))}"
+    others = [row for row in rows if row["known"] != "calibrated"]
+    yield f"named as not known: {len(others)} of {len(rows)}, of which {sum(row['right'] for row in others)} as is said of them"
+    for row in summary:
+        if "segments" in row:
+            reached = goal(row["median"] <= MEDIAN and row["p95"] <= P95 and row["pairs"] >= PAIRS)
+            yield (
+                f"{row['machine']}, seed {row['seed']}: {row['readings']:,} readings with {row['spread']:.1%} noise;"
+                f" {row['segments']} segments predicted within {row['median']:.2%} (median), {row['p95']:.2%} (p95),"
+                f" {row['worst']:.2%} (worst);"
+                f" {row['pairs']:.2%} of pairs right;"
+                f" goals {MEDIAN:.0%}, {P95:.0%}, {PAIRS:.0%}: {reached}"
+            )
+
+
+def main(
+    out: Out,
+    machines: Annotated[str, typer.Option(help="Comma-separated presets or YAML files.")] = "edge,ascend310p",
+    seeds: Annotated[int, typer.Option(min=1, help="Hidden machines of each: seeds 1..")] = 1,
+    noise: Annotated[float, typer.Option(min=0, help="Standard deviation of a reading, in parts of it.")] = 0.03,
+    segments: Annotated[int, typer.Option(min=0, help="Held out, of each; 0 for none.")] = 500,
+    networks: Annotated[str, typer.Option(help="Comma-separated: light:NAME, made:NAME or files, whose segments are held out.")] = ",".join(
+        NETWORKS
+    ),
+    as_json: Json = False,
+) -> None:
+    """Hidden machines found through noise."""
+    rows, summary = [], []
+    for machine in machines.split(","):
+        for seed in range(1, seeds + 1):
+            mine, row = found(machine, seed, noise, segments, networks.split(","))
+            rows += mine
+            summary.append(row)
+            write_rows(out / "keys.csv", rows)
+            write_rows(out / "segments.csv", summary)
+    show([*rows, *summary], shown(rows, summary), as_json)
+
+
+if __name__ == "__main__":
+    typer.run(main)

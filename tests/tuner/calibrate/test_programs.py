@@ -1,0 +1,107 @@
+"""The table of what is fitted leaves no value out, and micro-programs are right programs whose times its keys change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulator.npu.machine import load_machine, preset_names
+from simulator.sanitizer import check
+from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
+from tuner.calibrate.hidden import hidden_machine
+from tuner.calibrate.keys import split, value_of, with_values
+from tuner.calibrate.probes import predicted
+from tuner.calibrate.probes_flags import queue_program
+from tuner.calibrate.queue import QUEUE
+
+LOAD = 4096
+# sizes and shapes, which a data sheet has; what no program's time depends on; a convention; and the DRAM that a rate of pins is of
+GIVEN = {
+    "name", "description", "cores", "clock_hz", "matrix.kind", "matrix.rows", "matrix.columns", "matrix.dataflow", "matrix.pipelined",
+    "flags.ids_per_pair", "flags.count_limit", "ddr.rate", "ddr.dram", "contention.none.share", "contention.none.latency_cycles",
+}  # fmt: skip
+ROUNDED_UP = ("L1->L0A.granule_bytes", "L0C->UB.granule_bytes", "L0C->L1.granule_bytes")  # of moves that are no copies: of no effect
+
+
+def leaves(raw: Any, path: str = "") -> Iterator[str]:
+    if isinstance(raw, dict):
+        for key, value in raw.items():
+            yield from leaves(value, f"{path}{key}.")
+    elif isinstance(raw, list):
+        for each in raw:
+            yield from leaves(each, f"{path}{each['source']}->{each['destination']}.")
+    else:
+        yield path.removesuffix(".")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
+    machine = load_machine(name)
+    fitted = [key.path for key in (*keys_of(machine), QUEUE)]
+    assert len(fitted) == len(set(fitted))
+    rest = set(leaves(machine.model_dump(mode="json"))) - set(fitted) - GIVEN
+    ends = ("engine", "source", "destination", *ROUNDED_UP)
+    assert {path for path in rest if not path.startswith(("buffers_bytes.", "host.")) and not path.endswith(ends)} == set()
+    for row in classes_of(machine):
+        assert len(row.keys) + len(row.first) <= MOST_KEYS
+        assert len(row.keys) + len(row.beside) <= MOST_KEYS
+
+
+@pytest.mark.parametrize("name", ["tiny", "ascend310p", "tpu-like"])
+def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name: str) -> None:
+    machine = load_machine(name)
+    for row in classes_of(machine):
+        for probe in row.probes(machine, LOAD):
+            for program in probe.programs:
+                program.verify(machine)
+            if name == "tiny":
+                kinds = {finding.kind for finding in check(probe.programs[-1], machine)}
+                assert kinds <= {"unwritten_read"}, (probe.name, kinds)  # values are of no interest
+            times = predicted(probe, machine)
+            assert not probe.grows or len(times) == 1 or times[0] > times[1], probe.name
+    queue = queue_program(machine, 7, LOAD)
+    assert queue is not None
+    queue.verify(machine)
+    assert {finding.kind for finding in check(queue, machine)} <= {"unwritten_read"}
+
+
+@pytest.mark.parametrize("name", ["tiny", "ascend310p"])
+def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
+    """On a machine where nothing hides it: latencies and start-ups above the issue, ports wider than paths, few in flight."""
+    values = {"ddr.bytes_per_cycle": 4096, "ddr.latency_cycles": 400, "ddr.outstanding": 2, "issue_cycles": 0}
+    machine = with_values(load_machine(name), values)
+    for row in classes_of(machine):
+        own = with_values(machine, {"ddr.bytes_per_cycle": 8}) if row.name == "DDR port" or row.name.startswith("level") else machine
+        probes = row.probes(own, LOAD)
+        before = [predicted(probe, own) for probe in probes]
+        for key in row.keys:
+            value = value_of(own, key.path)
+            other = (
+                next(choice for choice in key.choices if choice > value)
+                if key.choices
+                else key.rounded(max(value * 0.5, value - 64) if value > 2 else value + 3)
+            )
+            after = [predicted(probe, with_values(own, {key.path: other})) for probe in probes]
+            assert after != before, f"{row.name}: {key.path} {value} -> {other}"
+
+
+def test_keys_and_their_values() -> None:
+    machine = load_machine("tiny:contention.half.5=0.5")
+    assert split("contention.half.5.share") == ("contention", "half.5", "share")
+    changed = with_values(
+        machine, {"contention.half.5.share": 0.25, "paths.L1->L0A.startup_cycles": 9, "matrix.cycles_per_fractal.float32": 5}
+    )
+    assert (value_of(changed, "contention.half.5.share"), value_of(changed, "paths.L1->L0A.startup_cycles")) == (0.25, 9)
+    assert value_of(changed, "matrix.cycles_per_fractal.float32") == 5
+    with pytest.raises(KeyError):
+        value_of(machine, "vector.nothing_cycles")
+    with pytest.raises(KeyError):
+        value_of(machine, "paths.L0A->DDR.startup_cycles")
+
+
+def test_hidden_machines_differ_by_their_seed_alone() -> None:
+    machine = load_machine("edge")
+    assert hidden_machine(machine, 1) == hidden_machine(machine, 1) != hidden_machine(machine, 2)
+    assert hidden_machine(machine, 1).buffers_bytes == machine.buffers_bytes

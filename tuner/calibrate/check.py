@@ -1,0 +1,123 @@
+"""How well a fitted machine predicts: whole segments of networks, of which no probe was made, measured and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.kinds.build import Packed
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.source import Source
+from compiler.space.decode import decode
+from compiler.space.gene import Gene
+from compiler.space.moves import MOVES
+from compiler.space.starts import single_operators
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from simulator.timing import simulate_levels
+from tuner.calibrate.readings import ProbedBoard
+from tuner.measure.encode import encoded
+from tuner.measure.reading import Encoded
+from tuner.networks.load import open_network
+from tuner.search.explore import propose
+from tuner.search.table import SegmentTable
+
+NETWORKS = ("light:squeezenet", "light:shufflenet", "made:mobilenet_v2")
+READINGS = 24  # of a segment: noise of 3% is 0.6% then
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """level: at which each was measured, in turn.  measured, predicted: cycles, float64 [segments].  networks: that they are of."""
+
+    networks: tuple[str, ...]
+    level: tuple[str, ...]
+    measured: NDArray[np.float64]
+    predicted: NDArray[np.float64]
+
+    @property
+    def error(self) -> NDArray[np.float64]:
+        """float64 [segments]: predicted over measured, less 1, without its sign."""
+        return np.asarray(np.abs(self.predicted / self.measured - 1))
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.error))
+
+    @property
+    def p95(self) -> float:
+        return float(np.quantile(self.error, 0.95))
+
+    @property
+    def pairs(self) -> float:
+        """Of all two segments at one level: the share whose prediction says which is the faster; equal predictions count by half."""
+        right = total = 0.0
+        levels = np.array(self.level)
+        for level in sorted(set(self.level)):
+            here = levels == level
+            i, j = np.triu_indices(int(here.sum()), 1)
+            measured, predicted = (np.sign(each[here][i] - each[here][j]) for each in (self.measured, self.predicted))
+            right += float(((measured * predicted + 1) / 2)[measured != 0].sum())
+            total += int((measured != 0).sum())
+        return right / total if total else 0.0
+
+
+def check(board: ProbedBoard, machine: Machine, count: int, seed: int, networks: Sequence[str] = NETWORKS) -> HeldOut:
+    """`count` segments, compiled for the machine.  Raises `BadInputError` where networks have fewer, or the board says nonsense."""
+    levels = tuple(machine.contention)
+    measured: list[float] = []
+    predicted: list[int] = []
+    at: list[str] = []
+    for cycles, program in _segments(machine, networks, count, seed):
+        level = levels[len(at) % len(levels)]
+        at.append(level)
+        predicted.append(cycles[level])
+        measured.append(board.centre(program, level, f"held-out segment {len(at)}", READINGS))
+        if len(at) == count:
+            return HeldOut(tuple(networks), tuple(at), np.array(measured), np.array(predicted, np.float64))
+    raise BadInputError(f"--check {count}: {', '.join(networks)} have {len(at)} segments that fit {machine.name}; accepted: up to that")
+
+
+_Segments = Iterator[tuple[Mapping[str, int], Encoded]]
+
+
+def _segments(machine: Machine, networks: Sequence[str], count: int, seed: int) -> _Segments:
+    """Predicted cycles by level, and what a runner takes: of all networks in turn, until none has another."""
+    rng = np.random.default_rng([seed, 5])
+    dtype = machine.matrix.data_types[0]
+    packed = [one for name in networks for one in open_network(Source.named(Path(name), machine, dtype, {}, None)).packed]
+    left = [_of_unit(one, -(-2 * count // len(packed)), rng) for one in packed]
+    while left:
+        found = [(stream, next(stream, None)) for stream in left]
+        yield from (segment for _, segment in found if segment is not None)
+        left = [stream for stream, segment in found if segment is not None]
+
+
+def _of_unit(packed: Packed, count: int, rng: np.random.Generator) -> _Segments:
+    unit = packed.unit
+    compiler = Compiler(unit)
+    for gene in _genes(unit, count, rng):
+        plan = decode(unit, gene)
+        if plan is None:
+            continue
+        parts = compiler.alone(plan, gene.start)
+        if isinstance(parts, Infeasible):
+            continue
+        program = compiler.link(parts)
+        cycles = {level: timing.cycles for level, timing in simulate_levels(program, unit.machine).items()}
+        yield cycles, encoded(packed, "segment", program, (plan,), cycles)
+
+
+def _genes(unit: Unit, count: int, rng: np.random.Generator) -> list[Gene]:
+    """Different ones: of single operators and of runs of them, in any blocks, tiles, cores and orders that moves and chance make."""
+    start = single_operators(unit)
+    if isinstance(start, Infeasible):
+        return []
+    return propose(unit, SegmentTable(Structures(unit), 1), [start], count, rng, MOVES)

@@ -1,0 +1,126 @@
+"""The table of what is fitted: classes of values in an order in which what a class needs is known by then.
+
+A row is data: its keys in the machine's file (at most four at a time), the probes whose times depend on them, and what is taken for
+granted meanwhile.  How they are fitted is the same for all (`tuner.calibrate.fit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from simulator.npu.machine import CubeUnit, Machine
+from tuner.calibrate.keys import Key, Number, path_key
+from tuner.calibrate.probes import Probe
+from tuner.calibrate.probes_ddr import level_probes, port_probes, run_probes, transfer_probes
+from tuner.calibrate.probes_engines import issue_probes, launch_probes, matrix_probes, vector_probes
+from tuner.calibrate.probes_flags import flag_probes
+from tuner.calibrate.probes_paths import copies, path_probes
+
+Probes = Callable[[Machine, int], tuple[Probe, ...]]
+GRANULES = (32, 64, 128, 256, 512)
+MOST_KEYS = 4
+_WIDE = 1 << 20  # B/cycle: a port that nobody feels
+
+
+def _no_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class ParameterClass:
+    """keys: what the class says.  first: other keys that are free when it is fitted for the first time, whose own class comes later.
+
+    assumed: values that hold meanwhile.  beside: keys of other classes that are free once more when all are known, since these keys can
+    take their place; with the probes that show those.
+    """
+
+    name: str
+    keys: tuple[Key, ...]
+    probes: Probes
+    first: tuple[Key, ...] = ()
+    assumed: Mapping[str, Number] = field(default_factory=dict)
+    beside: tuple[Key, ...] = ()
+    beside_probes: Probes = _no_probes
+
+
+def cycles(path: str, hidden: str, least: int = 0, most: int = 1 << 20) -> Key:
+    """A time."""
+    return Key(path, "cycles", least, most, hidden=hidden)
+
+
+def rate(path: str, hidden: str, step: Number = 1) -> Key:
+    """Bytes per cycle; times go with its inverse."""
+    return Key(path, "B/cycle", step, 1 << 20, step, inverse=True, hidden=hidden)
+
+
+_ISSUE = "instructions are handed out no faster"
+_PORT = "the port is no faster"
+_GRANULE = "blocks of 32 bytes are moved whole, and rows of DRAM are opened no faster"
+
+
+def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
+    """The rows for a machine."""
+    unit = machine.matrix
+    folder = "cycles_per_fractal" if isinstance(unit, CubeUnit) else "passes"
+    products = [cycles(f"matrix.{folder}.{name}", _ISSUE, 1) for name in unit.data_types]
+    rows = [
+        ParameterClass("issue", (cycles("issue_cycles", "flags of the scalar unit are not handed out one after another"),), issue_probes),
+        ParameterClass(
+            "vector",
+            (cycles("vector.startup_cycles", _ISSUE), cycles("vector.simple_cycles", _ISSUE, 1)),
+            partial(vector_probes, "simple"),
+        ),
+        *(
+            ParameterClass(f"vector, {kind}", (cycles(f"vector.{kind}_cycles", _ISSUE, 1),), partial(vector_probes, kind))
+            for kind in ("divide", "transcendental", "reduce")
+        ),
+        ParameterClass("matrix", (cycles("matrix.startup_cycles", _ISSUE), *products), matrix_probes),
+    ]
+    for path in machine.paths:
+        ends = (path.source, path.destination)
+        if not path.of_ddr:
+            keys = [rate(path_key(*ends, "bytes_per_cycle"), _ISSUE), cycles(path_key(*ends, "startup_cycles"), _ISSUE)]
+            keys += [_granule(*ends)] if copies(*ends) else []
+            rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}", tuple(keys), partial(path_probes, *ends)))
+    key = cycles("flags.between_cores_cycles", _ISSUE if machine.cores > 1 else "there is one core")
+    rows.append(ParameterClass("flags between cores", (key,), flag_probes))
+    return (*rows, *_ddr(machine), ParameterClass("launch", (cycles("launch_cycles", "nothing else is in the way"),), launch_probes))
+
+
+def _granule(source: str, target: str) -> Key:
+    return Key(path_key(source, target, "granule_bytes"), "B", GRANULES[0], GRANULES[-1], choices=GRANULES, hidden=_GRANULE)
+
+
+def _ddr(machine: Machine) -> list[ParameterClass]:
+    """Paths as if the port were no limit, then the port, then what levels leave of it."""
+    paths = [(path.source, path.destination) for path in machine.paths if path.of_ddr]
+    if not paths:
+        return []
+    wide = {"ddr.bytes_per_cycle": _WIDE}
+    port = rate("ddr.bytes_per_cycle", "the paths of all cores together draw less", 0.1)
+    latency = (
+        cycles("ddr.latency_cycles", "start-ups and data take longer"),
+        Key("ddr.outstanding", "entries", 1, 4096, hidden="fewer cover the latency already: start-ups and data take longer"),
+    )
+    rows: list[ParameterClass] = []
+    for ends in paths:
+        keys = rate(path_key(*ends, "bytes_per_cycle"), _PORT, 0.1), cycles(path_key(*ends, "startup_cycles"), "latency hides it")
+        name, probes = f"{ends[0]} -> {ends[1]}", partial(transfer_probes, *ends)
+        rows.append(ParameterClass(name, keys, probes, () if rows else latency, wide, (port,), port_probes))
+        rows.append(ParameterClass(f"{name}, runs", (_granule(*ends),), partial(run_probes, *ends), assumed=wide))
+    rows.append(ParameterClass("DDR latency", latency, partial(transfer_probes, *paths[0]), assumed=wide))
+    rows.append(ParameterClass("DDR port", (port,), port_probes))
+    for level in list(machine.contention)[1:]:  # the first is what the port's rate is measured at
+        share = Key(f"contention.{level}.share", "share", 0.001, 1, 0.001, inverse=True, hidden="the paths of all cores together draw less")
+        late = cycles(f"contention.{level}.latency_cycles", "start-ups and data take longer")
+        rows.append(
+            ParameterClass(f"level {level}", (share, late), partial(level_probes, level), beside=(port,), beside_probes=port_probes)
+        )
+    return rows
+
+
+def keys_of(machine: Machine) -> tuple[Key, ...]:
+    """All that is fitted of a machine, but the depth of its queues (`tuner.calibrate.queue`)."""
+    return tuple(key for row in classes_of(machine) for key in row.keys)

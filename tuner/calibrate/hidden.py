@@ -1,0 +1,29 @@
+"""Machines to be found: a machine with every value that is fitted changed by a random factor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simulator.npu.machine import Machine
+from tuner.calibrate.classes import keys_of
+from tuner.calibrate.keys import Key, Number, value_of, with_values
+from tuner.calibrate.queue import QUEUE
+
+FACTORS = (0.7, 1.4)
+_FROM_ZERO = 12  # cycles that a value of 0 may become
+_LAUNCH = 3000
+
+
+def hidden_machine(machine: Machine, seed: int) -> Machine:
+    """The machine's twin: another value for everything that `calibrate` fits."""
+    rng = np.random.default_rng([seed, 24])
+    return with_values(machine, {key.path: _changed(key, value_of(machine, key.path), rng) for key in (*keys_of(machine), QUEUE)})
+
+
+def _changed(key: Key, value: Number, rng: np.random.Generator) -> Number:
+    if key.choices:
+        return int(rng.choice(key.choices[:3]))
+    if not value:
+        return int(rng.integers(_LAUNCH if key.path == "launch_cycles" else _FROM_ZERO))
+    low, high = FACTORS
+    return key.rounded(value * float(rng.uniform(low, high)))

@@ -1,0 +1,43 @@
+"""How many instructions a queue holds: halved down, since a program's time jumps where one more no longer fits."""
+
+from __future__ import annotations
+
+import math
+
+from simulator.npu.machine import Machine
+from tuner.calibrate.fit import KnownValue
+from tuner.calibrate.keys import Key, with_values
+from tuner.calibrate.probes import Probe, timed
+from tuner.calibrate.probes_flags import DEEPEST, queue_program
+from tuner.calibrate.readings import ProbedBoard
+
+QUEUE = Key("queue_depth", "entries", 1, DEEPEST, hidden="the longest probe fits the queue")
+_READINGS = 7  # of each program: its times differ by a third, so far as noise never goes
+_TOLD = 0.1  # by how much, in logarithms
+
+
+def queue_depth(board: ProbedBoard, machine: Machine, load: int) -> KnownValue | None:
+    """Of a machine whose other values are known.  None where it cannot be probed."""
+    load = max(load, 8 * DEEPEST * max(1, machine.issue_cycles))
+    level = next(iter(machine.contention))
+    holds, too_many = 1, DEEPEST + 1
+    while too_many - holds > 1:
+        entries = (holds + too_many) // 2
+        found = queue_program(board.machine, entries, load)
+        if found is None:
+            return None
+        fits, stops = (math.log(timed(found, with_values(machine, {QUEUE.path: depth}), level)) for depth in (entries, entries - 1))
+        if stops - fits < _TOLD:
+            return KnownValue(QUEUE, machine.queue_depth, 0.0, holds, too_many - 1)
+        probe = Probe(f"queue of {entries}", level, found, None, 1)
+        board.read("queue", [probe], _READINGS)
+        seen = math.log(board.observed(probe, 0.0).value)
+        if abs(seen - fits) < abs(seen - stops):
+            holds = entries
+        else:
+            too_many = entries
+    return (
+        KnownValue(QUEUE, holds, 0.0, holds, DEEPEST if holds < DEEPEST else 1 << 20)
+        if holds == DEEPEST
+        else KnownValue(QUEUE, holds, 0.0, holds, holds)
+    )

@@ -1,0 +1,135 @@
+"""`tilefarm calibrate`: a machine file fitted to a board; prints what is known of every value, and what it predicts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simulator.command import new_app
+from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line, say
+from tuner.cli import options
+from tuner.cli.text import print_json, print_next, print_table
+
+if TYPE_CHECKING:
+    from tuner.calibrate.check import HeldOut
+    from tuner.calibrate.identify import Calibration
+
+app = new_app()
+
+
+@app.command()
+def calibrate(
+    runner: options.RunnerName,
+    machine: options.MachineName,
+    out: Annotated[Path, typer.Option(metavar="FILE.yaml", help="Where to write the machine file.")],
+    *,
+    readings: Annotated[int, typer.Option(metavar="N", min=8, help="Of each micro-program, at most; fewer where all is known.")] = 256,
+    tries: Annotated[int, typer.Option(metavar="N", min=1, help="Of a reading that fails.")] = 3,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", min=0.001, help="Of a command, for one reading.")] = 10.0,
+    check: Annotated[
+        int | None, typer.Option("--check", metavar="N", min=2, help="Measure and predict N segments of networks too.")
+    ] = None,
+    networks: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Whose segments --check draws: light:NAME, made:NAME or files.")
+    ] = None,
+    seed: options.Seed = 0,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    from simulator.npu.files import atomic_write
+    from simulator.npu.machine import load_machine, machine_file
+    from tuner.calibrate.check import NETWORKS
+    from tuner.calibrate.check import check as predict
+    from tuner.calibrate.identify import calibrate as fit
+    from tuner.calibrate.readings import ProbedBoard
+    from tuner.calibrate.write import named, written
+    from tuner.measure.reading import Bench
+    from tuner.measure.runners import find_runner
+    from tuner.measure.simulated import measure
+
+    if networks is not None and check is None:
+        raise BadInputError("--networks goes with --check")
+    if not out.parent.is_dir():
+        raise BadInputError(f"--out {out}: no such folder as {out.parent}")
+    given = load_machine(machine)
+    bench = Bench(find_runner(runner, timeout_s) or measure, 1, tries)
+    board = ProbedBoard(runner, bench, given, (lambda line: None) if quiet else say)
+    found = fit(board, readings)
+    fitted = named(found.machine)
+    command = shlex.join(["tilefarm", "calibrate", "--runner", runner, "--machine", machine])
+    source = machine_file(machine).read_text(encoding="utf-8")
+    atomic_write(out, [written(source, fitted, found, command).encode()])
+    held_out = None if check is None else predict(board, fitted, check, seed, tuple(networks.split(",")) if networks else NETWORKS)
+    if as_json:
+        print_json(_as_json(found, held_out, out))
+        return
+    _show(found)
+    if held_out is not None:
+        _show_held_out(held_out)
+    print_line(f"{out}: {fitted.name}, digest {fitted.digest}; {board.readings:,} readings, which scatter by {found.spread:.1%}")
+    print_next(("tune", "MODEL.onnx", "--machine", out, "--runner", runner, "--out", "RUN"))
+
+
+def _show(found: Calibration) -> None:
+    rows = [
+        (each.name, f.key.path, f"{f.given:g}", f"{f.value:g}", "" if f.source == "given" else f"{f.half:.2g}", f.key.unit, f.source)
+        for each in found.classes
+        for f in each.findings
+    ]
+    print_table(("<class", "<key", "given", "value", "+-", "<unit", "<known"), rows)
+    print_line("")
+    probed = [each for each in found.classes if each.probes]
+    columns = ("<class", "probes", "readings", "residual", "noise", "worst", "<probe")
+    print_table(
+        columns,
+        [(c.name, c.probes, c.readings, f"{c.residual:.2%}", f"{c.noise:.2%}", f"{c.worst:+.2%}", c.worst_probe) for c in probed],
+    )
+    print_line("")
+    for line in _doubts(found):
+        print_line(line)
+
+
+def _doubts(found: Calibration) -> Iterator[str]:
+    """What is not known, and why; and classes that the model does not explain."""
+    for finding in found.findings:
+        if finding.why:
+            said = "not identified" if finding.source == "given" else "uncertain"
+            yield f"{finding.key.path}: {said}, {finding.value:g}; {finding.why}"
+    for each in found.classes:
+        if each.unexplained:
+            off = f"probes are {each.residual:.1%} off, noise explains {each.noise:.1%}"
+            yield f"class {each.name}: {off}: the board does what this machine's description cannot say"
+
+
+def _show_held_out(held_out: HeldOut) -> None:
+    print_line(
+        f"held out: {len(held_out.measured)} segments of {', '.join(held_out.networks)}: predicted within {held_out.median:.2%} (median),"
+        f" {held_out.p95:.2%} (p95), {held_out.error.max():.2%} (worst); {held_out.pairs:.2%} of pairs ranked right"
+    )
+
+
+def _as_json(found: Calibration, held_out: HeldOut | None, out: Path) -> dict[str, Any]:
+    classes = [
+        {
+            "name": each.name, "probes": each.probes, "readings": each.readings, "residual": each.residual, "noise": each.noise,
+            "worst": each.worst, "worst_probe": each.worst_probe, "unexplained": each.unexplained,
+            "keys": [
+                {
+                    "key": f.key.path, "unit": f.key.unit, "given": f.given, "value": f.value, "half": f.half, "low": f.low, "high": f.high,
+                    "source": f.source, "why": f.why,
+                }
+                for f in each.findings
+            ],
+        }
+        for each in found.classes
+    ]  # fmt: skip
+    checked = held_out and {
+        "networks": list(held_out.networks), "segments": len(held_out.measured), "median": held_out.median, "p95": held_out.p95,
+        "worst": float(held_out.error.max()), "pairs": held_out.pairs,
+    }  # fmt: skip
+    return {"out": str(out), "readings": found.readings, "spread": found.spread, "classes": classes, "check": checked or None}
