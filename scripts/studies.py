@@ -52,13 +52,14 @@ SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped())
 class Arm(NamedTuple):
     """One side of a comparison.  settings: `a.b=c` texts over the default.  times: the study's budget.  levels: None for all.
 
-    strategy: None for that of the settings.
+    strategy: None for that of the settings.  machine: what differs from the pair's, as behind a preset's colon.
     """
 
     settings: tuple[str, ...] = ()
     times: float = 1
     levels: tuple[str, ...] | None = None
     strategy: type[SearchStrategy] | None = None
+    machine: str = ""
 
 
 class Pair(NamedTuple):
@@ -181,9 +182,9 @@ def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], o
 def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:
     """The rows of one pair, each with what they are of."""
     (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
-    for arm, (own, times, levels, strategy) in study.arms.items():
+    for arm, (own, times, levels, strategy, changes) in study.arms.items():
         texts = (*own, *settings)
-        unit = network(name, machine, load_config(None, texts).search.order)
+        unit = network(name, changed(machine, changes), load_config(None, texts).search.order)
         budget = None if any(text.startswith("budget.") for text in own) else max(1, round(times * candidates))
         evaluator = study.evaluator(unit, levels or tuple(unit.machine.contention)) if study.evaluator is not None else None
         search = tuner.Search(unit, settings=texts, candidates=budget, seed=seed, levels=levels, strategy=strategy, evaluator=evaluator)
@@ -195,6 +196,11 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
     rows = study.rows(Pair(name, unit, seed, candidates, found, cpu_s))
     head = {"network": short(name), "machine": machine, "seed": seed}
     return [head | row for row in rows]
+
+
+def changed(machine: str, changes: str) -> str:
+    """A machine by its name, with values that differ."""
+    return f"{machine}{',' if ':' in machine else ':'}{changes}" if changes else machine
 
 
 @cache

@@ -19,8 +19,8 @@ of `access`: rows that are filled in part are legal.
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next, nothing but L1 passes
-data between operators inside it, no block reads what a later one has made, and a FIXPIPE's bias is a constant of the model.  A read
-that breaks this found its place overwritten.
+data between operators inside it, no block reads what a later one has made, what comes to the shared memory from DDR is an operator's
+weights, and a FIXPIPE's bias is a constant of the model.  A read that breaks this found its place overwritten.
 """
 
 from __future__ import annotations
@@ -118,9 +118,11 @@ def _before(w: Walk, other: int, q: int) -> bool:
 @njit(cache=True)
 def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
     """Whether record i cannot want what record `writer` left in a memory (see the top)."""
-    if memory in (_DDR, _SHARED):
+    if memory == _DDR:
         return False
     theirs, mine = code[writer, TAG], code[i, TAG]
+    if memory == _SHARED:  # all that comes there from DDR are weights
+        return code[writer, OP] == _COPY and code[writer, SRC] == _DDR and theirs != mine
     if theirs != mine and (memory != _L1 or theirs >> OPERATOR_BITS != mine >> OPERATOR_BITS):
         return True
     return code[writer, BLOCK] > code[i, BLOCK]

@@ -19,10 +19,9 @@ from numba import njit
 from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS, product_of
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.writers import DDR, MTE2, SHARED, Ints, copy
-from compiler.segment.blocks import dealt
 from compiler.segment.memory import named
 from compiler.segment.residence import border_names, hidden
-from compiler.segment.segment import Segment
+from compiler.segment.segment import CoreShare, Segment
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import WORDS, Op
@@ -56,7 +55,6 @@ def staged(segment: Segment, unit: Unit, core: int) -> Staged | Infeasible:
             what = "no tensor of the model" if storage is None else "the host reads or writes it, or it is a constant"
             return Infeasible(named(plan), f"{name!r} in shared memory: {what}")
         ranges.append((storage.address, storage.n * storage.image_blocks))
-    first = _first_reader(segment)
     brought = []
     for name in plan.staged:
         k = start + plan.operators.index(name)
@@ -67,17 +65,22 @@ def staged(segment: Segment, unit: Unit, core: int) -> Staged | Infeasible:
         part = core if len(segment.parts) > 1 else 0
         mine = product_of(segment.parts[part].operators[k])
         assert mine is not None
-        brought.append((mine.weights_at, mine.weight_blocks if core - part == first else 0))
+        brought.append((mine.weights_at, mine.weight_blocks if core - part == _first_reader(segment, k - start) else 0))
     return Staged(*(np.array(rows, np.int64).reshape(-1, 2) for rows in (ranges, brought)))
 
 
-def _first_reader(segment: Segment) -> int:
-    """Of cores that read the same weights the first that gets iterations: a program's parts run in their order, one after the other.
+def _first_reader(segment: Segment, k: int) -> int:
+    """Of cores that share rows the first that makes any of operator k's result; of channels each is its own first.
 
-    So no later one can bring some of them, though at the full rate of the port two would not be faster anyway.
+    A program's parts run in their order, one after the other, so no later one can bring weights, though at the full rate of the port two
+    would not be faster anyway.
     """
-    every, cores = segment.parts[0].images * segment.outline.blocks, segment.outline.dealt
-    return next(i for i in range(cores) if dealt(every, (i, cores)))
+    return next((core for core in range(segment.outline.dealt) if _makes(segment.share(core), k)), 0)
+
+
+def _makes(share: CoreShare, k: int) -> bool:
+    blocks = {iteration % share.strips[0].blocks.count for iteration in share.iterations}
+    return any(bool((rows[list(blocks), 1] > rows[list(blocks), 0]).any()) for rows in (strip.blocks.computed[k] for strip in share.strips))
 
 
 def disagreement(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> Infeasible | None:

@@ -6,8 +6,8 @@
 | an operator's weights    | in its segment                               | all reads of them but the first                  |
 
 All of them stay where they fit together.  Else those that save most bytes of DDR for the blocks that they hold, segment by segment, come
-first, and those for which nothing is left go to DDR.  An exact choice is a knapsack for each stretch of segments; what a greedy one loses
-is less than what the order of segments, which the search varies, decides.
+first, and those for which nothing is left go to DDR.  An exact choice
+is a knapsack for each stretch of segments, made anew for every program that a search measures.
 """
 
 from __future__ import annotations

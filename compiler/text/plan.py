@@ -37,9 +37,12 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
         f"ahead {plan.ahead_kib} KiB",
     ]
     yield f"segment {index}: {', '.join(words)}"
+    if plan.shared:
+        yield f"shared: {' '.join(plan.shared)}"
     halo = plan.halo or ("recompute",) * len(plan.operators)
+    rows = zip(plan.operators, halo, plan.tilings, strict=True)
     yield from aligned(
-        [[name, f"halo {kind}", _tiling(tiling)] for name, kind, tiling in zip(plan.operators, halo, plan.tilings, strict=True)]
+        [[name, f"halo {kind}", _tiling(tiling) + (" weights staged" if name in plan.staged else "")] for name, kind, tiling in rows]
     )
 
 
