@@ -49,6 +49,7 @@ def machines(
                 "digest": machine.digest,
                 "macs_per_cycle": machine.macs_per_cycle,
                 "deliverable_bytes_per_cycle": _deliverable(machine),
+                "granted": {level: machine.granted(level)._asdict() for level in machine.contention},
             }
             print_json({**raw, **derived})
             return
@@ -56,6 +57,7 @@ def machines(
         for key, value in _flat(raw):
             pairs[key] = f"{value:,} {_unit(key)}".rstrip() if isinstance(value, int) else f"{value} {_unit(key)}".rstrip()
         pairs["ddr, one long run"], pairs["ddr, reads beside writes"] = (f"{rate:.4g} B/cycle" for rate in _deliverable(machine).values())
+        pairs |= {f"granted at {level}": granted for level in machine.contention if (granted := _granted(machine, level))}
         pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
         pairs["digest"] = machine.digest
         print_pairs(pairs)
@@ -86,7 +88,7 @@ def machines(
                 m.buffers_bytes.L1,
                 f"{m.ddr.bytes_per_cycle:,}",
                 f"{float(m.ddr.deliverable):,.4g}",
-                " ".join(f"{name}={str(level).replace(' ', '')}" for name, level in m.contention.items()),
+                " ".join(f"{name}={str(level).replace(' +', '+').replace(' ', ',')}" for name, level in m.contention.items()),
                 m.description,
             )
             for m in loaded
@@ -97,6 +99,12 @@ def machines(
 def _deliverable(machine: Machine) -> dict[str, float]:
     """Bytes per cycle of DDR where nobody else is there."""
     return {"one_run": float(machine.ddr.deliverable), "reads_beside_writes": float(machine.ddr.turned)}
+
+
+def _granted(machine: Machine, level: str) -> str:
+    """What a level leaves of the machine's memory and cores, where that is not all."""
+    named = zip(("B of L1", "B of shared memory", "cores"), machine.granted(level), machine.whole, strict=True)
+    return ", ".join(f"{have:,} {what} of {whole:,}" for what, have, whole in named if have < whole)
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
