@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -53,6 +54,8 @@ def run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # any look at a path may be the first that finds it so
+            return _said(name, f"{error.filename}: the name is too long for a file system", BAD_INPUT)
         usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
         if usage is None:
             return _said(name, _traceback(error) if bug is None else bug(error), BUG)

@@ -73,7 +73,8 @@ class ContendedRuns:
         by_hand = self.contention
         if by_hand.t_min is None or by_hand.t_max is None:
             return choose_thresholds(self.response, slice_cycles=by_hand.slice_cycles)
-        costs = [self.response.cost_at(self.compiled.level(name).share_units) for name in self.response.variants]
+        cycles = [[self.compiled.cycles(other)[name] for other in self.response.variants] for name in self.response.variants]
+        costs = [(min(at_level), sum(at_level)) for at_level in cycles]
         return one_pair(self.response, costs, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
 
     def serve(self, rule: SwitchingRule[Any] | Oracle) -> Served:

@@ -63,11 +63,6 @@ class Response:
         at = self.slowness
         return tuple(float(np.interp(slowness, at, row)) for row in self.cycles)
 
-    def cost_at(self, share_units: int) -> tuple[float, ...]:
-        """What a share costs: the cycles of the variant that is fastest there; where that is alike, those of all."""
-        cycles = self.cycles_at(SHARE_UNIT / share_units)
-        return min(cycles), sum(cycles)
-
     def balance_at(self, variant: int, slowness: float) -> float:
         """rho of a variant."""
         return float(np.interp(slowness, self.slowness, self.balance[variant]))

@@ -104,7 +104,7 @@ def _in_units(threshold: int) -> int:
 
 
 def one_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: float, t_max: float, slice_cycles: int = 0) -> Thresholds:
-    """The state machine with one pair of thresholds set by hand; costs[v]: of the level that variant v was made for (`Response.cost_at`).
+    """The state machine with one pair of thresholds set by hand; costs[v]: of the level that variant v was made for, as a table has them.
 
     Raises `BadInputError` unless 0 < t_min < t_max, both within what 1/65536 can tell.
     """

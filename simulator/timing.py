@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -249,8 +250,7 @@ def prepare(program: Program, machine: Machine) -> Prepared:
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Load:
+class _Load(NamedTuple):
     """A background load as the kernel wants it.  rates: int64 [steps, ..]; steps: int64 [2 * steps] (see `timing_kernel`)."""
 
     rates: Rates
@@ -265,10 +265,11 @@ def _state(p: Prepared, record: bool) -> State:
     return kernel.new_state(p.instructions, p.flag_slots, p.cores, _ring(p.machine), record)
 
 
+@lru_cache(maxsize=64)
 def _ring(machine: Machine) -> int:
-    """How many ends of a queue's transfers are remembered: no more are in flight, and no more can hold a bank each."""
+    """How many ends of a queue's transfers are remembered, a power of two: no fewer than are in flight, or than there are banks."""
     dram = machine.ddr.timings
-    return 0 if dram is None else min(machine.ddr.outstanding, dram.banks)
+    return 0 if dram is None else 1 << (min(machine.ddr.outstanding, dram.banks) - 1).bit_length()
 
 
 @lru_cache(maxsize=64)
@@ -285,21 +286,29 @@ def path_table(machine: Machine) -> Ints:
     return found
 
 
-def _run(p: Prepared, state: State, load: _Load, record: bool) -> Timing:
-    machine = p.machine
+@lru_cache(maxsize=64)
+def _constants(machine: Machine) -> Ints:
+    """int64 [PORT], what every run has: worked out once, as a small program takes no longer than that."""
     port = np.zeros(kernel.PORT, np.int64)
     port[kernel.ISSUE_CYCLES] = machine.issue_cycles
     port[kernel.QUEUE_DEPTH] = machine.queue_depth
     port[kernel.LATENCY] = machine.ddr.latency_cycles
     port[kernel.OUTSTANDING] = machine.ddr.outstanding
     port[kernel.REMOTE_CYCLES] = machine.flags.between_cores_cycles
-    port[kernel.RECORD] = record
     port[kernel.LAUNCH] = machine.launch_cycles
     port[kernel.MATRIX_LATENCY] = latency_cycles(machine)
     port[kernel.BANK_WAIT] = bank_wait_cycles(machine)
     port[kernel.RING] = _ring(machine)
+    port[kernel.PATHS :] = path_table(machine).reshape(-1)
+    port.flags.writeable = False
+    return port
+
+
+def _run(p: Prepared, state: State, load: _Load, record: bool) -> Timing:
+    machine = p.machine
+    port = _constants(machine).copy()
+    port[kernel.RECORD] = record
     port[kernel.STEPS] = len(load.rates)
-    port[kernel.PATHS :] = p.paths.reshape(-1)
     cycles = int(kernel.run(*state, p.word, p.engine, p.queue_start, p.stream_start, load.rates, load.steps, port))
     if cycles < 0:
         raise DeadlockError(_deadlock(p, state))

@@ -15,7 +15,7 @@ the scalar unit.  Entries are instructions in queue order.
 | time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
 | flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
 | unit   | int64 [cores * 8 * 16] | state of queues (FIRST..) and of scalar units (PC..)                                     |
-| ends   | int64 [queues, 1 + r]  | per DMA queue: transfers that have ended, and when the last r of them did, in a ring     |
+| ends   | int64 [queues, 1 + r]  | per DMA queue: transfers that have ended, and when the last r did, r a power of two      |
 | load   | int64 [2 * steps]      | of the background load: from when on a step holds, and the latency that it adds          |
 | port   | int64 [48]             | state of the DDR port, constants of the run                                              |
 | record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
@@ -170,18 +170,19 @@ def _first_data(unit: Pointer, port: Pointer, ends: Pointer, load: Pointer, u: i
     whatever order queues run ahead: all before the foremost transfer have ended, and are known.
     """
     at = issue
-    wait = port[BANK_WAIT]
-    if wait:
-        ring = port[RING]
+    wait, ring = port[BANK_WAIT], port[RING]
+    latency = port[LATENCY] + _load_latency(port, load, issue)
+    # where data before it end later than that, they alone count
+    if wait and issue + ring * wait + latency > unit[u + DONE]:
         base = ((u // CORE) * 2 + (_engine(u) == MTE3)) * (ring + 1)
         count = ends[base]
-        first = count
-        while first > 0 and count - first < ring and ends[base + 1 + (first - 1) % ring] > issue:
+        first, oldest = count, max(0, count - ring)
+        while first > oldest and ends[base + 1 + (first - 1 & ring - 1)] > issue:
             first -= 1
         while first < count:
-            at = max(at, min(ends[base + 1 + first % ring], at + wait))
+            at = max(at, min(ends[base + 1 + (first & ring - 1)], at + wait))
             first += 1
-    return at + port[LATENCY] + _load_latency(port, load, issue)
+    return at + latency
 
 
 @njit(cache=True)
@@ -357,7 +358,7 @@ def _complete(
     if port[BANK_WAIT]:
         ring = port[RING]
         base = ((u // CORE) * 2 + (_engine(u) == MTE3)) * (ring + 1)
-        ends[base + 1 + ends[base] % ring] = now
+        ends[base + 1 + (ends[base] & ring - 1)] = now
         ends[base] += 1
     unit[scalar + MOVING] -= 1
     if unit[scalar + MOVING] == 0:

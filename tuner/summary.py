@@ -217,3 +217,8 @@ class Summary(_Part):
     target: TargetSummary | None = Field(None, description="what timed plans; null for the NPU, which all other figures are of")
     robust: RobustSummary | None = Field(description="the program for all levels; null where none fits every level that any fits")
     levels: dict[str, LevelSummary]
+
+    @property
+    def own_cycles(self) -> dict[str, int]:
+        """Level -> cycles of its champion, whatever ships."""
+        return {level: row.cycles for level, row in self.levels.items()} if self.robust is None else self.robust.own_cycles

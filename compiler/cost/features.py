@@ -302,6 +302,6 @@ def seen(features: NDArray[np.float32], level: Level) -> SeenOperator:
     raw = np.exp2(logs) - 1.0
     expected = 1.0 + expected_cycles(raw, level)
     fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / level.share
-    here = [np.log2(1.0 + cycles) for cycles in (_moving(raw, level.share), fill, _waits(raw, level))]
-    parts = np.column_stack([logs[:, _CYCLES], *here]) - np.log2(expected)[:, None]
-    return SeenOperator(np.column_stack([features, parts.astype(np.float32)]), expected)
+    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + _moving(raw, level.share)), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
+    waits = np.log2(1.0 + _waits(raw, level) / expected)
+    return SeenOperator(np.column_stack([features, parts.astype(np.float32), waits.astype(np.float32)]), expected)

@@ -146,7 +146,7 @@ class _Drawer:
             self.moments[out] = self._product(node)
         elif op == "BatchNormalization":
             self.moments[out] = self._batch_norm(node)
-        elif op == "LayerNormalization":
+        elif op in ("GroupNormalization", "InstanceNormalization", "LayerNormalization"):
             for name, mean in zip(inputs[1:], (1.0, 0.0), strict=False):
                 if self.constant(name) is not None:
                     self.draw(name, mean, 0.1)

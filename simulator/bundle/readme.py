@@ -66,8 +66,8 @@ def _pieces(compiled: Compiled) -> str:
 
 
 def _levels(table: ControllerTable) -> str:
-    rows = ((row.name, f"{row.share_units / SHARE_UNIT:.4g}", _variant(table, row.variant)) for row in table.levels)
-    return _table(("level", "share of the DDR bandwidth", "variant"), rows)
+    rows = ((row.name, f"{row.share_units / SHARE_UNIT:.4g}", row.latency_cycles, _variant(table, row.variant)) for row in table.levels)
+    return _table(("level", "share of the DDR bandwidth", "added latency in cycles", "variant"), rows)
 
 
 def _variant(table: ControllerTable, variant: int | None) -> str:

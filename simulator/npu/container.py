@@ -440,10 +440,10 @@ def _check(header: _Header, container: Container) -> None:
 
 def check_controller(container: Container, table: ControllerTable) -> None:
     """That the table is of these levels and streams.  Raises `ContainerError`."""
-    shares = {row.name: row.share_units for row in table.levels if row.variant is not None}
-    found = {variant.level: container.machine.contention[variant.level].share_units for variant in container.variants}
-    if shares != found:
-        raise ContainerError(f"container: controller has variants for {sorted(shares)} or other shares of them, levels: {sorted(found)}")
+    made_for = {row.name: (row.share_units, row.latency_cycles) for row in table.levels if row.variant is not None}
+    levels = {variant.level: container.machine.contention[variant.level] for variant in container.variants}
+    if made_for != {name: (level.share_units, level.latency_cycles) for name, level in levels.items()}:
+        raise ContainerError(f"container: controller has variants for {sorted(made_for)}, or these otherwise; levels: {sorted(levels)}")
     for row in table.levels:
         first = row.name if row.variant is None else table.variants[row.variant].name
         if first != row.name and program(container, row.name).digest != program(container, first).digest:

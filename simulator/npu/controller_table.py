@@ -47,6 +47,7 @@ class LevelRow(_Row):
 
     name: _Level
     share_units: _Share  # DDR share in 1/65536
+    latency_cycles: _Count  # on top of the machine's own
     variant: _Count | None
 
 
@@ -65,7 +66,9 @@ class VariantRow(_Row):
 
 
 class ControllerTable(_Row):
-    """levels: from the one that costs the fewest cycles to the one that costs most.  variants: as the file names them first.
+    """levels: by the cycles of the variant that is fastest there, then by those of all, fewest first.
+
+    variants: as the file names them first.
 
     grid: shares in 1/65536, descending.  ladder: variants that the threshold rule uses, from light load to heavy; t_min, t_max: one per
     border, as in `simulator.controller.ThresholdRule`.

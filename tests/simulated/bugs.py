@@ -62,7 +62,6 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     ),
     "ahead-left-out": (Edit("tuner.farm.one_search:OneSearch._resume", "if not lost:", "if False:"),),
     "ahead-counted-twice": (Edit("tuner.farm.ledger:Ledger._logged", "name not in self.ahead.tasks for", "True for"),),
-    "gathered-past-the-end": (Edit("tuner.farm.conduct:Conductor._gather", "self._found_all is None and ", ""),),
     "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),
     "late-result-of-the-dead": (
         Edit(

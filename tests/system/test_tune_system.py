@@ -49,7 +49,10 @@ def test_every_level_is_faster_than_layer_by_layer(summary: dict[str, Any]) -> N
     assert all(row["speedup"] > floor for row, floor in zip(levels.values(), (1.2, 1.5, 2.0), strict=True))
     assert [row["cycles"] for row in levels.values()] == sorted(row["cycles"] for row in levels.values())
     for level, row in levels.items():
-        assert row["cycles"] == min(row["variant_cycles"].values()) == row["variant_cycles"][level]
+        own, displaced = summary["robust"]["own_cycles"][level], {each["level"] for each in summary["robust"]["displaced"]}
+        assert own <= min(row["variant_cycles"].values())
+        assert row["cycles"] == row["variant_cycles"][level]
+        assert row["cycles"] == own or level in displaced
         assert row["max_rel_error"] < 1e-2
         assert row["roofline_cycles"] <= row["cycles"]
     assert levels["severe"]["ddr_bytes"] <= levels["none"]["ddr_bytes"], "less bandwidth, more fusion"

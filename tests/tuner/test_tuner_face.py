@@ -42,12 +42,13 @@ def test_a_search_is_the_run_s_own(model: Path, ran: tuple[tuner.Summary, Path, 
     """The same champions and the same rows as a run of the same seed and settings, and the caller's own units and levels."""
     summary, out, _ = ran
     result = tuner.Search(model, "edge", candidates=PROGRAMS, settings=QUICK).run()
-    assert result.cycles == {level: row.cycles for level, row in summary.levels.items()}
+    assert result.cycles == summary.own_cycles
     pd.testing.assert_frame_equal(result.champions, tuner.open_view(out).champions)
     mine, theirs = (frame.drop(columns=[*VOLATILE, "run"]) for frame in (result.log, read_log(out)))
     pd.testing.assert_frame_equal(mine, theirs, check_categorical=False)
     assert result.tasks == summary.tasks
-    assert result.plan("severe") == compiler.Plan.load(out / "plans/severe.json")
+    assert result.plan("severe") == compiler.Plan.load(out / "plans/own/severe.json")
+    assert result.robust == compiler.Plan.load(out / "plans/robust.json")
     alone = tuner.Search(compiler.load(model, "edge").unit, candidates=4, settings=QUICK, levels=["severe"]).run()
     assert list(alone.cycles) == ["severe"]
     with pytest.raises(BadInputError, match="level 'none': unknown; levels of this search: severe"):
@@ -60,7 +61,7 @@ def test_progress_is_told_and_nothing_is_printed(
     seen = ran[2]
     assert [snapshot.measured for snapshot in seen] == sorted(snapshot.measured for snapshot in seen)
     assert seen[-1].measured == PROGRAMS
-    assert dict(seen[-1].best) == {level: row.cycles for level, row in ran[0].levels.items()}
+    assert dict(seen[-1].best) == ran[0].own_cycles
     with pytest.raises(dataclasses.FrozenInstanceError):
         seen[0].measured = 0  # type: ignore[misc]
     tuner.tune(model, "edge", tmp_path / "quiet", candidates=2, backend="serial", overrides=QUICK)
@@ -71,8 +72,11 @@ def test_results_as_frames_and_a_figure(ran: tuple[tuner.Summary, Path, list[tun
     summary, out, _ = ran
     run = tuner.open_view(str(out))
     champions = run.champions.set_index("level")
-    assert champions["cycles"].to_dict() == {level: row.cycles for level, row in summary.levels.items()}
-    assert champions["speedup"].to_dict() == pytest.approx({level: row.speedup for level, row in summary.levels.items()})
+    assert champions["cycles"].to_dict() == summary.own_cycles
+    baseline = {level: row.baseline_layerwise_cycles for level, row in summary.levels.items()}
+    assert champions["speedup"].to_dict() == pytest.approx(
+        {level: baseline[level] / cycles for level, cycles in summary.own_cycles.items()}
+    )
     curves = run.over_time()
     assert curves.groupby("level")["program"].max().to_dict() == dict.fromkeys(summary.levels, PROGRAMS)
     assert curves.groupby("level")["cycles"].last().to_dict() == champions["cycles"].to_dict()

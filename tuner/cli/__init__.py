@@ -8,6 +8,7 @@ A command is a module here, imported when it is asked for; what is heavy is impo
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -121,4 +122,4 @@ def _folders(words: Sequence[str]) -> Iterator[Path]:
 
     named = [word.removeprefix("--out=") for word in words]
     out = [value for option, value in zip(words, named[1:], strict=False) if option == "--out"]
-    return (path for path in map(Path, (*out, *named)) if (path / IDENTITY).is_file())
+    return (Path(text) for text in (*out, *named) if os.path.isfile(os.path.join(text, IDENTITY)))

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from simulator.npu.level import Level
 from simulator.terminal import print_line, print_text, shown, shown_json
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
@@ -53,7 +52,8 @@ def print_pieces(pieces: Sequence[Mapping[str, Any]]) -> None:
 
 def ddr_text(row: Mapping[str, Any]) -> str:
     """What a level leaves of the DDR, of a row of a report."""
-    return str(Level.model_validate(row["ddr"]))
+    share, latency = row["ddr"]["share"], row["ddr"]["latency_cycles"]
+    return f"{share:g}" + (f" +{latency}" if latency else "")
 
 
 def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
@@ -67,7 +67,7 @@ def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
     plan = f"as {row['same_as']}" if row.get("same_as") else row["plan"][:8]
     latency = f"{us:.1f} us" if (us := row["latency_us"]) < 1000 else f"{us / 1000:,.2f} ms"
     gain = speedup(baseline / row["cycles"] if baseline else None)
-    return name, ddr_text(row), plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
+    return name, f"{row['ddr']['share']:g}", plan, row["cycles"], latency, baseline, gain, row["roofline_cycles"]
 
 
 def print_robust(summary: Mapping[str, Any]) -> None:

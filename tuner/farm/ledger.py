@@ -60,7 +60,7 @@ class RunBudget:
         return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0)
 
 
-class Counted(NamedTuple):
+class Tally(NamedTuple):
     """Of everything that has rows.  failures: status -> tasks that ended so, of all sessions."""
 
     champions: Champions
@@ -100,11 +100,11 @@ class Ledger:
         return self.budget.spent(self.programs)
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> Tally:
         """What is ahead among it."""
         champions = self.champions.joined(self.ahead.champions)
         champions.programs = self.programs
-        return Counted(champions, self.failures + self.ahead.failures, count(self.numbers) + len(self.ahead.tasks))
+        return Tally(champions, self.failures + self.ahead.failures, count(self.numbers) + len(self.ahead.tasks))
 
     def commit(self, result: EpochResult) -> bool:
         """The next result in the order.  False where it was stopped early, or the budget ends within it: its place has not come then."""

@@ -27,11 +27,19 @@ CONDITIONS = (
 
 
 def perturbed(machine: Machine) -> tuple[Machine, ...]:
-    """Those of `CONDITIONS`, after the machine itself: latency and rate of its DDR, less and more."""
-    ddr = machine.ddr
-    changes = [{"latency_cycles": round(ddr.latency_cycles * by)} for by in (LESS, MORE)]
-    changes += [{"bytes_per_cycle": max(1, round(ddr.bytes_per_cycle * by))} for by in (LESS, MORE)]
-    return tuple(machine.model_copy(update={"ddr": ddr.model_copy(update=change)}) for change in changes)
+    """Those of `CONDITIONS`, after the machine itself: latency of its DDR and of its levels, and rate of its DDR, less and more.
+
+    DMAs draw as much as they do: another DRAM makes no wire wider.  Made of values, since a copy has what the original has computed.
+    """
+    raw, ddr = machine.model_dump(mode="json"), machine.ddr
+    found = []
+    for by in (LESS, MORE):
+        levels = {
+            name: {"share": level.share, "latency_cycles": round(level.latency_cycles * by)} for name, level in machine.contention.items()
+        }
+        found.append({"ddr": {**raw["ddr"], "latency_cycles": round(ddr.latency_cycles * by)}, "contention": levels})
+    found += [{"ddr": {**raw["ddr"], "bytes_per_cycle": round(ddr.bytes_per_cycle * by, 6)}} for by in (LESS, MORE)]
+    return tuple(Machine.model_validate(raw | changed) for changed in found)
 
 
 def on_off(share_units: int, cycles: int) -> ContentionTrace:

@@ -68,7 +68,8 @@ def shipment(
     if robust is None or at is None:
         return Shipment(variants, None)
     pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, displaced)
-    lightest = max(levels, key=lambda level: opened.machine.contention[level].share)
+    # by what they cost: a level may leave more of the bandwidth and answer later
+    lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
     summary = RobustSummary(
         plan=robust.plan.digest,
         cycles={level: int(table[at, k]) for k, level in enumerate(levels)},

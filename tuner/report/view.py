@@ -59,9 +59,12 @@ class RunView:
 
     @property
     def champions(self) -> pd.DataFrame:
-        """A row per level: level, cycles, baseline_cycles, plan, speedup."""
-        rows = self.summary["levels"].items()
-        return champions((level, row["cycles"], row["baseline_layerwise_cycles"], row["plan"]) for level, row in rows)
+        """A row per level: level, cycles, baseline_cycles, plan, speedup.  Of what was fastest there, whatever ships."""
+        robust, rows = self.summary["robust"], self.summary["levels"].items()
+        cycles, plans = ({level: row[key] for level, row in rows} for key in ("cycles", "plan"))
+        if robust is not None:
+            cycles, plans = robust["own_cycles"], robust["own_plan"]
+        return champions((level, cycles[level], row["baseline_layerwise_cycles"], plans[level]) for level, row in rows)
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
         """See `tuner.store.frames.over_time`."""

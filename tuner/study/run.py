@@ -80,4 +80,4 @@ def run_cell(
         first, served = read_log(out).query("seq == 0"), copies(out)
     cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: served.get(run, 1))
     untuned = cycles.groupby(first["level"].astype("str"), sort=False).sum().to_dict()
-    return [math.log(row.cycles / int(untuned[level])) for level, row in summary.levels.items()]
+    return [math.log(cycles / int(untuned[level])) for level, cycles in summary.own_cycles.items()]

@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
+from compiler.frontend.weights import seed_weights
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, Vector
 from simulator.npu.errors import UnsupportedError
@@ -114,6 +115,16 @@ def test_the_torch_form_is_one_normalisation() -> None:
         last = g.operators[-1]
         assert isinstance(last, Vector)
         assert [step.op for step in last.steps] == ["sub", "mul", "scale_shift"]
+
+
+@pytest.mark.parametrize("name", ["group", "instance"])
+def test_random_weights_are_a_scale_near_one_and_a_shift_near_zero(name: str) -> None:
+    steps = [step for op in lower(seed_weights(prepare(model_of(name)), 3)).operators if isinstance(op, Vector) for step in op.steps]
+    (last,) = [step for step in steps if step.op == "scale_shift"]
+    assert last.scale is not None
+    assert last.shift is not None
+    assert abs(last.scale.mean() - 1) < 0.2
+    assert abs(last.shift.mean()) < 0.2
 
 
 REFUSED: dict[str, tuple[tuple[int, ...], Callable[[Builder], str], str]] = {

@@ -210,7 +210,7 @@ def test_the_file_has_the_table_that_a_simulation_gives(file: Path, whole: Path)
         np.testing.assert_array_equal(getattr(measured, name), getattr(read, name))
     for k, share in enumerate(table.grid):
         for level in compiled.levels:
-            if share == compiled.share_units(level):
+            if share == compiled.level(level).share_units:
                 assert [row.cycles[k] for row in table.variants] == [compiled.cycles(row.name)[level] for row in table.variants]
 
 
@@ -241,14 +241,14 @@ def test_the_estimator_of_its_readme(whole: Path) -> None:
 LIGHT, HEAVY = [load(10), vector(5)], [load(4), vector(20)]
 
 
-def compiled_for(levels: dict[str, float], rows: dict[str, Any]) -> Compiled:
+def compiled_for(levels: dict[str, Any], rows: dict[str, Any]) -> Compiled:
     """Programs for some of a machine's levels."""
     machine = Machine.model_validate(TINY.model_dump() | {"contention": levels})  # its digest is not that of tiny
     programs = {level: small_program(machine, code) for level, code in rows.items()}
     first: dict[str, str] = {}
     made_for = {level: first.setdefault(p.digest, level) for level, p in programs.items()}
     table = controller_table({level: (prepare(programs[level], machine),) for level in first.values()}, made_for, machine)
-    variants = tuple(Variant(level, machine.share_units(level), p.streams, "", dict.fromkeys(rows, 1)) for level, p in programs.items())
+    variants = tuple(Variant(level, p.streams, "", dict.fromkeys(rows, 1)) for level, p in programs.items())
     return Compiled.of(decode(encode(Container("0" * 32, machine, memory_map(), variants, bytes(64 * 32), (), table))))
 
 
@@ -266,13 +266,28 @@ def test_levels_are_in_the_order_of_what_they_cost(tmp_path: Path) -> None:
     assert [name for name, _ in itertools.groupby(done.stdout.split())] == ["free", "heavy", "free"]
 
 
+def test_a_level_that_is_lighter_in_one_axis_costs_what_it_costs(tmp_path: Path) -> None:
+    """All of the bandwidth, late: behind half of it in time, and behind the same share that answers at once."""
+    levels = {"late": {"share": 1.0, "latency_cycles": 500}, "half": 0.5, "free": 1.0}
+    compiled = compiled_for(levels, {"late": HEAVY, "half": HEAVY, "free": LIGHT})
+    table = compiled.controller
+    assert table is not None
+    assert [(row.name, row.share_units, row.latency_cycles) for row in table.levels] == [
+        ("free", 65536, 0), ("half", 32768, 0), ("late", 65536, 500),
+    ]  # fmt: skip
+    write_bundle(compiled, tmp_path / "bundle", "it")
+    assert containers(read_bundle(tmp_path / "bundle")) == containers(compiled)
+    changed(tmp_path / "bundle", "controller.json", lambda v: v["levels"][2].update(latency_cycles=1))
+    assert "controller.json: controller has variants for ['free', 'half', 'late'], or these otherwise" in refusal(tmp_path / "bundle")
+
+
 def test_a_level_without_a_variant_is_never_chosen(tmp_path: Path) -> None:
     compiled = compiled_for({"free": 1.0, "half": 0.5, "heavy": 0.25}, {"free": LIGHT, "heavy": HEAVY})
     write_bundle(compiled, tmp_path / "bundle", "it")
     assert containers(read_bundle(tmp_path / "bundle")) == containers(compiled)
     rows = json.loads((tmp_path / "bundle/controller.json").read_text())["levels"]
     assert [(row["name"], row["variant"]) for row in rows] == [("free", 0), ("half", None), ("heavy", 1)]
-    assert "| half | 0.5 | none: never chosen |" in (tmp_path / "bundle/README.md").read_text()
+    assert "| half | 0.5 | 0 | none: never chosen |" in (tmp_path / "bundle/README.md").read_text()
     main = (
         '#include <stdio.h>\n#include "table.h"\n\nint main(void)\n{\n'
         "    for (uint32_t k = 0u; k < TILEFARM_LEVELS; k++) {\n"

@@ -48,7 +48,8 @@ def streams(length: int) -> tuple[np.ndarray, ...]:
 
 TABLE = ControllerTable(
     levels=tuple(
-        LevelRow(name=n, share_units=s, variant=v) for n, s, v in (("none", 65536, 0), ("severe", 16384, 0), ("slight", 32768, 1))
+        LevelRow(name=n, share_units=s, latency_cycles=0, variant=v)
+        for n, s, v in (("none", 65536, 0), ("severe", 16384, 0), ("slight", 32768, 1))
     ),
     variants=(
         VariantRow(name="none", ddr_bytes=256, cycles=(20, 50), compute_cycles=(8, 9), load_store_cycles=(12, 40)),
@@ -340,7 +341,7 @@ def _renamed(header: dict, level: str, name: str) -> None:
         (lambda h: h["controller"]["variants"][1].update(name="none"), "a variant is given twice: none, none"),
         (lambda h: h["controller"]["variants"][0].update(name="slight2"), "the name of a level that it was made for"),
         (lambda h: h["controller"]["levels"][1].update(variant=None), "controller has variants for"),
-        (lambda h: h["controller"]["levels"][1].update(share_units=1), "or other shares of them"),
+        (lambda h: h["controller"]["levels"][1].update(share_units=1), "or these otherwise"),
         (lambda h: h["controller"]["levels"][1].update(variant=1), "level 'severe' has the variant of 'slight', its stream is another"),
     ],
 )

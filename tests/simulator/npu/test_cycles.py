@@ -153,7 +153,7 @@ def test_of_pins_no_row_costs_less_than_opening_it() -> None:
 def test_bursts_are_of_an_alignment_class() -> None:
     """DDR4's are of 64 bytes: at a stride of whole bursts a run is rounded up, else it has half a burst more on average."""
     ddr4 = load_machine("edge:ddr.dram=ddr4")
-    assert DRAMS["ddr4"].activate_bytes == 260
+    assert DRAMS["ddr4"].activate_bytes == 259
     assert port_bytes(ddr4, 33, 4, 50, 33, 1, 0, 0) == 4 * 34 * 32
     assert port_bytes(ddr4, 34, 4, 50, 34, 1, 0, 0) == 4 * 34 * 32
     assert port_bytes(ddr4, 34, 4, 51, 34, 1, 0, 0) == 4 * 35 * 32
@@ -170,10 +170,10 @@ def test_where_a_tensor_lies_does_not_matter() -> None:
 @given(st.integers(1, 70), st.integers(1, 9), st.integers(0, 80), st.sampled_from(sorted(DRAMS)), st.sampled_from([32, 64, 96]))
 def test_longer_runs_and_more_of_them_cost_no_less(length: int, count: int, gap: int, dram: str, granule: int) -> None:
     machine = load_machine(f"edge:ddr.dram={dram},paths.DDR->L1.granule_bytes={granule}")
-    stride = length + 1 + gap
+    stride = length + 2 + gap  # the same for all: another one may be of another alignment class
     cost = port_bytes(machine, length, count, stride, length, 1, 0, 0)
     assert cost >= length * count * 32
-    assert cost <= port_bytes(machine, length + 1, count, stride + 1, length, 1, 0, 0)
+    assert cost <= port_bytes(machine, length + 1, count, stride, length, 1, 0, 0)
     assert cost <= port_bytes(machine, length, count + 1, stride, length, 1, 0, 0)
     # one transfer of them costs no more than each alone and a row more
     alone = sum(port_bytes(machine, length, 1, 0, 0, 1, 0, 0) for _ in range(count))

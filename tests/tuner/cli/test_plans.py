@@ -42,6 +42,10 @@ def test_plan_show_primitives(cli, run_folder, model, tmp_path, plans):
     assert parts[0].splitlines()[0].endswith(", the largest of 2 blocks")
     operators = [(name, t) for segment in plans[1].segments for name, t in zip(segment.operators, segment.tilings, strict=True)]
     assert [parse_schedule("# " + part) for part in parts] == [t for _, t in operators]
+    (run_folder / "plans" / "own").mkdir()
+    own = run_folder / "plans" / "own" / "slight.json"
+    own.write_text(plans[1].to_json())
+    assert cli("plan", "show", own, "--primitives") == (0, out, "")
     copy = tmp_path / "copy.json"
     copy.write_text(plans[1].to_json())
     assert cli("plan", "show", copy, "--primitives", "--model", model, "--machine", "edge") == (0, out, "")
@@ -204,5 +208,6 @@ def test_what_cannot_be_a_bundle_is_one_line(cli, run_folder, compiled, tmp_path
     code, _, err = cli("simulate", tmp_path / "full")
     assert (code, err.count("\n")) == (2, 1)
     assert "full: no manifest.json; expected a bundle" in err
-    code, _, err = cli("simulate", "x" * 300)
-    assert (code, err.count("\n")) == (2, 1)
+    for words in (("simulate", "x" * 300), ("export", "x" * 300, "--out", tmp_path / "x.onnx")):
+        code, _, err = cli(*words)
+        assert (code, err.count("\n")) == (2, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.request import StudyRequest, TuneRequest
+from tuner.store.runs import SUMMARY_VERSION
 
 
 @pytest.fixture
@@ -125,7 +126,7 @@ def test_the_result_fits_eighty_columns(cli, monkeypatch, tmp_path, cycles, late
     each = dict.fromkeys(rows, cycles)
     robust = {"plan": "b" * 32, "cycles": each, "own_cycles": each, "own_plan": dict.fromkeys(rows, "a" * 32), "one_level": "none"}
     robust |= {"one_level_cycles": each, "displaced": [], "not_judged": None, "says": "Variants do not pay for m on edge: so be it."}
-    summary = {"schema_version": 4, "status": "done", "run": "r", "unconfirmed": [], "robust": robust, "levels": rows}
+    summary = {"schema_version": SUMMARY_VERSION, "status": "done", "run": "r", "unconfirmed": [], "robust": robust, "levels": rows}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     code, out, _ = cli("best", tmp_path)
     assert code == 0

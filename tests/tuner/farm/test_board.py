@@ -50,7 +50,8 @@ def test_the_simulator_by_way_of_bytes_finds_what_the_simulator_finds(model: Pat
     assert board.runner is not None
     for level, row in built_in.levels.items():
         mine = board.levels[level]
-        assert (mine.cycles, mine.baseline_layerwise_cycles, mine.latency_us) == (row.cycles, row.baseline_layerwise_cycles, row.latency_us)
+        assert (mine.cycles, mine.baseline_layerwise_cycles) == (built_in.own_cycles[level], row.baseline_layerwise_cycles)
+        assert mine.latency_us == mine.cycles / 1000
         assert mine.cycles == mine.variant_cycles[level] == min(mine.variant_cycles.values())
     for finalist in board.runner.finalists:
         assert finalist.cycles == finalist.simulated_cycles
@@ -264,8 +265,9 @@ def test_pieces_that_compute_the_same_share_a_verdict(tmp_path: Path) -> None:
     board = quick(model, tmp_path / "b", 16, *FEW, runner=SIMULATED)
     for level, row in built_in.levels.items():
         mine = board.levels[level]
-        assert (mine.cycles, mine.baseline_layerwise_cycles) == (row.cycles, row.baseline_layerwise_cycles)
-    assert [piece.cycles for piece in board.pieces] == [piece.cycles for piece in built_in.pieces]
+        assert (mine.cycles, mine.baseline_layerwise_cycles) == (built_in.own_cycles[level], row.baseline_layerwise_cycles)
+        assert mine.cycles == sum(piece.cycles[level] for piece in board.pieces)
+    assert len({tuple(piece.cycles.values()) for piece in board.pieces}) == 1
     assert board.runner is not None
     assert len({finalist.search for finalist in board.runner.finalists}) == len({piece.search for piece in board.pieces})
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from tests.tuning import assert_equal_runs, quick, save_small
+from tuner.farm.conduct import Conductor
+from tuner.farm.jobs import EpochResult
 from tuner.farm.plateau import Plateau
+from tuner.farm.schedule import EpochSchedule
 from tuner.store.read import read_log
+from tuner.store.run_log import Batch
 
 
 def test_counted_from_the_last_gain() -> None:
@@ -21,6 +28,57 @@ def test_counted_from_the_last_gain() -> None:
     again.restore(plateau.state())
     assert again.reached
     assert not Plateau(None, 0.0).reached
+
+
+class Late:
+    """`Jobs` and ledger of a run whose time is up when the one job that everybody waits for is done."""
+
+    workers, free, late = 4, True, (2, 1)
+    budget = SimpleNamespace(candidates=None, deadline=object(), seconds=lambda: 1.0)
+    levels, failures = (), Counter[str]()
+
+    def __init__(self) -> None:
+        self.running = list[Any]()
+        self.spent = False
+        self.champions = SimpleNamespace(programs=0, best=())
+        self.tasks, self.kept = list[EpochResult](), list[EpochResult]()
+
+    def tell_epoch(self, findings: object) -> None:
+        pass
+
+    def start(self, key: Any, job: Any) -> None:
+        self.running.append(key)
+
+    def finished(self, patience_s: float) -> list[Any]:
+        ready = [key for key in self.running if key != self.late] or self.running
+        self.spent = self.late in ready
+        self.running = [key for key in self.running if key not in ready]
+        return [(key, EpochResult(b"", Batch(repr(key).encode(), b"", b"", 0), b"", True, 0, 0.0)) for key in ready]
+
+    def commit(self, result: EpochResult) -> bool:
+        self.tasks.append(result)
+        return True
+
+    def keep(self, result: EpochResult) -> None:
+        self.kept.append(result)
+
+
+class Reached:
+    """Behind the first epoch that it hears of."""
+
+    reached = False
+
+    def epoch_done(self, best: object) -> None:
+        self.reached = True
+
+
+def test_nothing_behind_the_plateau_is_committed_when_the_time_is_up() -> None:
+    late = Late()
+    conductor = Conductor(late, EpochSchedule([b""] * 4), late, None, plateau=Reached())  # type: ignore[arg-type]
+    conductor.begin(())
+    conductor.run()
+    assert [result.findings for result in late.tasks[-4:]] == [b"(2, 0)", b"(2, 1)", b"(2, 2)", b"(2, 3)"]
+    assert [result.findings for result in late.kept] == [b"(3, 0)", b"(3, 2)", b"(3, 3)"]
 
 
 def test_a_run_ends_early_and_can_go_on(tmp_path: Path) -> None:

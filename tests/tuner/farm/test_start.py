@@ -64,16 +64,16 @@ def edited(path: Path, out: Path, change: Callable[[dict[str, Any]], object]) ->
 def test_a_plan_that_is_better_stays_the_champion(net: Path, best: Path, tmp_path: Path) -> None:
     """Than all that four programs find without it: it is the champion, or what became of it."""
     cold = quick(net, tmp_path / "cold", 4, seed=7)
-    begun = [quick(net, tmp_path / str(count), count, seed=7, start=(best,)).levels["none"].cycles for count in (2, 4)]
-    assert Plan.load(tmp_path / "2" / "plans" / "none.json") == Plan.load(best)
-    assert begun[1] <= begun[0] < cold.levels["none"].cycles
+    begun = [quick(net, tmp_path / str(count), count, seed=7, start=(best,)).own_cycles["none"] for count in (2, 4)]
+    assert Plan.load(tmp_path / "2" / "plans" / "own" / "none.json") == Plan.load(best)
+    assert begun[1] <= begun[0] < cold.own_cycles["none"]
 
 
 def test_it_is_measured_to_the_letter(net: Path, odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of two programs the first is layer by layer, the second the plan."""
     plan = Plan.load(odd)
     quick(net, tmp_path / "begun", 2, seed=7, start=(odd,), quiet=False)
-    assert Plan.load(tmp_path / "begun" / "plans" / "none.json") == plan
+    assert Plan.load(tmp_path / "begun" / "plans" / "own" / "none.json") == plan
     assert read_json(tmp_path / "begun" / "run.json")["start"] == [plan.digest]
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("start: ")]
     assert len(said) == 1
@@ -100,7 +100,7 @@ def test_a_search_goes_on_from_it_and_is_resumed_without_it(net: Path, odd: Path
     log = read_log(tmp_path / "whole")
     programs = log[(log["kind"] == "program") & (log["level"] == "none")].groupby("generation")["cycles"].min()
     assert programs.index.max() > 1
-    assert whole.levels["none"].cycles == programs.min() <= programs[1]
+    assert whole.own_cycles["none"] == programs.min() <= programs[1]
     (tmp_path / "parts" / "checkpoint" / "state.json").unlink()
     with pytest.raises(BadInputError, match="name the plans again"):
         quick(net, tmp_path / "parts", 16, seed=7, resume=True)

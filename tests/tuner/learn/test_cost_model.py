@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURES, scaled, seen
 from simulator.npu.errors import BadInputError
+from simulator.npu.level import Level
 from tuner.config import load_config
 from tuner.learn.cost_model import TrainingRows
 from tuner.learn.metrics import evaluate, held_out
@@ -22,7 +23,7 @@ from tuner.world.local import LocalPlace
 PARAMS = load_config(None, ["model.rounds=60"]).model
 
 
-SHARE = 0.5
+LEVEL = Level(share=0.5, latency_cycles=30)
 
 
 def synthetic(n: int = 600, groups: int = 4, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float64], list[str]]:
@@ -36,7 +37,7 @@ def synthetic(n: int = 600, groups: int = 4, seed: int = 0) -> tuple[NDArray[np.
 
 
 def test_learns_to_rank_an_unseen_workload() -> None:
-    model = train(BoostedTrees, *synthetic(), share=SHARE, seed=1, settings=PARAMS)
+    model = train(BoostedTrees, *synthetic(), level=LEVEL, seed=1, settings=PARAMS)
     assert model.metrics.spearman > 0.9
     assert model.metrics.pair_accuracy > 0.85
     assert model.metrics.regret["8"] < 0.3
@@ -46,7 +47,7 @@ def test_learns_to_rank_an_unseen_workload() -> None:
 
 def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() -> None:
     x, cycles, groups = synthetic()
-    model = train(BoostedTrees, x, cycles, groups, share=SHARE, seed=1, settings=PARAMS)
+    model = train(BoostedTrees, x, cycles, groups, level=LEVEL, seed=1, settings=PARAMS)
     back = held_out(TrainingRows(x, cycles, np.array(groups)), 1, PARAMS.hold_out)
     used, judge = model.load(BoostedTrees), model.judge_of(BoostedTrees)
     errors = [float(np.abs(np.log2(predicted / cycles))[back].mean()) for predicted in (used.predict(x), judge.predict(x))]
@@ -62,7 +63,7 @@ def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
     once = np.full((1, len(FEATURES)), 1e7)
     twice = 2 * once
     once[:, FEATURES.index("iterations")] = twice[:, FEATURES.index("iterations")] = 1000.0
-    (a, guess), (b, double) = (seen(scaled(raw), SHARE) for raw in (once, twice))
+    (a, guess), (b, double) = (seen(scaled(raw), LEVEL) for raw in (once, twice))
     np.testing.assert_allclose(double, 2 * guess, rtol=1e-2)
     np.testing.assert_allclose(a[:, len(FEATURES) :], b[:, len(FEATURES) :], atol=1e-2)
     assert (a[:, : len(FEATURES)] != b[:, : len(FEATURES)]).any()
@@ -71,7 +72,7 @@ def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:
 def test_noise_cannot_be_learnt() -> None:
     x, cycles, groups = synthetic()
     shuffled = np.random.default_rng(3).permutation(cycles)
-    result = train(BoostedTrees, x, shuffled, ["one"] * len(groups), share=SHARE, seed=1, settings=PARAMS)
+    result = train(BoostedTrees, x, shuffled, ["one"] * len(groups), level=LEVEL, seed=1, settings=PARAMS)
     assert abs(result.metrics.spearman) < 0.3
 
 
@@ -103,41 +104,41 @@ def test_metrics_of_a_perfect_a_reversed_and_a_constant_guess() -> None:
 
 
 def test_same_rows_and_seed_give_the_same_bytes() -> None:
-    first, second = (train(BoostedTrees, *synthetic(), share=SHARE, seed=4, settings=PARAMS) for _ in range(2))
+    first, second = (train(BoostedTrees, *synthetic(), level=LEVEL, seed=4, settings=PARAMS) for _ in range(2))
     assert first.version == second.version
     assert first.metrics == second.metrics
-    assert train(BoostedTrees, *synthetic(), share=SHARE, seed=5, settings=PARAMS).version != first.version
+    assert train(BoostedTrees, *synthetic(), level=LEVEL, seed=5, settings=PARAMS).version != first.version
 
 
 def test_poisoned_rows_are_left_out_and_counted() -> None:
     x, cycles, groups = synthetic()
-    clean = train(BoostedTrees, x, cycles, groups, share=SHARE, seed=1, settings=PARAMS)
+    clean = train(BoostedTrees, x, cycles, groups, level=LEVEL, seed=1, settings=PARAMS)
     bad_x = np.vstack([x, np.repeat(x[:1], 6, axis=0)])
     bad_x[-1, -5], bad_x[-2, -3] = np.nan, np.inf
     bad_cycles = np.concatenate([cycles, [np.inf, np.nan, -5, 0, 10, 10]])
-    poisoned = train(BoostedTrees, bad_x, bad_cycles, groups + ["net0"] * 6, share=SHARE, seed=1, settings=PARAMS)
+    poisoned = train(BoostedTrees, bad_x, bad_cycles, groups + ["net0"] * 6, level=LEVEL, seed=1, settings=PARAMS)
     assert poisoned.left_out == 6
     assert poisoned.version == clean.version
     with pytest.raises(ValueError, match="0 rows to learn from"):
-        train(BoostedTrees, x[:3], np.full(3, np.nan), groups[:3], share=SHARE, seed=1, settings=PARAMS)
+        train(BoostedTrees, x[:3], np.full(3, np.nan), groups[:3], level=LEVEL, seed=1, settings=PARAMS)
 
 
 def test_the_gate_keeps_the_better_model() -> None:
     x, cycles, groups = synthetic(1200)
     names = np.array(groups)
-    little = retrain(BoostedTrees, TrainingRows(x[:60], cycles[:60], names[:60]), SHARE, 1, PARAMS, None)
+    little = retrain(BoostedTrees, TrainingRows(x[:60], cycles[:60], names[:60]), LEVEL, 1, PARAMS, None)
     assert little.promoted
     assert little.model is little.candidate
-    more = retrain(BoostedTrees, TrainingRows(x, cycles, names), SHARE, 1, PARAMS, little.model)
+    more = retrain(BoostedTrees, TrainingRows(x, cycles, names), LEVEL, 1, PARAMS, little.model)
     assert more.promoted
     assert more.incumbent is not None
     assert more.candidate.metrics.pair_accuracy > more.incumbent.pair_accuracy
-    again = retrain(BoostedTrees, TrainingRows(x, cycles, names), SHARE, 1, PARAMS, more.model)
+    again = retrain(BoostedTrees, TrainingRows(x, cycles, names), LEVEL, 1, PARAMS, more.model)
     assert not again.promoted, "an equal model is not better"
     assert again.model is more.model
     back = held_out(TrainingRows(x, cycles, names), 1, PARAMS.hold_out)
     garbage = np.where(back, cycles, np.random.default_rng(0).permutation(cycles))
-    worse = retrain(BoostedTrees, TrainingRows(x, garbage, names), SHARE, 1, PARAMS, more.model)
+    worse = retrain(BoostedTrees, TrainingRows(x, garbage, names), LEVEL, 1, PARAMS, more.model)
     assert not worse.promoted
     assert worse.model is more.model
 
@@ -145,7 +146,7 @@ def test_the_gate_keeps_the_better_model() -> None:
 def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
     x, cycles, groups = synthetic(400)
     rows = TrainingRows(x, np.full(400, 7.0), np.array(groups))
-    result = retrain(BoostedTrees, rows, SHARE, 1, PARAMS, None)
+    result = retrain(BoostedTrees, rows, LEVEL, 1, PARAMS, None)
     assert result.model is None
     assert not result.promoted
     assert cycles.std() > 0
@@ -153,7 +154,7 @@ def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
 
 def test_save_load_and_damage(tmp_path: Path) -> None:
     x, cycles, groups = synthetic()
-    model = train(BoostedTrees, x, cycles, groups, share=SHARE, seed=1, settings=PARAMS)
+    model = train(BoostedTrees, x, cycles, groups, level=LEVEL, seed=1, settings=PARAMS)
     path = LocalPlace(tmp_path / "m.model")
     model.save(path, "boosted_trees")
     kind, kept = load_trained(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -184,10 +185,13 @@ def test_what_does_not_fit_is_an_answer() -> None:
 
 
 def test_roofline_of_one_convolution() -> None:
-    """16 x 8 x 8 in, 32 x 8 x 8 out, 3 x 3: 294,912 MACs at 4,096 per cycle; 2,048 + 4,096 + 9,280 bytes at 64, 32, 16 per cycle."""
+    """16 x 8 x 8 in, 32 x 8 x 8 out, 3 x 3: 294,912 MACs at 4,096 per cycle; 2,048 + 4,096 + 9,280 bytes.
+
+    They move at 60.56 bytes per cycle, 64 without refresh, and at a half and a quarter of that.
+    """
     b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     u = make_unit(lower(b.model(b.conv("x", 32))), load_machine("edge"), DataType.float16)
-    assert [Roofline(u).cycles(0, 1, level) for level in LEVELS] == [241, 482, 964]
+    assert [Roofline(u).cycles(0, 1, level) for level in LEVELS] == [255, 510, 1019]
 
 
 def test_roofline_of_a_convolution_with_many_macs() -> None:
@@ -198,8 +202,9 @@ def test_roofline_of_a_convolution_with_many_macs() -> None:
 
 
 def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> None:
-    """Nested concatenations share their parts: each part is read once, at 16 bytes per cycle."""
+    """Nested concatenations share their parts: each part is read once, at a quarter of what DDR delivers."""
     u = unit("dense_block")
+    quarter = u.machine.ddr.deliverable / 4
     roofline, end, shapes = Roofline(u), len(u.operators), u.graph.shapes
     assert roofline.cycles(0, end, "severe") < sum(roofline.cycles(k, k + 1, "severe") for k in range(end)), "intermediates stay"
     made_of = {op.y: op.inputs for op in u.graph.operators if isinstance(op, Concat)}
@@ -219,5 +224,7 @@ def test_roofline_counts_what_leaves_a_segment_and_no_concatenation_twice() -> N
         shared += size(inputs) < sum(size(parts(name) - made) for name in read)
         weights = sum(roofline.weight_bytes[start:])
         macs = sum(spec.macs for spec in specs)
-        assert roofline.cycles(start, end, "severe") == max(-(-macs // 4096), -(-(size(inputs | {specs[-1].operator.y}) + weights) // 16))
+        assert roofline.cycles(start, end, "severe") == max(
+            -(-macs // 4096), math.ceil((size(inputs | {specs[-1].operator.y}) + weights) / quarter)
+        )
     assert shared, "some segment reads two concatenations that share parts"

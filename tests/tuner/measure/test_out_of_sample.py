@@ -11,7 +11,8 @@ from compiler.build import compile_plan, default_plan
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from simulator.npu.machine import SHARE_UNIT, DataType, load_machine
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import DataType, load_machine
 from simulator.timing import simulate_levels
 from tests.models import small_model
 from tuner.measure.out_of_sample import CONDITIONS, PERIODS, on_off, out_of_sample, perturbed
@@ -23,10 +24,11 @@ def test_four_machines_differ_in_their_memory_alone() -> None:
     machines = perturbed(EDGE)
     assert len(machines) == len(CONDITIONS) - 3
     assert [machine.ddr.latency_cycles for machine in machines] == [84, 156, 120, 120]
-    assert [machine.ddr.bytes_per_cycle for machine in machines] == [64, 64, 45, 83]
+    assert [machine.ddr.bytes_per_cycle for machine in machines] == [64, 64, 44.8, 83.2]
+    assert [machine.contention["severe"].latency_cycles for machine in machines] == [63, 117, 90, 90]
     for machine in machines:
-        assert machine.model_copy(update={"ddr": EDGE.ddr}) == EDGE
-        type(EDGE).model_validate(machine.model_dump())
+        assert machine.model_copy(update={"ddr": EDGE.ddr, "contention": EDGE.contention}) == EDGE
+        assert machine.digest != EDGE.digest
 
 
 @given(st.integers(1, SHARE_UNIT), st.integers(1, 10**7))

@@ -247,8 +247,8 @@ def test_verify_finds_wrong_rows(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     table = read_part(LocalPlace(folder / "00000001.parquet")).table
     twice = table.slice(0, 1)
-    stranger = table.slice(1, 1).set_column(9, table.schema.field("task"), [["f" * 32]])
-    wrong = table.slice(1, 1).set_column(19, table.schema.field("cycles"), [[5]])
+    stranger = table.slice(1, 1).set_column(table.column_names.index("task"), table.schema.field("task"), [["f" * 32]])
+    wrong = table.slice(1, 1).set_column(table.column_names.index("cycles"), table.schema.field("cycles"), [[5]])
     for number, rows in enumerate((twice, stranger, wrong), 4):
         write_part(folder / part_name(number), rows.cast(log_schema()))
     assert [fault.what for fault in verify(tmp_path)] == [

@@ -102,7 +102,7 @@ def test_what_does_not_become_todays_leaves_nothing(run: Path, tmp_path: Path) -
     old = aged(run, tmp_path / "old")
     out = tmp_path / "out"
     with pytest.raises(BadInputError, match=f"no step from {FIRST} to {LAST}"):
-        migrate(old, out)
+        migrate(old, out, {name: {LAST: steps[LAST]} for name, steps in LONG_AGO.items()})
     with pytest.raises(BadInputError, match="columns runner are not those of today's schema"):
         migrate(old, out, {**LONG_AGO, "log": {**LONG_AGO["log"], LAST: LONG_AGO["log"][LAST]._replace(added={"wall_s": 1.0})}})
     wrong = LONG_AGO["log"][LAST]._replace(added={**LONG_AGO["log"][LAST].added, "wall_s": "long"})
@@ -126,6 +126,23 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "log: schema 99 is newer than this program" in capsys.readouterr().err
     assert main(["log", "verify", str(run)]) == 2
     assert main(["status", str(run)]) == 2
+
+
+def test_levels_of_schema_2_add_no_latency(run: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    for name in ("log", "tasks"):
+        (old / name).mkdir(parents=True)
+        for part in (run / name).iterdir():
+            table = pq.read_table(part)
+            at = table.column_names.index("schema_version")
+            table = table.set_column(at, "schema_version", pa.array([2] * table.num_rows, pa.int16()))
+            table = table.drop_columns(["level_latency_cycles"]) if name == "log" else table
+            metadata = {**table.schema.metadata, b"schema_version": b"2"}
+            write_part(old / name / part.name, table.replace_schema_metadata(metadata))
+    assert migrate(old, tmp_path / "out") == {"tasks": Migrated(2, 5), "log": Migrated(2, 5)}
+    assert read_log(tmp_path / "out")["level_latency_cycles"].tolist() == [0] * 5
+    assert read_log(tmp_path / "out").columns.tolist() == read_log(run).columns.tolist()
+    assert verify(tmp_path / "out") == []
 
 
 def test_steps_lead_to_todays_version() -> None:
