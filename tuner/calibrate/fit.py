@@ -114,17 +114,17 @@ def solve(problem: Problem, start: Values | None = None) -> Values:
     free = [i for i, key in enumerate(problem.keys) if not key.choices]
     best = _least(problem, start or problem.given(), free)
     others = [(i, choice) for i, key in enumerate(problem.keys) for choice in key.choices if choice != best[i]]
-    starts = [_moved(problem, best, {i: choice}) for i, choice in others]
-    if start is not None:  # what was far off then is
-        starts = [each for each in starts if problem.chi(each) < problem.chi(best) + _FAR]
-    best = _best(problem, best, starts, free)
+    best = _best(problem, best, [_moved(problem, best, {i: choice}) for i, choice in others], free, _FAR)
     if problem.chi(best) / problem.freedom > _MISFIT:
-        best = _best(problem, best, _elsewhere(problem, best, free), free)
+        best = _best(problem, best, _elsewhere(problem, best, free), free, np.inf)
     return best
 
 
-def _best(problem: Problem, best: Values, starts: Sequence[Values], free: Sequence[int]) -> Values:
-    for start in starts:
+def _best(problem: Problem, best: Values, starts: Sequence[Values], free: Sequence[int], far: float) -> Values:
+    """Of starts in the order in which they fit, to the first that is worse than the best that was found by so much of chi squared."""
+    for start in sorted(starts, key=problem.chi):
+        if problem.chi(start) > problem.chi(best) + far:
+            break
         found = _least(problem, start, free)
         if problem.chi(found) < problem.chi(best) - 1e-9:
             best = found
@@ -187,7 +187,7 @@ def _newton(problem: Problem, values: Values, free: Sequence[int]) -> dict[int, 
 def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values:
     """Steps on the grid, of one key and of two at once, from coarse ones to the finest, while they are better."""
     best = values
-    scales = (0.02, 0.005, 0.0)
+    scales = (0.005, 0.0)
     for scale in scales:
         while True:
             size = {i: max(problem.keys[i].step, scale * best[i]) for i in free}

@@ -138,13 +138,14 @@ def test_what_the_issue_hides_is_a_range_and_no_value() -> None:
     assert all(each.hidden and each.low <= truth <= each.high for each, truth in zip(told, (5, 1), strict=True))
 
 
-def test_a_reading_of_the_board_follows_from_its_seed(board: ProbedBoard) -> None:
+def test_a_reading_of_the_board_follows_from_its_seed() -> None:
     def read(seed: int) -> list[int | None]:
-        runner, seen = SimulatedBoard(load_machine("tiny"), NOISE, seed), []
+        runner, seen = SimulatedBoard(load_machine("tiny"), NOISE, seed), list[int | None]()
 
         def keep(program: Encoded, level: str) -> Reading:
-            seen.append(runner(program, level).cycles)
-            return Reading(1000 + len(seen))
+            reading = runner(program, level)
+            seen.append(reading.cycles)
+            return reading
 
         ProbedBoard("b", Bench(keep), load_machine("tiny")).read("vector", vector_probes("simple", load_machine("tiny"), 4096), 3)
         return seen
