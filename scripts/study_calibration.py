@@ -99,7 +99,7 @@ def main(
     ),
     as_json: Json = False,
 ) -> None:
-    """Hidden machines found through noise."""
+    """Find hidden machines through noise, and predict held-out segments."""
     rows, summary = [], []
     for machine in machines.split(","):
         for seed in range(1, seeds + 1):

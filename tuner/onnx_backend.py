@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,8 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
     def container(graph: Graph) -> bytes:
         packed = pack_unit(graph, loaded, dtype)
-        return encode(build_variants(packed, {level: default_plan(packed.unit)}))
+        # one variant has nothing to choose, and parts of a model need not agree on when they would
+        return encode(replace(build_variants(packed, {level: default_plan(packed.unit)}), controller=None))
 
     if whole:
         return InferenceSession(container(lower(prepared)))

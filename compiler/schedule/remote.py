@@ -29,7 +29,7 @@ _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
 _QUEUES = 2  # of a core that move: those of MTE3 come first, then those of MTE2
 
 
-class Crossing(NamedTuple):
+class CrossCore(NamedTuple):
     """What is known between the queues of a program's cores; -1: nobody.  Queue q is MTE3 of core q, or MTE2 of core q - cores.
 
     Without a shared memory only MTE3 writes what others read, and `before` has no rows.
@@ -44,11 +44,11 @@ class Crossing(NamedTuple):
     last: Ints  # [queues] last move
 
 
-def new_crossing(granules: int, cores: int, shared: bool) -> Crossing:
+def new_crossing(granules: int, cores: int, shared: bool) -> CrossCore:
     """Nothing moved."""
     queues = _QUEUES * cores
     pairs = (queues, queues)
-    return Crossing(
+    return CrossCore(
         np.full((granules, queues if shared else cores), -1, np.int32),
         np.full((granules if shared else 0, queues), -1, np.int32),
         np.full(pairs, -1, np.int64),
@@ -60,7 +60,7 @@ def new_crossing(granules: int, cores: int, shared: bool) -> Crossing:
 
 
 @njit(cache=True)
-def forget(c: Crossing) -> None:
+def forget(c: CrossCore) -> None:
     """A new program: nothing moved."""
     c.written[:] = -1
     c.before[:] = -1
@@ -72,7 +72,7 @@ def forget(c: Crossing) -> None:
 
 
 @njit(cache=True)
-def _wait(c: Crossing, me: int, other: int, move: int, name: int, limit: int) -> int:
+def _wait(c: CrossCore, me: int, other: int, move: int, name: int, limit: int) -> int:
     """Queue `me` waits with move `name` for a move of another one, or for a later one; returns which."""
     if c.standing[other, me] == limit - 1:
         move = c.last[other]
@@ -96,7 +96,7 @@ def waits(
     core: int,
     first: int,
     limit: int,
-    c: Crossing,
+    c: CrossCore,
     source: Ints32,
     target: Ints32,
 ) -> int:

@@ -203,7 +203,7 @@ class Farm:
         opened = open_source(read_source(LocalPlace(self.run)).source)
         self.unit, self.levels = opened.unit, tuple(opened.machine.contention)
         programs = read_tasks(self.run).query("kind == 'program'")["payload"]
-        kept = {parse_plan(path.read_text()).digest for path in (self.run / "plans").iterdir()}
+        kept = {parse_plan(path.read_text()).digest for path in (self.run / "plans").rglob("*.json")}
         measured = {Plan.model_validate(json.loads(payload)["plan"]).digest for payload in programs}
         self.plan = min(measured - kept)  # which nothing but tasks/ has
         identity = read_json(self.run / "run.json")

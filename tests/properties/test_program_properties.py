@@ -77,7 +77,7 @@ def test_what_is_timed_is_what_is_executed(program: Program, share: int) -> None
 @settings(max_examples=40, deadline=None)
 @given(programs(TINY, 40), st.sampled_from([SHARE_UNIT, SHARE_UNIT // 3]))
 def test_events_of_any_program_nest_and_cover_the_busy_time(program: Program, share: int) -> None:
-    check_lanes(program, TINY, share)
+    check_lanes(program, TINY, Level.of_units(share))
 
 
 # anomalies ------------------------------------------------------------------------------------------------------------

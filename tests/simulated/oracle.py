@@ -180,7 +180,7 @@ def check_end(computed: Computed, disk: SimDisk, ended: Ended) -> None:
 
 def _measured(champions: dict[str, Any]) -> dict[str, Any]:
     """Cycles and tasks: of what a task's plan says, other genes may be read."""
-    return champions | {"best": [each and each[1:] for each in champions["best"]], "baseline": champions["baseline"][1:]}
+    return champions | {name: [each and each[1:] for each in champions[name]] for name in ("best", "baselines")}
 
 
 def _check_timed(computed: Computed, log: pa.Table, ended: Ended) -> None:

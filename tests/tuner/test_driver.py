@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -117,7 +118,11 @@ def test_what_was_lost_behind_the_checkpoint_is_measured_again(
 ) -> None:
     """The checkpoint counts none of it, so the run goes on, and is the one that lost nothing."""
     run, far = tmp_path / "run", "farm.checkpoint_every_s=1000"
-    quick(model, run, 24, far)
+    quick(model, run, 12, far)
+    shutil.copytree(run / "checkpoint", tmp_path / "earlier")
+    quick(model, run, 24, far, resume=True)
+    shutil.rmtree(run / "checkpoint")
+    shutil.copytree(tmp_path / "earlier", run / "checkpoint")
     last = sorted((run / "log").iterdir())[-1]
     last.unlink()
     with pytest.raises(BadInputError, match=rf"{last}: missing; `tilefarm log repair {run}` keeps"):

@@ -107,7 +107,11 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("contention", {"none": 1.0, "worst": 0.0}, r"contention\.worst\.share: .*\(got 0\.0\)"),
         ("contention", {"none": 1.0, "worst": 1e-5}, r"contention\.worst\.share: accepted: .* from 1/65536, .* to 1 \(got 1e-05\)"),
         ("contention", {"none": 1.5}, r"contention\.none\.share: accepted: .*\(got 1\.5\)"),
-        ("contention", {"none": "half"}, r"contention\.none: accepted: a share, or a mapping of share and latency_cycles \(got 'half'\)"),
+        (
+            "contention",
+            {"none": "half"},
+            r"contention\.none: accepted: a share, or a mapping of share and latency_cycles, and of what is granted: .* \(got 'half'\)",
+        ),
         ("contention", {"none": [1.0]}, r"contention\.none: accepted: a share, or a mapping of share and latency_cycles"),
         ("contention", {"none": {"share": 1, "latency_cycles": -1}}, r"contention\.none\.latency_cycles: .*\(got -1\)"),
         ("contention", {"none": {"share": 1, "latency_cycles": 2**20 + 1}}, r"contention\.none\.latency_cycles: .*\(got 1048577\)"),

@@ -21,6 +21,7 @@ LOAD = 4096
 GIVEN = {
     "name", "description", "cores", "clock_hz", "matrix.kind", "matrix.rows", "matrix.columns", "matrix.dataflow", "matrix.pipelined",
     "flags.ids_per_pair", "flags.count_limit", "ddr.rate", "ddr.dram", "contention.none.share", "contention.none.latency_cycles",
+    "shared.bytes", "shared.bytes_per_cycle", "shared.latency_cycles",
 }  # fmt: skip
 ROUNDED_UP = ("L1->L0A.granule_bytes", "L0C->UB.granule_bytes", "L0C->L1.granule_bytes")  # of moves that are no copies: of no effect
 

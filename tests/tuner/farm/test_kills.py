@@ -18,6 +18,7 @@ from tests.ray_heads import ray_head
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
 from tuner.store.care import verify
 from tuner.store.runfolder import read_json
+from tuner.summary import Summary
 
 N = 48
 WHOLE_S = 3.0
@@ -69,7 +70,7 @@ def assert_best_is_the_logs(run: Path) -> None:
     log = pd.read_parquet(run / "log")
     programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
     found = programs["cycles"].groupby(programs["level"].astype("str")).min().to_dict()
-    assert found == {level: row["cycles"] for level, row in read_json(run / "summary.json")["levels"].items()}
+    assert found == Summary.model_validate(read_json(run / "summary.json")).own_cycles
 
 
 def assert_whole(run: Path, whole: Path, watch: Watch) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURES, raw_features, scaled
+from compiler.cost.features import FEATURE_SET, FEATURES, raw_features, scaled
 from compiler.cost.operator_space import operator_space
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
@@ -151,7 +151,7 @@ def _other_features(run: Path) -> None:
     [
         (_no_models, "edge", "no cost model of level none earned its place in that run; tune with --set use.cost_model=true, or longer"),
         (_none_promoted, "edge", "no cost model of level slight earned its place"),
-        (_other_features, "edge", r"none-\d+.model takes 3 features, feature set schedule-9 has \d+"),
+        (_other_features, "edge", rf"none-\d+.model takes 3 features, feature set {FEATURE_SET} has \d+"),
         (lambda _: None, "tiny", r"trained for machine edge \(\w{32}\), this is \w{32}"),
         (shutil.rmtree, "edge", "not a run folder|no such run folder"),
     ],

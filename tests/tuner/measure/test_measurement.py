@@ -25,7 +25,7 @@ def test_what_was_predicted_identifies_nothing() -> None:
 
 
 def test_cycles_and_bytes_are_read_off_the_values() -> None:
-    values = np.arange(2 * len(RESULTS)).reshape(2, -1)
+    values = np.arange(1, 2 * len(RESULTS) + 1).reshape(2, -1)
     found = Measurement("ok", values=values)
     assert found.cycles is not None
     assert found.cycles.tolist() == values[:, RESULTS.index("cycles")].tolist()

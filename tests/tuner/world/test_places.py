@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,7 +209,7 @@ def test_a_folder_below_one_that_may_not_be_read_is_as_good(tmp_path: Path) -> N
 
 def test_what_the_disk_does_not_take_in_the_beginning_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder(LocalPlace(tmp_path), IDENTITY).close()
-    (tmp_path / "plans").rmdir()
+    shutil.rmtree(tmp_path / "plans")
     (tmp_path / "plans").write_text("a file")
     with pytest.raises(BadInputError, match=r"plans: cannot be made: File exists"):
         RunFolder(LocalPlace(tmp_path), IDENTITY, resume=True)
