@@ -411,9 +411,9 @@ class Machine(_Spec):
                     raise ValueError(f"contention.{name}.{key}: {given}; accepted: {what}")
         return self
 
-    @cached_property
+    @property
     def whole(self) -> Grant:
-        """All that it has of what a level can grant."""
+        """All that it has of what a level can grant.  Not kept: a copy of the machine with other values would keep it, too."""
         return Grant(self.buffers_bytes.L1, self.shared.bytes if self.shared else 0, self.cores)
 
     def granted(self, level: str) -> Grant:

@@ -28,6 +28,11 @@ def test_levels_that_grant_all_are_written_as_ever() -> None:
     assert load_machine("edge:contention.severe.l1_bytes=524288").digest != EDGE.digest
 
 
+def test_a_changed_copy_has_its_own() -> None:
+    assert EDGE.whole.cores == 1
+    assert EDGE.model_copy(update={"cores": 4}).whole == EDGE.model_copy(update={"cores": 4}).granted("severe") == Grant(L1, 0, 4)
+
+
 def test_a_level_says_what_it_grants() -> None:
     assert str(Level(share=0.25, latency_cycles=90, l1_bytes=64, cores=2)) == "0.25 +90 L1=64 cores=2"
 
