@@ -18,7 +18,8 @@ import numpy as np
 from simulator.npu import isa
 from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine
+from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
+from simulator.npu.program import Code
 from simulator.timeline import Timeline, covered
 from simulator.timing_kernel import ENGINES, Ints
 
@@ -55,6 +56,8 @@ class SegmentTime:
     loads: int
     ddr_read_bytes: int
     ddr_write_bytes: int
+    shared_read_bytes: int
+    shared_write_bytes: int
     macs: int
     needed_macs: int | None
     halo: float | None
@@ -159,6 +162,8 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
                 loads=int((useful > 0).sum()),
                 ddr_read_bytes=int(useful[useful > 0].sum()),
                 ddr_write_bytes=-int(useful[useful < 0].sum()),
+                shared_read_bytes=_shared_bytes(t.code[rows], isa.SRC),
+                shared_write_bytes=_shared_bytes(t.code[rows], isa.DST),
                 macs=macs,
                 needed_macs=needed,
                 halo=halo,
@@ -166,6 +171,12 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
             )
         )
     return tuple(found)
+
+
+def _shared_bytes(code: Code, word: int) -> int:
+    """What moves from (SRC) or to (DST) the memory that all cores share."""
+    copies = code[(code[:, isa.OP] == Op.COPY) & (code[:, word] == Memory.SHARED)].astype(np.int64)
+    return int(copies[:, [isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2]].prod(axis=1).sum()) * BLOCK_BYTES
 
 
 def _resources(t: Timeline) -> dict[str, list[Intervals]]:

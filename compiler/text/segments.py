@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from compiler.pipeline import Compiler, CorePart, with_starts
-from compiler.plan.plan import Infeasible, Plan
+from compiler.kinds.conv import product_of
+from compiler.pipeline import Compiler, CorePart, places_of, with_starts
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.schedule.shared import SharedPlaces
 from compiler.segment.blocks import BlockAllocation, Ints
 from compiler.segment.buffers import BufferRequest
 from compiler.segment.memory import Places
@@ -30,7 +32,7 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
     if isinstance(unit, Infeasible):
         raise InfeasibleError(str(unit))
     yield f"segments of plan {plan.digest}: {unit.machine.name}, {unit.dtype.name}"
-    segments = with_starts(plan)
+    segments, parts = with_starts(plan), list[CorePart]()
     for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(unit, segments), strict=True)):
         names = each.operators[0] if len(each.operators) == 1 else f"{each.operators[0]}..{each.operators[-1]}"
         sizes = (counted(each.blocks, "block"), counted(unit.images, "image"), counted(each.columns, "strip"))
@@ -40,6 +42,22 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
             yield from _segment(segment, index, [] if isinstance(found, Infeasible) else found)
         if isinstance(found, Infeasible):
             yield f"  does not fit: {found}"
+        else:
+            parts += found
+    yield from _shared(unit, places_of(parts))
+
+
+def _shared(unit: Unit, places: SharedPlaces) -> Iterator[str]:
+    """What lies in the memory that all cores share, by address, where anything does."""
+    if not places.residents:
+        return
+    names = {storage.address: ("tensor", storage.name) for storage in unit.storages}
+    names |= {product.weights_at: ("weights", product.name) for product in map(product_of, unit.operators) if product is not None}
+    rows = sorted((r.at, r.birth, f"{r.blocks * BLOCK_BYTES:,} B", *names[r.first], r.death) for r in places.residents)
+    yield f"shared memory: {places.need * BLOCK_BYTES:,} of {unit.machine.buffer_blocks(Memory.SHARED) * BLOCK_BYTES:,} B"
+    yield from aligned(
+        [[f"SHARED[{at}]", size, what, name, f"segments {birth}:{death + 1}"] for at, birth, size, what, name, death in rows]
+    )
 
 
 def _segment(segment: Segment, index: int, shares: list[CorePart]) -> Iterator[str]:
@@ -51,7 +69,7 @@ def _segment(segment: Segment, index: int, shares: list[CorePart]) -> Iterator[s
             whose = [f"part {part} of the channels"] if several else []
             whose += [f"strip {number}"] if len(strips) > 1 else []
             yield from [f"  {', '.join(whose)}"] if whose else []
-            yield from aligned([_operator(strip, index, k) for k in range(len(segment.plan.operators))], 4)
+            yield from aligned([_operator(segment.plan, strip, index, k) for k in range(len(segment.plan.operators))], 4)
             yield from aligned([_staged(segment, strip, allocation) for allocation in strip.blocks.allocations.values()], 4)
         mine = [share for share in shares if not several or share.place == part]
         for places, alike in groupby(mine, key=lambda share: _places(segment, share)):
@@ -59,15 +77,16 @@ def _segment(segment: Segment, index: int, shares: list[CorePart]) -> Iterator[s
             yield from places
 
 
-def _operator(strip: StripBlocks, index: int, k: int) -> list[str]:
+def _operator(plan: SegmentPlan, strip: StripBlocks, index: int, k: int) -> list[str]:
     unit, blocks = strip
     spec = unit.operators[blocks.start + k]
+    goes = "SHARED" if unit.storages[spec.y.storage].name in plan.shared else "DDR"
     columns = ""
     if spec.strip is not None:
         made, own = spec.strip.made, spec.strip.own
-        columns = f"columns {made}:{made + spec.out_w}, to DDR {own}:{own + spec.strip.owned}"
+        columns = f"columns {made}:{made + spec.out_w}, to {goes} {own}:{own + spec.strip.owned}"
     words = [f"makes rows {_rows(blocks.computed[k])}"]
-    words += [f"to DDR {_rows(blocks.own[k])}"] if blocks.stored[k] else []
+    words += [f"to {goes} {_rows(blocks.own[k])}"] if blocks.stored[k] else []
     return [f"@{index}.{spec.tag}", spec.name, kind(spec), *([columns] if columns else []), *words]
 
 

@@ -21,12 +21,17 @@ from compiler.space.gene import Gene, Genome
 from compiler.space.gene_of import genome_of
 from compiler.space.starts import single_operators
 from compiler.space.stays import settled, with_shared, without_shared
+from compiler.text.plan import plan_lines
+from compiler.text.segments import segment_lines
+from simulator.breakdown import breakdown
 from simulator.npu import isa
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine
 from simulator.npu.program import Program
+from simulator.occupancy import shared_in_use
 from simulator.sanitizer import check
+from simulator.timeline import timeline
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
 from tests.models import small_model
@@ -293,3 +298,31 @@ def test_nothing_stays_where_there_is_none() -> None:
     assert with_shared(unit, with_starts(plan)) == list(plan.segments)
     assert plan_of(unit, []).segments == ()
     assert Gene(0, 1) == Gene(0, 1)
+
+
+def test_texts_and_tables_show_what_lies_there() -> None:
+    case = case_of("residual_block", machine())
+    plan = planned(case, split(case, 2))
+    staged = plan.segments[0].model_copy(update={"staged": plan.segments[0].operators[:1]})
+    plan = plan.model_copy(update={"segments": (staged, *plan.segments[1:])})
+    program = compiled(case, plan)
+    shown = plan_lines(plan)
+    assert f"shared: {' '.join(staged.shared)}" in shown
+    assert sum(line.endswith(" weights staged") for line in shown) == sum(len(segment.staged) for segment in plan.segments)
+    lines = list(segment_lines(Compiler(case.unit), plan))
+    at = next(i for i, line in enumerate(lines) if line.startswith("shared memory: "))
+    parts = Compiler(case.unit).parts(plan)
+    assert not isinstance(parts, Infeasible)
+    assert len(lines) - at - 1 == len(places_of(parts).residents)
+    assert any("to SHARED" in line for line in lines[:at])
+    t = timeline(program, case.unit.machine, case.unit.machine.contention["none"])
+    rows = breakdown(t)
+    codes = np.concatenate(program.streams).astype(np.int64)
+    for word, key in ((isa.SRC, "shared_read_bytes"), (isa.DST, "shared_write_bytes")):
+        copies = codes[(codes[:, isa.OP] == Op.COPY) & (codes[:, word] == Memory.SHARED)]
+        moved = int(copies[:, [isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2]].prod(1).sum()) * BLOCK_BYTES
+        assert sum(getattr(row, key) for row in rows) == moved > 0
+    use = shared_in_use(t)
+    assert use is not None
+    assert 0 < int(use.value.max()) <= places_of(parts).need * BLOCK_BYTES
+    assert int(use.value[-1]) == 0

@@ -51,7 +51,8 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
         if i:
             print_line()
         print_line(f"{path}: {machine.name}, {compiled.dtype.name}, level {name}, {cycles:,} cycles")
-        print_table(_COLUMNS, [_cells(operators, row, cycles) for row in found])
+        shared = machine.shared is not None
+        print_table(_columns(shared), [_cells(operators, row, cycles, shared) for row in found])
         print_line(_reuse_line(program_reuse(found)))
         _print_chain(operators, chains[name], cycles)
 
@@ -85,13 +86,15 @@ def _link(operators: Sequence[OperatorEntry], each: Spent) -> dict[str, Any]:
     return {"operator": _of(operators, each), "engine": each.engine.name, "cause": cause, "cycles": each.cycles}
 
 
-_COLUMNS = (
-    "seg", "<operators", "ops", "blocks", "blocks/load", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE",
-    "DDR read B", "DDR write B", "MACs", "MACs/B", "halo", "padding",
-)  # fmt: skip
+def _columns(shared: bool) -> tuple[str, ...]:
+    """shared: the machine has a memory that cores share."""
+    return (
+        "seg", "<operators", "ops", "blocks", "blocks/load", "ops/load", "cycles", "own", "of run", "alone", "<bound by", "busy", "CUBE",
+        "DDR read B", "DDR write B", *(("shared read B", "shared write B") if shared else ()), "MACs", "MACs/B", "halo", "padding",
+    )  # fmt: skip
 
 
-def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int) -> tuple[object, ...]:
+def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int, shared: bool) -> tuple[object, ...]:
     traffic = row.ddr_read_bytes + row.ddr_write_bytes
     first, last = (_name(operators, number) for number in (row.first, row.last))
     return (
@@ -110,6 +113,7 @@ def _cells(operators: Sequence[OperatorEntry], row: SegmentTime, cycles: int) ->
         f"{row.utilisation['CUBE']:.0%}" if row.bound else "",
         row.ddr_read_bytes,
         row.ddr_write_bytes,
+        *((row.shared_read_bytes, row.shared_write_bytes) if shared else ()),
         row.macs,
         f"{row.macs / traffic:.1f}" if traffic and row.macs else "",
         ratio(row.halo, 2),
@@ -133,7 +137,8 @@ def _name(operators: Sequence[OperatorEntry], number: int) -> str:
 
 _SAME = (
     "cycles", "own_cycles", "alone_cycles", "bound", "utilisation", "steps", "loading_steps", "operators_per_load", "blocks_per_load",
-    "loads", "ddr_read_bytes", "ddr_write_bytes", "macs", "needed_macs", "halo", "padding",
+    "loads", "ddr_read_bytes", "ddr_write_bytes", "shared_read_bytes", "shared_write_bytes", "macs", "needed_macs", "halo",
+    "padding",
 )  # fmt: skip
 
 
