@@ -81,7 +81,8 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
     for path in machine.paths:
         ends = (path.source, path.destination)
         if not path.of_ddr:
-            keys = [rate(path_key(*ends, "bytes_per_cycle"), _ISSUE), cycles(path_key(*ends, "startup_cycles"), _ISSUE)]
+            slower = "the shared memory is no faster" if "SHARED" in ends else _ISSUE
+            keys = [rate(path_key(*ends, "bytes_per_cycle"), slower), cycles(path_key(*ends, "startup_cycles"), _ISSUE)]
             keys += [_granule(*ends)] if copies(*ends) else []
             rows.append(ParameterClass(f"{ends[0]} -> {ends[1]}", tuple(keys), partial(path_probes, *ends)))
     key = cycles("flags.between_cores_cycles", _ISSUE if machine.cores > 1 else "there is one core")
