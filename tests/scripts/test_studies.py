@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from scripts import study_fusion, study_settings
-from scripts.studies import Arm, Pair, Study, conduct, interval, medians, named, short
+from scripts.studies import Arm, Pair, Study, changed, conduct, interval, medians, named, short
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
@@ -111,6 +111,20 @@ def test_fusion(tmp_path: Path) -> None:
     off = [set(study_fusion.arm(stage).settings) for stage in study_fusion.STAGES]
     assert all(later < earlier for earlier, later in pairwise(off)), "stages are cumulative"
     assert not off[-1]
+
+
+def test_shared_memory(tmp_path: Path) -> None:
+    """Arms differ in the machine alone, and bytes are those of each level's program."""
+    rows, text = study("shared_memory", tmp_path, "residual_block", "--candidates", 4, "--seeds", 1)
+    assert [row["level"] for row in rows] == list(LEVELS)
+    for row in rows:
+        assert row["machine"] == "ascend310-l2"
+        assert row["faster"] == row["without_cycles"] / row["with_cycles"]
+        assert row["of_bytes"] == row["with_bytes"] / row["without_bytes"] < 1
+        assert row["with_cycles"] <= row["with_baseline"]
+    assert text.count("geometric mean of 1") == len(LEVELS)
+    assert changed("edge", "") == "edge"
+    assert (changed("edge", "shared=null"), changed("edge:cores=2", "shared=null")) == ("edge:shared=null", "edge:cores=2,shared=null")
 
 
 def test_levels(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Attempts:
         with self._written():
             earlier = self.path.read_bytes() if self.path.is_file() else b""
         self._end = earlier.rfind(b"\n") + 1  # what is behind it was not written whole
-        self.failing = tuple(_failing_items(earlier[: self._end].splitlines()))
+        self.failing = tuple(failing_items(earlier[: self._end].splitlines()))
         self._leave()
 
     @contextmanager
@@ -70,7 +70,7 @@ class Attempts:
             raise BadInputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
 
-def _failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Request, FailingItem]]:
+def failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Request, FailingItem]]:
     ends: dict[Request, list[Status]] = {}
     for line in lines:
         try:
