@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.cycles import alone_cycles, cost_tables, port_units, price
+from simulator.npu.cycles import alone_cycles, port_units, price
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
 from simulator.npu.machine import Engine, Machine
@@ -114,7 +114,7 @@ def timeline(program: Program, machine: Machine, level: Level) -> Timeline:
     timing = simulate(prepared, machine, level, record=True)
     assert timing.recorded is not None
     code = np.concatenate(program.streams)
-    cost = price(code, cost_tables(machine))
+    cost = price(code, machine)
     dispatch, start, end = (np.concatenate(column) for column in (timing.recorded.dispatch, timing.recorded.start, timing.recorded.end))
     return Timeline(
         machine,

@@ -234,11 +234,10 @@ def prepare(program: Program, machine: Machine) -> Prepared:
     word = np.empty(total, np.int64)
     cursor = queue_start[:-1].copy()
     totals = np.zeros((5, queues), np.int64)
-    tables = cost_tables(machine)
     for core, code in enumerate(program.streams):
         for at in range(0, len(code), _CHUNK):
             rows = code[at : at + _CHUNK]
-            bad = _fill(rows, core, *price(rows, tables), word, cursor, index, slots, totals)
+            bad = _fill(rows, core, *price(rows, machine), word, cursor, index, slots, totals)
             if bad >= 0:
                 raise ProgramError(f"core {core} instruction {at + bad}: DDR is reached by MTE2 and MTE3 only")
     for array in (word, queue_start, engine, stream_start, totals):

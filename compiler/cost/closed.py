@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from compiler.kinds.counts import Pieces, all_steps
 from compiler.unit.machine import writes_l1
-from simulator.npu.cycles import CostTables, cost_tables, latency_cycles
+from simulator.npu.cycles import cost_tables, latency_cycles
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
 
 M, K, N = 0, 1, 2  # axes
@@ -64,14 +64,9 @@ class Cost(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def tables(machine: Machine) -> CostTables:
-    return cost_tables(machine)
-
-
-@lru_cache(maxsize=64)
 def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     """inside: a product's results stay on chip, by FIXPIPE where it has the path."""
-    t, cube, direct = tables(machine), machine.cube(dtype), inside and writes_l1(machine)
+    t, cube, direct = cost_tables(machine), machine.cube(dtype), inside and writes_l1(machine)
     halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
     ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB)
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.cost import closed
-from compiler.cost.closed import SERIAL, cost_of, tables
+from compiler.cost.closed import SERIAL, cost_of
 from compiler.cost.moved import ddr_rates, loaded_blocks, shared_rates, stored_blocks
 from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, product_features
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
@@ -30,6 +30,7 @@ from compiler.segment.memory import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
+from simulator.npu.cycles import cost_tables
 from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
@@ -234,7 +235,7 @@ def _tiles(s: OperatorSpec, tiling: VectorTiling, heights: Heights) -> list[tupl
 def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: float) -> tuple[float, ...]:
     """[len(_OF_VECTOR)]"""
     unit, s, rows = standing.kind.unit, standing.kind.spec, standing.heights
-    c, cycles = cost_of(unit.machine, int(unit.type_of(s.y)), False), tables(unit.machine).vector_cycles.tolist()
+    c, cycles = cost_of(unit.machine, int(unit.type_of(s.y)), False), cost_tables(unit.machine).vector_cycles.tolist()
     high = sum([each * count for each, count in rows])
     size = float(high) * s.out_w * s.y.planes * images
     across = -(-s.out_w // (tiling.tile_columns or s.out_w))

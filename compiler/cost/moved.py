@@ -6,11 +6,11 @@ import math
 
 from numba import njit
 
-from compiler.cost.closed import tables
 from compiler.segment.blocks import Blocks
 from compiler.segment.run import Load
 from compiler.segment.strips import row_blocks_stored
 from compiler.unit.unit import Unit
+from simulator.npu.cycles import cost_tables
 from simulator.npu.machine import Engine, Machine, Memory
 
 
@@ -23,7 +23,7 @@ def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, fl
 
 def shared_rates(machine: Machine) -> tuple[float, float]:
     """(read, write) bytes per cycle of a core from and to the shared memory; infinite where there is none: nothing moves."""
-    rate = tables(machine).rate
+    rate = cost_tables(machine).rate
     read, write = (float(rate[path]) for path in ((Memory.SHARED, Memory.L1), (Memory.UB, Memory.SHARED)))
     return read or math.inf, write or math.inf
 

@@ -17,7 +17,7 @@ from compiler.schedule.inside import Inside, inside
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
-from simulator.npu.cycles import CostTables, alone_cycles, cost_tables, port_units, price
+from simulator.npu.cycles import alone_cycles, cost_tables, port_units, price
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine, Memory
 from simulator.npu.program import Code
@@ -168,7 +168,7 @@ class Footprints:
 
     def __init__(self, unit: Unit) -> None:
         machine = unit.machine
-        self.tables: CostTables = cost_tables(machine)
+        self.machine, self.startup = machine, cost_tables(machine).startup
         self.constant_blocks = unit.memory.constant_blocks
         self.row_of, self.shifts = row_granules(unit), _shifts(machine)
         sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in list(Memory)[1 : Memory.SHARED]), 0]
@@ -199,11 +199,11 @@ class Footprints:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span = self._span[:used].copy()
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()
-        cost = price(code, self.tables)
+        cost = price(code, self.machine)
         transfer = cost.bus > 0
         on_chip = code[:, isa.SRC] + code[:, isa.DST]  # the other one is DDR, which is 0
         engine = code[:, isa.ENGINE].astype(np.uint8)
-        alone = alone_cycles(code, cost.bus, self.tables, self.port) + self.tables.startup[code[:, isa.SRC], code[:, isa.DST]]
+        alone = alone_cycles(code, cost.bus, self.machine, self.port) + self.startup[code[:, isa.SRC], code[:, isa.DST]]
         among = inside(engine, span, start, max(0, len(bound) - 1))
         return Footprint(
             engine,

@@ -32,7 +32,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.cost.closed import tables
 from compiler.cost.moved import ddr_rates, load_row_blocks
 from compiler.segment.blocks import Blocks
 from compiler.unit.storages import Piece
@@ -217,8 +216,8 @@ def _list(
 
 def record_cycles(code: Codes, machine: Machine) -> Ints:
     """int64 [records]: busy cycles, transfers alone on the bus."""
-    cost = price(code, tables(machine))
-    return np.where(cost.bus > 0, alone_cycles(code, cost.bus, tables(machine), port_units(machine, SHARE_UNIT)), cost.busy)
+    cost = price(code, machine)
+    return np.where(cost.bus > 0, alone_cycles(code, cost.bus, machine, port_units(machine, SHARE_UNIT)), cost.busy)
 
 
 @njit(cache=True)

@@ -50,6 +50,7 @@ anew, each piece of m brings the weights of a weight-stationary one again.  M co
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -126,8 +127,9 @@ def latency_cycles(machine: Machine) -> int:
     return _fill_cycles(unit) if isinstance(unit, SystolicUnit) and unit.pipelined else 0
 
 
+@lru_cache(maxsize=64)
 def cost_tables(machine: Machine) -> CostTables:
-    """Flatten a machine's rates; cheap enough to call once per program, but worth keeping."""
+    """Flatten a machine's rates; read-only, once per machine: fractions take longer than pricing a short program."""
     shape = (len(Memory), len(Memory))
     rate, granule, startup = (np.zeros(shape, np.int64) for _ in range(3))
     for path in machine.paths:
@@ -144,16 +146,11 @@ def cost_tables(machine: Machine) -> CostTables:
             vector[op] = getattr(machine.vector, f"{spec.cost_class}_cycles")
     dram = machine.ddr.timings
     rows = (dram.burst_bytes, dram.page_bytes, dram.activate_bytes) if dram else (BLOCK_BYTES, BLOCK_BYTES, 0)
-    return CostTables(
-        rate,
-        granule,
-        startup,
-        matrix,
-        step_cycles,
-        vector,
-        np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64),
-        np.array(rows, np.int64),
-    )
+    scalars = np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64)
+    tables = CostTables(rate, granule, startup, matrix, step_cycles, vector, scalars, np.array(rows, np.int64))
+    for table in tables:
+        table.flags.writeable = False
+    return tables
 
 
 @njit(cache=True, inline="always")
@@ -230,22 +227,20 @@ class Price(NamedTuple):
     useful: NDArray[np.int64]
 
 
-def price(code: NDArray[np.int32], machine: Machine | CostTables) -> Price:
+def price(code: NDArray[np.int32], machine: Machine) -> Price:
     """Uncontended cost of every record of a stream (see the table at the top of this file)."""
-    tables = machine if isinstance(machine, CostTables) else cost_tables(machine)
     n = len(code)
     out = Price(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
-    _price(code, tables, *out)
+    _price(code, cost_tables(machine), *out)
     return out
 
 
-def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine | CostTables, port: int) -> NDArray[np.int64]:
+def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machine, port: int) -> NDArray[np.int64]:
     """int64 [n]: data cycles of DDR transfers, of what `price` says that they take off a port of so many units, where no other is active.
 
     0 for other records.
     """
-    tables = machine if isinstance(machine, CostTables) else cost_tables(machine)
-    rate = np.maximum(1, np.minimum(tables.rate[code[:, SRC], code[:, DST]], port))
+    rate = np.maximum(1, np.minimum(cost_tables(machine).rate[code[:, SRC], code[:, DST]], port))
     return np.where(bus > 0, (bus + rate - 1) // rate, 0)
 
 

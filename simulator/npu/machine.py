@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from enum import IntEnum
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -411,9 +412,16 @@ class Machine(_Spec):
                     raise ValueError(f"contention.{name}.{key}: {given}; accepted: {what}")
         return self
 
-    @property
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """With other values, without what is kept of the old ones: pydantic copies every `cached_property` as well."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
+
+    @cached_property
     def whole(self) -> Grant:
-        """All that it has of what a level can grant.  Not kept: a copy of the machine with other values would keep it, too."""
+        """All that it has of what a level can grant."""
         return Grant(self.buffers_bytes.L1, self.shared.bytes if self.shared else 0, self.cores)
 
     def granted(self, level: str) -> Grant:
