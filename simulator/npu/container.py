@@ -35,6 +35,7 @@ from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.isa import WORDS
+from simulator.npu.level import LevelText
 from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
 from simulator.npu.validation import validation_line
@@ -141,7 +142,6 @@ def program(container: Container, level: str) -> Program:
 _Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Block = Annotated[int, Field(ge=0, le=_MAX_BLOCK)]
 _Axis = Annotated[int, Field(ge=0, le=3)]
-_Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
 _Size = Annotated[int, Field(ge=0, le=2**62)]
 _Cycles = Annotated[int, Field(ge=0, le=2**62)]
 _Count = Annotated[int, Field(ge=1, le=MAX_OPERATORS)]
@@ -173,10 +173,10 @@ class _Segment(_Part):
 
 
 class _Variant(_Part):
-    level: _Level
+    level: LevelText
     section: _Size
     plan: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
-    cycles: dict[_Level, _Cycles | None]
+    cycles: dict[LevelText, _Cycles | None]
     segments: Annotated[tuple[_Segment, ...], Field(max_length=MAX_OPERATORS)]
 
 

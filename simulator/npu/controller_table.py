@@ -14,13 +14,12 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from simulator.npu.grant import Grant
-from simulator.npu.level import SHARE_UNIT
+from simulator.npu.level import SHARE_UNIT, LevelText
 
 RHO_UNIT = 1 << 16
 MAX_THRESHOLD = (1 << 32) - 1
 COUNTER_BITS = MAX_THRESHOLD.bit_length()  # with counters of so many, both sides of a comparison fit 64 bits
 
-_Level = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]
 _Share = Annotated[int, Field(ge=1, le=SHARE_UNIT)]
 _Count = Annotated[int, Field(ge=0, le=2**62)]
 _Counts = Annotated[tuple[_Count, ...], Field(min_length=1)]
@@ -46,7 +45,7 @@ class _Row(BaseModel):
 class LevelRow(_Row):
     """A contention level of the machine, and which variant was made for it; None where none was: it is never chosen."""
 
-    name: _Level
+    name: LevelText
     share_units: _Share  # DDR share in 1/65536
     latency_cycles: _Count  # on top of the machine's own
     variant: _Count | None
@@ -59,7 +58,7 @@ class VariantRow(_Row):
     summed over cores, as the counters of an NPU are.  l1_bytes, shared_bytes, cores: what it needs (`simulator.npu.grant`).
     """
 
-    name: _Level
+    name: LevelText
     l1_bytes: _Count
     shared_bytes: _Count
     cores: _Count

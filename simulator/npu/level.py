@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 SHARE_UNIT = 1 << 16  # a DDR share, and a fraction of a bus byte, in integers
 SHARES = f"a share of the DDR bandwidth from 1/{SHARE_UNIT}, the least that the clock can tell, to 1"
+LevelText = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64)]  # a file's name and a word on the command line
 GRANTED = ("l1_bytes", "shared_bytes", "cores")
 MAX_LATENCY = 1 << 20  # cycles: a millisecond at 1 GHz, far beyond any queue of a memory controller
 

@@ -34,7 +34,7 @@ from pydantic import (
 from simulator.npu.dram import DRAMS, Dram
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
-from simulator.npu.level import Level
+from simulator.npu.level import Level, LevelText
 from simulator.npu.tiles import M0, N0
 from simulator.npu.validation import validation_line
 
@@ -70,8 +70,7 @@ def exact(rate: float) -> Fraction:
     return Fraction(str(rate))
 
 
-# a file's name and a word on the command line
-LevelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$", max_length=64), AfterValidator(_not_reserved)]
+LevelName = Annotated[LevelText, AfterValidator(_not_reserved)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
 
 

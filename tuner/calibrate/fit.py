@@ -60,7 +60,7 @@ class KnownValue:
 
     @property
     def good(self) -> bool:
-        """KnownValue to one of its unit, or to 2%."""
+        """To one of its unit, or to 2%."""
         return not self.hidden and self.half <= max(self.key.step, 0.02 * self.value)
 
 
@@ -187,8 +187,7 @@ def _newton(problem: Problem, values: Values, free: Sequence[int]) -> dict[int, 
 def _neighbours(problem: Problem, values: Values, free: Sequence[int]) -> Values:
     """Steps on the grid, of one key and of two at once, from coarse ones to the finest, while they are better."""
     best = values
-    scales = (0.005, 0.0)
-    for scale in scales:
+    for scale in (0.005, 0.0):
         while True:
             size = {i: max(problem.keys[i].step, scale * best[i]) for i in free}
             moves = [{i: s} for i in free for s in (-1, 1)]

@@ -47,11 +47,12 @@ def _structure(unit: Unit) -> str:
 
 def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:
     """What each search's pieces take layer by layer, in cycles, summed over the levels.  Raises `InfeasibleError`."""
-    weights = []
+    machine, weights = opened.machine, []
+    levels = {machine.granted(level): level for level in machine.contention}  # one of each grant
     for search in found:
         k = search.pieces[0]
-        unit, machine = opened.units[k], opened.machine
-        plans = {granted: default_plan(unit, level) for level in machine.contention if (granted := machine.granted(level))}
+        unit = opened.units[k]
+        plans = {granted: default_plan(unit, level) for granted, level in levels.items()}
         measured = measure_plans(opened.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
         weights.append(sum(each.timings[level].cycles for level, each in measured.items()) * len(search.pieces))
     return weights

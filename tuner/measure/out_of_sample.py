@@ -6,13 +6,14 @@ The same programs, to the bit: only the clock is another one.  So this works whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulator.ddr import ContentionTrace
-from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Machine
+from simulator.npu.level import SHARE_UNIT, Level
+from simulator.npu.machine import Ddr, Machine
 from simulator.npu.program import Program
 from simulator.timing import Prepared, prepare, simulate_levels, simulate_trace
 
@@ -29,17 +30,21 @@ CONDITIONS = (
 def perturbed(machine: Machine) -> tuple[Machine, ...]:
     """Those of `CONDITIONS`, after the machine itself: latency of its DDR and of its levels, and rate of its DDR, less and more.
 
-    DMAs draw as much as they do: another DRAM makes no wire wider.  Made of values, since a copy has what the original has computed.
+    DMAs draw as much as they do: another DRAM makes no wire wider.
     """
-    raw, ddr = machine.model_dump(mode="json"), machine.ddr
-    found = []
-    for by in (LESS, MORE):
-        levels = {
-            name: {"share": level.share, "latency_cycles": round(level.latency_cycles * by)} for name, level in machine.contention.items()
-        }
-        found.append({"ddr": {**raw["ddr"], "latency_cycles": round(ddr.latency_cycles * by)}, "contention": levels})
-    found += [{"ddr": {**raw["ddr"], "bytes_per_cycle": round(ddr.bytes_per_cycle * by, 6)}} for by in (LESS, MORE)]
-    return tuple(Machine.model_validate(raw | changed) for changed in found)
+
+    def later(of: Ddr | Level, by: float) -> Any:
+        return of.model_copy(update={"latency_cycles": round(of.latency_cycles * by)})
+
+    def wider(ddr: Ddr, by: float) -> Ddr:
+        return ddr.model_copy(update={"bytes_per_cycle": round(ddr.bytes_per_cycle * by, 6)})
+
+    ddr, levels = machine.ddr, machine.contention
+    found: list[dict[str, Any]] = [
+        {"ddr": later(ddr, by), "contention": {name: later(level, by) for name, level in levels.items()}} for by in (LESS, MORE)
+    ]
+    found += [{"ddr": wider(ddr, by)} for by in (LESS, MORE)]
+    return tuple(machine.model_copy(update=changed) for changed in found)
 
 
 def on_off(share_units: int, cycles: int) -> ContentionTrace:
@@ -65,12 +70,14 @@ def out_of_sample(programs: Sequence[Sequence[Program]], machine: Machine, cycle
     """
     levels = tuple(cycles)
     times = np.empty((len(CONDITIONS), len(programs), len(levels)))
-    for condition, clock in enumerate((machine, *perturbed(machine))):
+    described = [[prepare(program, machine) for program in each] for each in programs]
+    for at, prepared in enumerate(described):
+        times[0, at] = _at_levels(prepared, machine, levels)
+    for condition, clock in enumerate(perturbed(machine), 1):
         for at, each in enumerate(programs):
             times[condition, at] = _at_levels([prepare(program, clock) for program in each], clock, levels)
     loads = [on_off(machine.contention[level].share_units, cycles[level]) for level in levels]
-    for at, each in enumerate(programs):
-        prepared = [prepare(program, machine) for program in each]
+    for at, prepared in enumerate(described):
         for level, load in enumerate(loads):
             met = _phases(prepared, machine, load, max(2, cycles[levels[level]] // PERIODS))
             times[-2, at, level], times[-1, at, level] = met.mean(), np.percentile(met, 95, method="inverted_cdf")
