@@ -122,8 +122,9 @@ class Compiler:
         """Parts in their order as one program; those of a single segment are what a task measures."""
         codes, segments = [part.lowered.code for part in parts], [part.segment for part in parts]
         streams = self.synchroniser.write(self.schedule(parts), codes, segments)
+        places = places_of(parts)
         for stream in streams:
-            settle(stream, places_of(parts))
+            settle(stream, places)
         machine = self.unit.machine
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.unit.memory)

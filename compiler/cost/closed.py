@@ -71,7 +71,7 @@ def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB)
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))
     rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
-    matrix, vector, *_ = t.scalars.tolist()  # what DRAM does is in none of these
+    matrix, vector = t.scalars.tolist()
     macs = float(machine.macs_per_cycle[DataType(dtype).name])
     products = matrix, latency_cycles(machine), int(t.step_cycles[dtype]), macs, t.matrix[dtype]
     return Cost._make((*halves, *cube, direct, *products, *rates, vector))

@@ -19,7 +19,7 @@ from compiler.emit.staging import staged, with_staged
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
 from compiler.records.writers import Ints
-from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, record_cycles, sequence, slide
+from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, sequence, slide
 from compiler.segment.blocks import Blocks
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import Places, named
@@ -27,6 +27,7 @@ from compiler.segment.run import run_of
 from compiler.segment.segment import Segment, StripBlocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
+from simulator.npu.cycles import price, record_cycles
 from simulator.npu.isa import ENGINE, WORDS
 from simulator.npu.program import Code
 
@@ -133,14 +134,14 @@ def _slid(
     begun: see `emit_nodes`, as it was before.
     """
     code = out[: rows[-1, 1]]
-    cycles = node_cycles(rows, record_cycles(code, unit.machine), code[:, ENGINE])
+    cycles = node_cycles(rows, record_cycles(code, price(code, unit.machine), unit.machine), code[:, ENGINE])
     cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
     loads = load_cycles(unit, blocks, iterations), load_readers(unit, blocks)
     window = None if plan.window == "all" else plan.window
     table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks.start, blocks.stop), window, *loads)
     used = emit_nodes(out, table.nodes + (0, iterations.start), work, rows, begun)
     assert used == len(code), "the same records in another order"
-    return code[interleaved(rows, record_cycles(code, unit.machine), table)]
+    return code[interleaved(rows, record_cycles(code, price(code, unit.machine), unit.machine), table)]
 
 
 def new_scratch() -> Code:

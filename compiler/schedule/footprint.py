@@ -17,8 +17,7 @@ from compiler.schedule.inside import Inside, inside
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
-from simulator.npu.cycles import alone_cycles, cost_tables, port_units, price
-from simulator.npu.level import SHARE_UNIT
+from simulator.npu.cycles import price, record_cycles
 from simulator.npu.machine import Machine, Memory
 from simulator.npu.program import Code
 from simulator.pointer import pointer
@@ -168,7 +167,7 @@ class Footprints:
 
     def __init__(self, unit: Unit) -> None:
         machine = unit.machine
-        self.machine, self.startup = machine, cost_tables(machine).startup
+        self.machine = machine
         self.constant_blocks = unit.memory.constant_blocks
         self.row_of, self.shifts = row_granules(unit), _shifts(machine)
         sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in list(Memory)[1 : Memory.SHARED]), 0]
@@ -178,7 +177,6 @@ class Footprints:
             granules[_DDR] += (self.constant_blocks >> _WEIGHTS_SHIFT) + 1
         self.ddr_granules, self.on_chip = granules[_DDR], sum(granules) - granules[_DDR]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
-        self.port = port_units(machine, SHARE_UNIT)
         self._at = np.zeros(sum(granules) + 1, np.int32)
         self._bound = np.empty(sum(granules) + 1, np.int32)
         self._span = np.empty((1 << 12, 2), np.int32)
@@ -203,7 +201,6 @@ class Footprints:
         transfer = cost.bus > 0
         on_chip = code[:, isa.SRC] + code[:, isa.DST]  # the other one is DDR, which is 0
         engine = code[:, isa.ENGINE].astype(np.uint8)
-        alone = alone_cycles(code, cost.bus, self.machine, self.port) + self.startup[code[:, isa.SRC], code[:, isa.DST]]
         among = inside(engine, span, start, max(0, len(bound) - 1))
         return Footprint(
             engine,
@@ -214,7 +211,7 @@ class Footprints:
             among,
             np.where(transfer, cost.bus, cost.busy),
             np.where(transfer, on_chip, 0).astype(np.uint8),
-            np.where(transfer, alone, cost.busy),
+            record_cycles(code, cost, self.machine),
             int(cost.useful[cost.useful > 0].sum()),
             -int(cost.useful[cost.useful < 0].sum()),
         )

@@ -44,7 +44,7 @@ class CrossCore(NamedTuple):
     last: Ints  # [queues] last move
 
 
-def new_crossing(granules: int, cores: int, shared: bool) -> CrossCore:
+def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
     """Nothing moved."""
     queues = _QUEUES * cores
     pairs = (queues, queues)

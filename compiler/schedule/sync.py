@@ -28,7 +28,7 @@ from compiler.schedule.hazards import Queues, RecordRows, Remote, advance
 from compiler.schedule.history import CELL, no_pieces, no_rows, wipe
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.order import order
-from compiler.schedule.remote import forget, new_crossing, waits
+from compiler.schedule.remote import forget, new_cross_core, waits
 from compiler.schedule.shared import NOWHERE, Resident, SharedPlaces
 from compiler.schedule.write import Schedule, write
 from compiler.unit.unit import Unit
@@ -55,7 +55,7 @@ class Synchroniser:
         self._before = list[tuple[Footprint, int]]()  # whose past is in there
         self._pasts = [no_pieces(self.footprints.on_chip)]  # of every core, and one more to write the next one into
         self._rings: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
-        self._crossing = new_crossing(0, 0, False)
+        self._cross_core = new_cross_core(0, 0, False)
         self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's past that residents were given
         self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, CELL), np.int32)
 
@@ -77,7 +77,7 @@ class Synchroniser:
         self._taken_over.clear()
         self._before = list(zip(parts, cores, strict=True))
         if used > 1:
-            forget(self._crossing)
+            forget(self._cross_core)
         pieces = [0] * used
         rows.edge_start[0] = first = 0
         born = 0
@@ -130,10 +130,10 @@ class Synchroniser:
         )
 
     def _remote(self, part: Footprint, core: int, first: int) -> Remote:
-        room = len(part.engine) * (len(self._crossing.seen) - 2)
+        room = len(part.engine) * (len(self._cross_core.seen) - 2)
         source, target = np.empty(room, np.int32), np.empty(room, np.int32)
         count = waits(
-            part.engine, part.span, part.start, part.bound, core, first, self.count_limit, self._crossing, source, target,
+            part.engine, part.span, part.start, part.bound, core, first, self.count_limit, self._cross_core, source, target,
         )  # fmt: skip
         return Remote(source, target, count, self.between_cores)
 
@@ -149,9 +149,9 @@ class Synchroniser:
             self._ddr[core][granules, :ENGINES] = np.maximum(self._ddr[core][granules, :ENGINES], last)
             self._taken_over.append((core, granules))
             if cores > 1:
-                queues = self._crossing.before[granules]
+                queues = self._cross_core.before[granules]
                 for k, engine in enumerate(_MOVING):
-                    at = k * len(self._crossing.last) // len(_MOVING) + core
+                    at = k * len(self._cross_core.last) // len(_MOVING) + core
                     queues[:, at] = np.maximum(queues[:, at], last[engine])
 
     def _make_room(self, parts: Sequence[Footprint], n: int, cores: int) -> None:
@@ -160,8 +160,8 @@ class Synchroniser:
             self._pasts.append(no_pieces(self.footprints.on_chip))
             self._ddr.append(no_rows(self.footprints.ddr_granules))
             self._rings.append(np.empty((ENGINES, ENGINES, self.count_limit), np.int32))
-        if cores > 1 and len(self._crossing.seen) < 2 * cores:
-            self._crossing = new_crossing(self.footprints.ddr_granules, cores, self.shared)
+        if cores > 1 and len(self._cross_core.seen) < 2 * cores:
+            self._cross_core = new_cross_core(self.footprints.ddr_granules, cores, self.shared)
         edges = n * (ENGINES - 1 + (2 if self.shared else 1) * (cores - 1))
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
             self._rows = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from)))

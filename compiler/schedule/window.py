@@ -36,9 +36,7 @@ from compiler.cost.moved import ddr_rates, load_row_blocks
 from compiler.segment.blocks import Blocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
-from simulator.npu.cycles import alone_cycles, port_units, price
-from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import BLOCK_BYTES, Engine, Machine
+from simulator.npu.machine import BLOCK_BYTES, Engine
 
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
 _ENGINES = int(Engine.SCALAR)  # all but SCALAR
@@ -212,12 +210,6 @@ def _list(
         retired[t] = max(retired[t], finish)
         done[best] += 1
         nodes[n, 0], nodes[n, 1], begin[n], end_of[n] = best, t, best_start, finish
-
-
-def record_cycles(code: Codes, machine: Machine) -> Ints:
-    """int64 [records]: busy cycles, transfers alone on the bus."""
-    cost = price(code, machine)
-    return np.where(cost.bus > 0, alone_cycles(code, cost.bus, machine, port_units(machine, SHARE_UNIT)), cost.busy)
 
 
 @njit(cache=True)

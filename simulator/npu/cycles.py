@@ -244,6 +244,14 @@ def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machi
     return np.where(bus > 0, (bus + rate - 1) // rate, 0)
 
 
+def record_cycles(code: NDArray[np.int32], cost: Price, machine: Machine) -> NDArray[np.int64]:
+    """int64 [n]: what a record has its engine for where nobody else is: of a DDR transfer its start-up and its data at the whole port."""
+    alone = (
+        alone_cycles(code, cost.bus, machine, port_units(machine, SHARE_UNIT)) + cost_tables(machine).startup[code[:, SRC], code[:, DST]]
+    )
+    return np.where(cost.bus > 0, alone, cost.busy)
+
+
 def cap_units(machine: Machine, engine: Engine) -> int:
     """The most that one DMA may draw, in 1/65536 bytes per cycle (MTE2 reads, MTE3 writes)."""
     return max(1, int(machine.path_bytes_per_cycle(engine) * SHARE_UNIT))
