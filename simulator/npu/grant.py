@@ -23,8 +23,12 @@ class Grant(NamedTuple):
 
     def beyond(self, granted: Grant) -> str:
         """What a program that needs this lacks where only `granted` is there; '' where it fits."""
-        named = zip(("B of L1", "B of shared memory", "cores"), self, granted, strict=True)
-        return ", ".join(f"needs {need:,} {what}, granted are {have:,}" for what, need, have in named if need > have)
+        return ", ".join(f"needs {need:,} {what}, granted are {have:,}" for have, what, need in granted.less(self))
+
+    def less(self, than: Grant) -> list[tuple[int, str, int]]:
+        """(this, of what, that) where this is less."""
+        named = zip(self, ("B of L1", "B of shared memory", "cores"), than, strict=True)
+        return [(mine, what, theirs) for mine, what, theirs in named if mine < theirs]
 
 
 def most(needs: tuple[Grant, ...]) -> Grant:

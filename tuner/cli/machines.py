@@ -103,8 +103,7 @@ def _deliverable(machine: Machine) -> dict[str, float]:
 
 def _granted(machine: Machine, level: str) -> str:
     """What a level leaves of the machine's memory and cores, where that is not all."""
-    named = zip(("B of L1", "B of shared memory", "cores"), machine.granted(level), machine.whole, strict=True)
-    return ", ".join(f"{have:,} {what} of {whole:,}" for what, have, whole in named if have < whole)
+    return ", ".join(f"{have:,} {what} of {whole:,}" for have, what, whole in machine.granted(level).less(machine.whole))
 
 
 def _flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -36,6 +36,5 @@ def check_grants(machine: Machine, levels: Sequence[str], candidates: int | None
 
 def refusal(machine: Machine, level: str) -> str:
     """Why a program does not run at a level that grants less than it needs."""
-    granted, whole = machine.granted(level), machine.whole
-    named = zip(("B of L1", "B of shared memory", "cores"), granted, whole, strict=True)
-    return f"needs more than level {level} grants: {', '.join(f'{have:,} {what}' for what, have, all_ in named if have < all_)}"
+    less = machine.granted(level).less(machine.whole)
+    return f"needs more than level {level} grants: {', '.join(f'{have:,} {what}' for have, what, _ in less)}"
