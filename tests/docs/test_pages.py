@@ -201,12 +201,15 @@ def test_ci_runs_the_two_commands_of_the_readme(option: str, word: str) -> None:
     assert f"\n{line}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_picture_and_the_table_are_of_one_run() -> None:
+def test_the_pictures_and_the_tables_are_of_one_run() -> None:
     import runpy
 
     made = runpy.run_path(str(ROOT / "docs/img/make_result.py"))
-    summary = json.loads((ROOT / "docs/img/result.json").read_text())
+    summary, kept = (json.loads((ROOT / f"docs/img/{name}.json").read_text()) for name in ("result", "switching"))
     again = "run: python docs/img/make_result.py"
-    assert made["svg"](summary) == (ROOT / "docs/img/result.svg").read_text(), again
+    assert made["bars"](summary) == (ROOT / "docs/img/result.svg").read_text(), again
+    assert made["steps"](kept) == (ROOT / "docs/img/switching.svg").read_text(), again
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert made["readme"](text, summary) == text, again
+    assert made["readme"](text, summary, kept) == text, again
+    kind, seed, inferences = made["LOAD"]
+    assert f"$ tilefarm simulate RUN/best.onnx --trace {kind}:{seed} --inferences {inferences}\n" in text
