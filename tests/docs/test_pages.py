@@ -37,7 +37,7 @@ FIRST, MORE = 8, 12  # programs of the run, and after --resume
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     onnx.save(small_model("conv_chain"), folder / "small.onnx")
-    run = ["tune", str(folder / "small.onnx"), "--machine", "edge", "--out", str(folder / "RUN"), "--candidates", str(FIRST), *TINY]
+    run = ["tune", str(folder / "small.onnx"), "--machine", "edge-shared", "--out", str(folder / "RUN"), "--candidates", str(FIRST), *TINY]
     assert main(run) == 0
     assert main(["report", str(folder / "RUN")]) == 0
     return folder
@@ -115,7 +115,7 @@ def test_a_resumed_run_is_a_longer_run(workspace: Path, tmp_path: Path) -> None:
     shutil.copytree(workspace / "RUN", tmp_path / "resumed")
     levels = {}
     for name, more in (("resumed", ["--resume"]), ("fresh", [])):
-        words = ["tune", str(workspace / "small.onnx"), "--machine", "edge", "--out", str(tmp_path / name), "--candidates", str(MORE)]
+        words = ["tune", str(workspace / "small.onnx"), "--machine", "edge-shared", "--out", str(tmp_path / name), "--candidates", str(MORE)]
         assert main([*words, *more, *TINY]) == 0
         levels[name] = json.loads((tmp_path / name / "summary.json").read_text())["levels"]
     assert canonical_json(levels["resumed"]) == canonical_json(levels["fresh"])
