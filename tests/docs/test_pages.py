@@ -115,7 +115,16 @@ def test_a_resumed_run_is_a_longer_run(workspace: Path, tmp_path: Path) -> None:
     shutil.copytree(workspace / "RUN", tmp_path / "resumed")
     levels = {}
     for name, more in (("resumed", ["--resume"]), ("fresh", [])):
-        words = ["tune", str(workspace / "small.onnx"), "--machine", "edge-shared", "--out", str(tmp_path / name), "--candidates", str(MORE)]
+        words = [
+            "tune",
+            str(workspace / "small.onnx"),
+            "--machine",
+            "edge-shared",
+            "--out",
+            str(tmp_path / name),
+            "--candidates",
+            str(MORE),
+        ]
         assert main([*words, *more, *TINY]) == 0
         levels[name] = json.loads((tmp_path / name / "summary.json").read_text())["levels"]
     assert canonical_json(levels["resumed"]) == canonical_json(levels["fresh"])
