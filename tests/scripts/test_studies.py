@@ -249,3 +249,9 @@ def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
 def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
     default, one = (load_config(None, settings).search for settings in ((), study_settings.SWITCHED["no islands"]))
     assert one.generation == default.islands * default.generation
+
+
+@pytest.mark.parametrize("name", study_settings.SWITCHED)
+def test_a_switch_changes_the_default(name: str) -> None:
+    """One that is gone is refused hours later, when its turn comes."""
+    assert load_config(None, study_settings.SWITCHED[name]).digest != load_config().digest
