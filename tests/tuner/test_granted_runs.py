@@ -19,6 +19,7 @@ from tests.tuning import quick, save_small
 from tuner.checks.check import check_file
 from tuner.cli import main
 from tuner.cli.exporting import few_plans, open_run, run_plans, write_compiled
+from tuner.cli.text import print_levels
 from tuner.measure.robust_lines import robust_rows
 from tuner.store.read import read_log
 from tuner.store.runs import baseline_of
@@ -141,6 +142,22 @@ def test_a_trace_grants_what_its_levels_grant(run: Path, machine: Machine, tmp_p
     assert served("--grants", grants) == {**found, "grants": str(grants)}
     assert main(["simulate", str(run / "best.onnx"), "--trace", str(trace), "--controller", "static", "--level", "none"]) == 2
     assert "variant none does not fit all that the trace by the machine's levels grants" in capsys.readouterr().err
+
+
+def test_the_report_and_the_table_say_what_levels_grant(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    matrix = page[page.index("Every variant at every level") :].partition("</table>")[0]
+    assert matrix.count("does not fit") == sum(
+        cycles is None
+        for row in json.loads((run / "summary.json").read_text())["levels"].values()
+        for cycles in row["variant_cycles"].values()
+    )
+    assert "does not fit" in matrix
+    assert "Some levels grant less" in page
+    capsys.readouterr()
+    print_levels(json.loads((run / "summary.json").read_text())["levels"])
+    assert capsys.readouterr().out.endswith(f"\ngranted at severe {LESS:,} B of L1, 1 cores\n")
 
 
 def test_few_variants_leave_no_level_without_a_program(run: Path) -> None:
