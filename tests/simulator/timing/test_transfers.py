@@ -202,7 +202,7 @@ def test_the_longest_path_shares_nothing() -> None:
     p = program(TINY, [load(16), store(8)])
     assert simulate(p, TINY, ALONE, shared=False).cycles == 20
     assert simulate(p, TINY, ALONE, shared=False, rate_divisor=2).cycles == 36
-    assert prepare(p, TINY).dma_queues == 2
+    assert prepare(p, TINY).dma_ports == 2
 
 
 def test_program_bound_is_the_busiest_engine_or_the_bus() -> None:
