@@ -47,7 +47,7 @@ from simulator.npu.cycles import bank_wait_cycles, cap_units, cost_tables, laten
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
-from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.machine import DMAS, Engine, Machine, Memory
 from simulator.npu.program import Code, DeadlockError, Program, ProgramError
 from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 
@@ -57,7 +57,6 @@ _OP, _ENGINE, _SRC, _DST = isa.OP, isa.ENGINE, isa.SRC, isa.DST
 _FLAG_CORE, _FLAG_ENGINE, _FLAG_ID = isa.FLAG_CORE, isa.FLAG_ENGINE, isa.FLAG_ID
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
-_DMAS = (Engine.MTE2, Engine.MTE3)
 _CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
 
 
@@ -94,8 +93,8 @@ class Prepared:
     @property
     def dma_ports(self) -> int:
         """How many DMA ports move DDR data, so how many transfers at once at most."""
-        ports = [self.machine.dma_ports(engine) for engine in _DMAS]
-        return int(np.minimum(self.transfers[:, _DMAS], ports).sum())
+        ports = [self.machine.dma_ports(engine) for engine in DMAS]
+        return int(np.minimum(self.transfers[:, DMAS], ports).sum())
 
     def stream_rows(self) -> Ints:
         """int64 [n]: row in the concatenated streams of every entry."""
@@ -264,7 +263,7 @@ class _Load(NamedTuple):
 
 
 def _state(p: Prepared, record: bool) -> State:
-    ports = sum(p.machine.dma_ports(engine) for engine in _DMAS)
+    ports = sum(p.machine.dma_ports(engine) for engine in DMAS)
     return kernel.new_state(p.instructions, p.flag_slots, p.cores, ports, _ring(p.machine), record)
 
 
@@ -280,7 +279,7 @@ def path_table(machine: Machine) -> Ints:
     """int64 [2, 8, 2] of `timing_kernel.PATHS`."""
     tables = cost_tables(machine)
     found = np.zeros((2, 8, 2), np.int64)
-    for k, engine in enumerate(_DMAS):
+    for k, engine in enumerate(DMAS):
         cap = cap_units(machine, engine)
         for memory in Memory:
             path = (Memory.DDR, memory) if engine == Engine.MTE2 else (memory, Memory.DDR)
@@ -302,7 +301,7 @@ def _constants(machine: Machine) -> Ints:
     port[kernel.MATRIX_LATENCY] = latency_cycles(machine)
     port[kernel.BANK_WAIT] = bank_wait_cycles(machine)
     port[kernel.RING] = _ring(machine)
-    port[kernel.PORTS : kernel.PATHS] = [machine.dma_ports(engine) for engine in _DMAS]
+    port[kernel.PORTS : kernel.PATHS] = [machine.dma_ports(engine) for engine in DMAS]
     port[kernel.PATHS :] = path_table(machine).reshape(-1)
     port.flags.writeable = False
     return port
@@ -451,7 +450,7 @@ def program_bound(program: Program | Prepared, machine: Machine, level: Level = 
     busy = p.fixed_cycles.copy()
     busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
     for core in range(p.cores):
-        for k, engine in enumerate(_DMAS):
+        for k, engine in enumerate(DMAS):
             q = core * ENGINES + engine
             rate = max(1, min(cap_units(machine, engine), port))
             alone = _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate, p.paths[k])

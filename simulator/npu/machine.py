@@ -98,6 +98,9 @@ class Engine(IntEnum):
     SCALAR = 6
 
 
+DMAS = (Engine.MTE2, Engine.MTE3)
+"""Who loads from DDR, and who stores there."""
+
 _SIZE_BITS = (16, 32, 8)  # in the order of `DataType`
 
 
@@ -310,6 +313,9 @@ class SharedMemory(_Spec):
     latency_cycles: NotNegativeInt = 0
 
 
+MOST_PORTS = 8
+
+
 class Dma(_Spec):
     """DMA ports of each core: how many of its transfers from DDR (load), and to DDR (store), move data at once, each at its path's rate.
 
@@ -318,8 +324,8 @@ class Dma(_Spec):
     slower than what it gets of DDR, and hides start-ups behind the data of other ports.
     """
 
-    load_ports: Annotated[int, Field(ge=1, le=16)] = 1
-    store_ports: Annotated[int, Field(ge=1, le=16)] = 1
+    load_ports: Annotated[int, Field(ge=1, le=MOST_PORTS)] = 1
+    store_ports: Annotated[int, Field(ge=1, le=MOST_PORTS)] = 1
 
 
 class Flags(_Spec):
@@ -624,7 +630,7 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
         changed = Machine.model_validate(raw)
     except ValidationError as error:
         raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
-    most = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in (Engine.MTE2, Engine.MTE3))
+    most = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
     # a wider port may be for wider DMAs, for more of their ports or for more cores: which of them is not ours to guess
     if "ddr.bytes_per_cycle" in given and not any(key.startswith("paths.") for key in given) and most < changed.ddr.bytes_per_cycle:
         raise BadInputError(

@@ -157,6 +157,27 @@ def test_bounds_of_paths_never_fall_where_a_level_is_heavier(
     assert program_bound(p, machine, light) <= program_bound(p, machine, heavy)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.data(), MACHINES, st.integers(1, 2), st.integers(2, 3), SHARES)
+def test_more_ports_are_slower_only_where_they_divide_the_rate_of_ddr(
+    data: st.DataObject, base: Machine, ports: int, times: int, share: int
+) -> None:
+    """Every transfer alone, some times the ports are never slower.  So neither are they where DDR has the rate of all paths at once, and else
+    no slower than the fewer at the least rate that the more may have."""
+    ddr = base.ddr.model_copy(update={"outstanding": 8})
+    few, many = (base.model_copy(update={"ddr": ddr, "dma": Dma(load_ports=n, store_ports=n)}) for n in (ports, ports * times))
+    program, level = data.draw(programs(base, 60)), Level.of_units(share)
+    p, q = prepare(program, few), prepare(program, many)
+    divisor = max(1, q.dma_ports)
+    least = simulate(p, few, level, shared=False, rate_divisor=divisor).cycles
+    assert simulate(q, many, level, shared=False, rate_divisor=divisor).cycles <= least
+    assert simulate(q, many, level).cycles <= least
+    assert program_bound(q, many, level) <= simulate(q, many, level).cycles
+    wide = {"ddr": ddr.model_copy(update={"bytes_per_cycle": 1 << 20})}
+    few, many = few.model_copy(update=wide), many.model_copy(update=wide)
+    assert simulate(program, many, ALONE).cycles <= simulate(program, few, ALONE).cycles
+
+
 @settings(max_examples=60, deadline=None)
 @given(programs(TINY, 60), SHARES)
 def test_bytes_are_conserved(program: Program, share: int) -> None:

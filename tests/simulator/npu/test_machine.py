@@ -204,7 +204,16 @@ def test_a_wider_port_for_more_cores_or_with_wider_dmas():
     assert rates("edge:ddr.bytes_per_cycle=256,paths.DDR->*.bytes_per_cycle=256") == (256, 64)
     assert rates("edge:paths.DDR->L1.bytes_per_cycle=64,ddr.bytes_per_cycle=256") == (64, 64)
     assert rates("edge:ddr.bytes_per_cycle=256,paths.*DDR*.bytes_per_cycle=12.8") == (Fraction(64, 5), Fraction(64, 5))
+    assert rates("edge:ddr.bytes_per_cycle=256,dma.store_ports=4") == (64, 64)
     assert rates("edge:ddr.bytes_per_cycle=256,cores=4") == rates("edge:ddr.bytes_per_cycle=32") == (64, 64)
+
+
+def test_one_dma_port_of_each_is_not_written():
+    edge, several = load_machine("edge"), load_machine("edge:dma.load_ports=2,name=edge")
+    assert "dma" not in edge.model_dump()
+    assert several.digest != edge.digest
+    assert Machine.model_validate(several.model_dump()).dma_ports(Engine.MTE2) == 2
+    assert several.dma_bytes_per_cycle(Engine.MTE2) == 2 * several.dma_bytes_per_cycle(Engine.MTE3) == 128
 
 
 def test_a_level_more(tmp_path, tiny):
@@ -251,8 +260,8 @@ def test_rates_are_the_decimal_numbers_of_the_file(tmp_path, tiny):
     [
         (
             "edge:ddr.bytes_per_cycle=256",
-            r"ddr\.bytes_per_cycle: 256; reads or writes of all cores \(1\) draw at most 64; accepted: up to 64, or more cores, or"
-            r" paths\.\*DDR\*\.bytes_per_cycle as well$",
+            r"ddr\.bytes_per_cycle: 256; reads or writes of all cores \(1\) draw at most 64; accepted: up to 64, or more cores or DMA"
+            r" ports, or paths\.\*DDR\*\.bytes_per_cycle as well$",
         ),
         ("ascend310:cores=4,ddr.bytes_per_cycle=269", r"draw at most 268"),
         ("edge:contention.gone=0.00001", r"contention\.gone\.share: .* from 1/65536, .* to 1 \(got 1e-05\)"),
@@ -271,6 +280,10 @@ def test_rates_are_the_decimal_numbers_of_the_file(tmp_path, tiny):
         ("edge:ddr.rate=effective", r"ddr: dram: lpddr5; an effective rate has none"),
         ("edge:ddr.dram=null", r"ddr: rate: pins needs dram"),
         ("edge:contention.severe.latency_cycles=-4", r"contention\.severe\.latency_cycles: .*got -4"),
+        ("edge:dma.load_ports=9,ddr.outstanding=9", r"dma\.load_ports: .*8 .*got 9"),
+        ("edge:dma.store_ports=0", r"dma\.store_ports: .*got 0"),
+        ("edge:dma.store_ports=4,ddr.outstanding=3", r"dma\.store_ports: 4; accepted: up to ddr\.outstanding, 3"),
+        ("edge:dma.ports=2", r"'dma.ports=2'; expected KEY=VALUE"),
         ("edge:cores=many", r"cores: .*got 'many'"),
         ("edge:cores=0", r"cores: .*got 0"),
         ("edge:name=No Name", r"name: "),
