@@ -105,9 +105,7 @@ def _before(t: Timeline) -> _Before:
 
 
 @njit(cache=True)
-def _over_ports(
-    rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints
-) -> None:
+def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints) -> None:
     """`_Before` of a queue whose DMA has several ports.  rows: the queue; the next four are of its entries."""
     on_port = np.full(ports, -1, np.int64)  # the last transfer of each
     port, found_on = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)

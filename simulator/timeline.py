@@ -9,8 +9,8 @@
 | dispatch, start, end  | int64 [n]      | cycles, as `timing.Recorded` has them                                                  |
 | bus, useful           | int64 [n]      | of a DDR transfer: units of the port (1/65536 byte), bytes read (+) or written (-) |
 
-An engine's time, from cycle 0 until its last entry has left or ended, is cut without remainder into work (of a DMA: of any of its ports) and
-stalls, of one cause each:
+An engine's time, from cycle 0 until its last entry has left or ended, is cut without remainder into work (of a DMA: on any of its ports)
+and stalls, of one cause each:
 
 * FLAG: a WAIT had not passed; the source is the SET of that flag, and the work that the SET waited for.
 * LATENCY: a DDR transfer was issued and its first data had not come, start-up of its path included (a queue of many transfers hides it).

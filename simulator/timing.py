@@ -20,8 +20,8 @@ The model (all times integer cycles):
   bandwidth is in the data phases, and in nothing else.
 
 Why bounds hold: every time of a run is a maximum, minimum or sum of earlier times and of the lengths of data phases, and never falls
-where one of them grows.  (Taking ports in turn, not whichever is free, keeps what is in flight on a port from depending on times.)  P(r), the longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.
-No rate of `ddr.py` is above min(cap, port) nor, among n DMA ports, below min(cap, turned port // n), so with sB the port at a share and
+where one of them grows.  (DMA ports are taken in turn, not by who is free: what is in flight on one does not depend on times.)  P(r), the
+longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.  No rate of `ddr.py` is above min(cap, port) nor, among n DMA ports, below min(cap, turned port // n), so with sB the port at a share and
 f sB where its bus turns (f = 1 of an effective rate)
 
     P(sB) <= T(s) <= P(f sB / n),    n = 1: T(s) = P(sB), which never grows with s.
@@ -441,7 +441,7 @@ def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints) -> i
 def program_bound(program: Program | Prepared, machine: Machine, level: Level = ALONE) -> int:
     """Cycles below which no run at this level can come: launch, then the busiest engine, or the bus.
 
-    Engine: its fixed cycles, a DMA's also start-up and bus units / min(path, cap, port) rounded up per transfer, all over its ports (neither
+    Engine: its fixed cycles, a DMA's also start-up and bus units / min(path, cap, port) rounded up per transfer, over its ports (neither
     data phases nor start-ups of a port overlap), the scalar unit's issue cycles.  Bus: all bus units / port, as if it never turned;
     max(port, DMA ports), because a rate is never below one unit.
     """

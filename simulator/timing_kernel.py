@@ -23,7 +23,7 @@ the scalar unit.  Entries are instructions in queue order.
 
 Inside they are plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
 
-Transfers of a queue take its DMA ports in turn: the next one of a port is so many transfers behind, and follows it as in a queue of its own.
+Transfers of a queue take its DMA ports in turn: the next one of a port is so many transfers behind, and follows as in a queue of its own.
 
 A transfer that starts when its kind has had `SERVED` bus units is through when it has had that + bus: all transfers of a kind run at one
 rate, so a step of the clock touches two counters only.  On a path slower than its engine's fastest it is held, without drawing, until

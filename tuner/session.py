@@ -32,8 +32,8 @@ from tuner.farm.start import Start, read_start
 from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
 from tuner.measure.evaluate import Board, EvaluatorSpec
-from tuner.measure.host import mac_share, work_lines
 from tuner.measure.grants import same_grants
+from tuner.measure.host import mac_share, work_lines
 from tuner.measure.runners import runner_name, runner_spec
 from tuner.measure.shared import SharedResults
 from tuner.plugins import Plugin

@@ -648,7 +648,8 @@ def _given(raw: dict[str, Any], change: str, where: str) -> str:
     if not equals or not _places(raw, key):
         raise BadInputError(
             f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200, or"
-            " contention.LEVEL=SHARE, or paths.SOURCE->DESTINATION.KEY (with * for any) of paths that exist"
+            f" contention.LEVEL=SHARE, or contention.LEVEL.KEY ({', '.join(Level.model_fields)}) of a level that exists, or"
+            " paths.SOURCE->DESTINATION.KEY (with * for any) of paths that exist"
         )
     return key
 
@@ -657,9 +658,14 @@ def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
     """Where a key's value stands: (mapping, its key) pairs; [] where there is no such key."""
     first, _, rest = key.partition(".")
     before, _, last = rest.rpartition(".")
-    if first == "contention" and rest:  # a level's name may have dots
-        of_level = before in raw[first] and last in Level.model_fields
-        return [(raw[first][before], last)] if of_level and isinstance(raw[first][before], dict) else [(raw[first], rest)]
+    if (
+        first == "contention" and rest
+    ):  # a level's name may have dots, but is no misspelt key of a level, nor one of a level that is missing
+        if before not in raw[first]:
+            return [] if before and last in Level.model_fields else [(raw[first], rest)]
+        if not isinstance(raw[first][before], dict):  # a share that was given before
+            raw[first][before] = {"share": raw[first][before]}
+        return [(raw[first][before], last)] if last in Level.model_fields else []
     if first == "paths":
         return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", before)]
     *folders, last = key.split(".")

@@ -18,12 +18,14 @@ def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str],
     parts = []
     for item in error.errors()[:most]:
         # the kind of a matrix unit is how pydantic found its schema, not a key of the file
-        where = ".".join(str(part) for part in item["loc"] if part not in ("cube", "systolic")) or "(whole file)"
+        where = ".".join(str(part) for part in item["loc"] if part not in ("cube", "systolic"))
+        if not where and item["type"] != "value_error":  # what our own checks of a whole file say names its keys
+            where = "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
         unknown = item["type"] == "extra_forbidden"
         said = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
-        text = " ".join(f"{where}: {said}".split())
+        text = " ".join((f"{where}: {said}" if where else said).split())
         if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
         parts.append(text + shown + (hint(where) if unknown else ""))

@@ -162,8 +162,8 @@ def test_bounds_of_paths_never_fall_where_a_level_is_heavier(
 def test_more_ports_are_slower_only_where_they_divide_the_rate_of_ddr(
     data: st.DataObject, base: Machine, ports: int, times: int, share: int
 ) -> None:
-    """Every transfer alone, some times the ports are never slower.  So neither are they where DDR has the rate of all paths at once, and else
-    no slower than the fewer at the least rate that the more may have."""
+    """Every transfer alone, some times the ports are never slower.  So neither are they where DDR has the rate of all paths at once, and
+    else no slower than the fewer at the least rate that the more may have."""
     ddr = base.ddr.model_copy(update={"outstanding": 8})
     few, many = (base.model_copy(update={"ddr": ddr, "dma": Dma(load_ports=n, store_ports=n)}) for n in (ports, ports * times))
     program, level = data.draw(programs(base, 60)), Level.of_units(share)

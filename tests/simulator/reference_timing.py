@@ -105,7 +105,7 @@ def before_on_port(x: Entry, queue: list[Entry], machine: Machine) -> list[Entry
 
 
 def first_data(x: Entry, before: list[Entry], machine: Machine, added: int) -> int:
-    """When the first data of an issued transfer come: each one in flight on its port at its issue holds it up, until its own end at most."""
+    """When the first data of an issued transfer come: each one in flight on its port at its issue holds it up, at most until its end."""
     assert x.left is not None
     at = x.left
     in_flight = [y.completed for y in before if y.is_transfer and y.completed is not None and y.completed > x.left]

@@ -219,6 +219,8 @@ def test_one_dma_port_of_each_is_not_written():
 def test_a_level_more(tmp_path, tiny):
     levels = load_machine("edge:contention.half=0.5,contention.a.b=0.125,contention.none=0.75").contention
     assert {name: level.share for name, level in levels.items()} == {"none": 0.75, "slight": 0.5, "severe": 0.25, "half": 0.5, "a.b": 0.125}
+    late = load_machine("edge:contention.half=0.5,contention.half.latency_cycles=7").contention["half"]
+    assert late == Level(share=0.5, latency_cycles=7)
     assert load_machine("edge:contention.least=0.0000152587890625").contention["least"].share_units == 1
     tiny["contention"] = {"none": 1.0, "least": 2**-16}
     assert load(tmp_path, tiny).contention["least"].share_units == 1
@@ -284,6 +286,12 @@ def test_rates_are_the_decimal_numbers_of_the_file(tmp_path, tiny):
         ("edge:dma.store_ports=0", r"dma\.store_ports: .*got 0"),
         ("edge:dma.store_ports=4,ddr.outstanding=3", r"dma\.store_ports: 4; accepted: up to ddr\.outstanding, 3"),
         ("edge:dma.ports=2", r"'dma.ports=2'; expected KEY=VALUE"),
+        ("edge:contention.severe.cores=2", r"cores=2': contention\.severe\.cores: 2; accepted: up to 1, what the machine has$"),
+        (
+            "edge:contention.severe.l1_byte=1",
+            r"'contention\.severe\.l1_byte=1'; expected.*contention\.LEVEL\.KEY \(share, latency_cycles, l1_bytes",
+        ),
+        ("edge:contention.half.cores=1", r"'contention\.half\.cores=1'; expected"),
         ("edge:cores=many", r"cores: .*got 'many'"),
         ("edge:cores=0", r"cores: .*got 0"),
         ("edge:name=No Name", r"name: "),
