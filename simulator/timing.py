@@ -21,8 +21,9 @@ The model (all times integer cycles):
 
 Why bounds hold: every time of a run is a maximum, minimum or sum of earlier times and of the lengths of data phases, and never falls
 where one of them grows.  (DMA ports are taken in turn, not by who is free: what is in flight on one does not depend on times.)  P(r), the
-longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.  No rate of `ddr.py` is above min(cap, port) nor, among n DMA ports, below min(cap, turned port // n), so with sB the port at a share and
-f sB where its bus turns (f = 1 of an effective rate)
+longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.  No rate of `ddr.py` is above
+min(cap, port) nor, among n DMA ports, below min(cap, turned port // n), so with sB the port at a share and f sB where its bus turns
+(f = 1 of an effective rate)
 
     P(sB) <= T(s) <= P(f sB / n),    n = 1: T(s) = P(sB), which never grows with s.
 

@@ -2,7 +2,8 @@
 
 A process is a core.  Every engine has a lane of work and, below it, a lane of what it waited for; events of a lane never overlap, and the
 work of a lane adds up to the engine's busy cycles.  A DMA with several ports has a lane of work for each, the first with its moves on
-chip.  Segments overlap, because the next one's data come early, and so do their blocks: both are asynchronous events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
+chip.  Segments overlap, because the next one's data come early, and so do their blocks: both are asynchronous events.  Counters: bytes
+in use of every memory on chip, and the DDR port in a process of its own.
 
 Times are rounded where events meet, so that neighbours still meet; exact cycles are among the arguments (`trace_events`).
 
