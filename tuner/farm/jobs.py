@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from compiler.cost.conditions import condition_of
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
@@ -23,7 +24,7 @@ from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.recorder import Facts, Recorder, workload
-from tuner.learn.cost_model import CostModel, Predictor, TrainingRows, find_cost_model
+from tuner.learn.cost_model import AtLevel, CostModel, Predictor, TrainingRows, find_cost_model
 from tuner.learn.promotion import retrain
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
@@ -61,7 +62,7 @@ class Job(NamedTuple):
     """An epoch of an island.
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
-    not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the models that predict, 0 for
+    not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that predicts, 0 for
     none.  programs: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
     failing: must not be tried.
     """
@@ -78,7 +79,7 @@ class Job(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Models number `number`, from `version` sets of findings; `models` are those that they compete with."""
+    """Model number `number`, from `version` sets of findings; `models` is the number of the one that it competes with."""
 
     number: int
     version: int
@@ -109,7 +110,7 @@ class EpochResult(NamedTuple):
 class Update(NamedTuple):
     """What a job runner has not heard of yet.
 
-    first: number of the first of `epochs`; 0 where it has to begin again.  models: those of the job's number, None where it has them.
+    first: number of the first of `epochs`; 0 where it has to begin again.  models: that of the job's number, None where it has it.
     """
 
     first: int
@@ -120,7 +121,7 @@ class Update(NamedTuple):
 class Broadcast:
     """Everything that job runners may have to hear.  Holds what it is given: values, or references to them.
 
-    epochs: findings of all islands, one entry for each set.  models: those in use after each training.
+    epochs: findings of all islands, one entry for each set.  models: which is in use after each training.
     """
 
     def __init__(self) -> None:
@@ -128,7 +129,7 @@ class Broadcast:
         self.models: list[Any] = []
 
     def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
-        """For a job runner that has heard of so many sets of findings, and has the models of that number."""
+        """For a job runner that has heard of so many sets of findings, and has the model of that number."""
         first = heard[0] if heard[0] <= job.version else 0
         models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
         return Update(first, self.epochs[first : job.version], models)
@@ -161,7 +162,9 @@ class JobRunner:
         facts = spec.facts
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
         self.known = Knowledge(evaluator.structures, len(facts.levels), same_grants(facts.unit.machine, facts.levels))
-        self.models: Models = (None,) * len(facts.levels)
+        machine, dtype = facts.unit.machine, facts.unit.dtype
+        self.conditions = [condition_of(machine, dtype, level) for level in facts.levels]
+        self.models: Models = ()
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
@@ -205,7 +208,8 @@ class JobRunner:
             self.done += 1
         if update.models is not None:
             self.models = update.models
-            self.predictors = [None if model is None else model.load(self.cost_model) for model in update.models]
+            loaded = [model.load(self.cost_model) for model in update.models] or [None]
+            self.predictors = [None if loaded[0] is None else AtLevel(loaded[0], condition) for condition in self.conditions]
 
     def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """measurer: who measures instead of the evaluator here."""
@@ -217,9 +221,9 @@ class JobRunner:
         spec, config = self.spec, self.spec.config
         learns = config.learns and bool(job.models)
         predictors = self.predictors if learns else [None] * len(self.predictors)
-        versions = [model.version if learns and model is not None else None for model in self.models]
+        version = self.models[0].version if learns and self.models else None
         failing = dict(job.failing)
-        recorder, collector = Recorder(spec.facts, job.island, job.epoch, versions), Collector()
+        recorder, collector = Recorder(spec.facts, job.island, job.epoch, version), Collector()
         session = Session(self._spared(measurer or self._here, failing), (recorder, self.known, collector), limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
@@ -279,21 +283,15 @@ class JobRunner:
         return spared
 
     def _train(self) -> Trained:
-        """One model per level, from everything that is known."""
-        facts, learnable = self.spec.facts, self.known.learnable
+        """From everything that is known."""
+        levels, learnable = self.spec.facts.levels, self.known.learnable
         features = np.concatenate([part.features for part in learnable])
         cycles = np.concatenate([part.cycles for part in learnable])
-        groups = self._workloads(learnable)
-        candidates, promoted, in_use = [], [], list(self.models)
-        for k, (current, level) in enumerate(zip(self.models, self.rules.at, strict=True)):
-            rows = TrainingRows(features, cycles[:, k].astype(np.float64), groups)
-            result = retrain(self.cost_model, rows, level, self.spec.seed, self.spec.config.model, current)
-            candidates.append(result.candidate)
-            promoted.append(result.promoted)
-            in_use[k] = result.model
-            self.done += 1
-        assert len(candidates) == len(facts.levels)
-        return Trained(tuple(candidates), tuple(promoted), tuple(in_use))
+        conditions = dict(zip(levels, self.conditions, strict=True))
+        rows = TrainingRows.at_levels(features, cycles, self._workloads(learnable), conditions)
+        found = retrain(self.cost_model, rows, self.spec.seed, self.spec.config.model, self.models[0] if self.models else None)
+        self.done += 1
+        return Trained(found.candidate, found.promoted, () if found.model is None else (found.model,))
 
     def _workloads(self, learnable: Sequence[Learnable]) -> np.ndarray:
         facts = self.spec.facts

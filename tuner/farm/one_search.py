@@ -58,7 +58,7 @@ class OneSearch:
         self.champions = Champions(len(facts.levels), same_grants(facts.unit.machine, facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = EpochSchedule([b""] * config.islands)
-        self.trainer = Trainer(place.models, facts.levels, config.model)
+        self.trainer = Trainer(place.models, config.model)
         trainer = self.trainer if config.learns else None
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
         self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau)
