@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cost.conditions import CONDITIONS, under
 from tuner.config import load_config
 from tuner.contracts.pickles import is_pickle
 from tuner.contracts.samples import sample_rows
@@ -67,9 +68,9 @@ class CostModelContract:
             assert np.allclose(alone, found[at], rtol=1e-6), f"row {at}: {alone} alone, {found[at]} among {len(features)}"
 
     def test_features_that_nobody_has_seen_have_cycles_too(self) -> None:
-        features = self.rows.features
-        for strange in (np.zeros_like(features[:2]), 2 * features.max(0, keepdims=True)):
-            found = self.predicted(strange)
+        own, condition = np.hsplit(self.rows.features, [-len(CONDITIONS)])
+        for strange in (np.zeros_like(own[:2]), 2 * own.max(0, keepdims=True)):
+            found = self.predicted(under(strange, condition[0]))
             assert (np.isfinite(found) & (found > 0)).all(), f"{found}: not finite, or not above 0"
 
     def test_two_rows_are_enough(self) -> None:
@@ -77,7 +78,7 @@ class CostModelContract:
         assert len(self.trained(two).predict(self.rows.features)) == len(self.rows.cycles)
 
     def test_it_ranks_what_it_has_seen(self) -> None:
-        pairs, *_ = merit(by_level(self.predicted(self.rows.features), self.rows, SEED))
+        pairs, *_ = merit(by_level(self.predicted(self.rows.features), self.rows))
         assert pairs > 0.5, f"{pairs:.1%} of pairs in order, no better than a coin"
 
     def test_it_goes_through_the_gate(self) -> None:

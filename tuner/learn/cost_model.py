@@ -51,8 +51,8 @@ class TrainingRows(NamedTuple):
             np.repeat(np.array(list(conditions), np.str_), len(features)),
         )
 
-    def some(self, kept: NDArray[np.bool_]) -> TrainingRows:
-        """Of these rows those that are kept."""
+    def some(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> TrainingRows:
+        """Of these rows those that are kept: a mask, or their places."""
         return TrainingRows(self.features[kept], self.cycles[kept], self.groups[kept], self.levels[kept])
 
 

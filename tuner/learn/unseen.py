@@ -55,20 +55,20 @@ def predicted_unseen(kind: type[CostModel], logged: LoggedRows, seed: int, setti
     return Unseen(predicted, held_out, len(numbers))
 
 
-class Compared(NamedTuple):
+class ModelBesideEstimate(NamedTuple):
     """The same rows by a model, and by the estimate: means over levels."""
 
     model: Metrics
     estimate: Metrics
 
 
-def compared(logged: LoggedRows, predicted: NDArray[np.float64]) -> dict[str, dict[str, Compared]]:
+def compared(logged: LoggedRows, predicted: NDArray[np.float64]) -> dict[str, dict[str, ModelBesideEstimate]]:
     """By network, kind and level: `{"network": {name: ...}, "kind": ..., "level": ...}`, and `{"all": {"": ...}}`."""
     rows, guessed = logged.rows, estimated(logged.rows.features)
 
-    def of(kept: NDArray[np.bool_]) -> Compared:
+    def of(kept: NDArray[np.bool_]) -> ModelBesideEstimate:
         some = rows.some(kept)
-        return Compared(*(mean_of(by_level(each[kept], some)) for each in (predicted, guessed)))
+        return ModelBesideEstimate(*(mean_of(by_level(each[kept], some)) for each in (predicted, guessed)))
 
     slices: dict[str, NDArray[np.str_]] = {"network": logged.networks, "kind": logged.kinds, "level": rows.levels}
     found = {what: {name: of(labels == name) for name in np.unique(labels).tolist()} for what, labels in slices.items()}

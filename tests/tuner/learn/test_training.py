@@ -40,7 +40,7 @@ def test_a_training_learns_from_the_segments_that_the_log_holds(tmp_path: Path, 
     with SerialJobs(made) as jobs, RunLog(LocalPlace(tmp_path), REAL, made.facts.origin, FEATURE_SETS) as log:
         schedule = EpochSchedule([b""] * config.islands)
         ledger = Ledger(LEVELS, log, Champions(3), RunBudget(programs))
-        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(tmp_path / "models"), LEVELS, config.model))
+        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(tmp_path / "models"), config.model))
         conductor.begin(())
         conductor.run()
         learnt = {
