@@ -167,7 +167,9 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
             expected = np.maximum(operator.bounds[listed, at], operator.space.estimate[listed])
             order = {"estimate": np.lexsort((operator.space.estimate[listed], expected))}
             for name, stages in (("plain", False), ("model", True)):
-                order[name] = np.argsort(AtLevel(models[stages].load(BoostedTrees), conditions[level]).predict(_hidden(features, stages)), kind="stable")
+                order[name] = np.argsort(
+                    AtLevel(models[stages].load(BoostedTrees), conditions[level]).predict(_hidden(features, stages)), kind="stable"
+                )
             for name in PICKS:
                 fits = (int(operator.measure(listed[i])[at]) for i in order[name].tolist())
                 row[f"{level}_{name}"] = next(found for found in fits if found < NEVER) / int(optimum.cycles[at])

@@ -8,7 +8,8 @@
 | `macs`                                 | log2 of the multiply-accumulates per cycle of a core, for the data type               |
 | `ddr`, `read`, `write`                 | log2 of bytes per cycle: deliverable by the port; that a core's DMAs draw             |
 | `wait`, `flight`                       | log2(1 + cycles) until the first data of a transfer; transfers that a DMA has in flight |
-| `activate`, `turned`                   | log2(1 + bytes) that the pins move from row to row (0: no row is ever missed); what is left of the rate where reads and writes take turns |
+| `activate`, `turned`                   | log2(1 + bytes) that the pins move from row to row (0: rows are never missed); share |
+|                                        | of the rate that is left where reads and writes take turns                            |
 
 A machine has other values as well; what a segment takes of them is in its features (`compiler.cost.features`), whose cycles are the
 machine's own.
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 from simulator.npu.machine import DataType, Engine, Machine, Memory
 
 CONDITIONS = (
-    "share", "latency", "l1", "shared", "cores", "l0a", "l0b", "l0c", "ub", "macs", "ddr", "read", "write", "wait", "flight", "activate", "turned",
+    "share", "latency", "l1", "shared", "cores", "l0a", "l0b", "l0c", "ub", "macs", "ddr", "read", "write", "wait", "flight", "activate",
+    "turned",
 )  # fmt: skip
 SHARE, LATENCY = (CONDITIONS.index(name) - len(CONDITIONS) for name in ("share", "latency"))  # from the end, behind features
 

@@ -19,6 +19,7 @@ from tuner.farm.progress import ProgressBar
 from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
+from tuner.learn.trained import KeptModel
 from tuner.learn.training import Trainer
 from tuner.measure.grants import same_grants
 from tuner.measure.runners import named_by
@@ -45,12 +46,12 @@ class OneSearch:
     """The search of one run, its log, its checkpoints and what a person sees of it.
 
     said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: genomes that it begins with, None where they
-    were not named again.
+    were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.
     """
 
     def __init__(
         self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
-        budget: RunBudget, said: Sequence[str] = (), start: Sequence[Genome] | None = (),
+        budget: RunBudget, said: Sequence[str] = (), start: Sequence[Genome] | None = (), prior: KeptModel | None = None,
     ) -> None:  # fmt: skip
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
@@ -69,7 +70,7 @@ class OneSearch:
         self._began = 0
         self._shown: ProgressBar | None = None
         self._saved_s = self.clock.monotonic_s()
-        self._resume(request.warm_start, said, start)
+        self._resume(request.warm_start, said, start, prior)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -95,7 +96,7 @@ class OneSearch:
         note = f"epoch {self.schedule.complete}, {tasks} tasks"
         return Snapshot(champions.programs, best, baseline, dict(failures), note)
 
-    def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None) -> None:
+    def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None, prior: KeptModel | None) -> None:
         """Go on from the last checkpoint: what was measured after it counts, is measured again in its place, and not logged twice."""
         found = self.checkpoint.load() if self.place.resumed else None
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
@@ -103,6 +104,9 @@ class OneSearch:
         if found is None:
             if start is None:
                 raise BadInputError("--start: the run was stopped before its first checkpoint; name the plans again that it began with")
+            if prior is not None:
+                self.trainer.begin(prior)
+                self.schedule.begin_trained()
             self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner), start)
             return
         state, findings = found

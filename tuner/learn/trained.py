@@ -133,7 +133,9 @@ def decoded_model(data: bytes, where: str) -> KeptModel:
         raise BadInputError(f"{where}: damaged (digest differs)")
     for what, ours in made_for().items():
         if theirs.get(what) != ours:
-            raise BadInputError(f"{where}: made for {what} {theirs.get(what)}, this program has {ours}; `tilefarm train RUN... --out MODEL`")
+            raise BadInputError(
+                f"{where}: made for {what} {theirs.get(what)}, this program has {ours}; `tilefarm train RUN... --out MODEL`"
+            )
     return KeptModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
 
 

@@ -56,7 +56,9 @@ class Trainer:
         self.files.append(name if trained.promoted else self.files[-1] if self.files else None)
         write_json(self.folder / HISTORY, self.history)
         verdict = "promoted" if trained.promoted else "kept the older one"
-        return [f"cost model {level}: pairs {m.pair_accuracy:.1%}, rms {m.log2_error:.3f} octaves, {verdict}" for level, m in metrics.items()]
+        return [
+            f"cost model {level}: pairs {m.pair_accuracy:.1%}, rms {m.log2_error:.3f} octaves, {verdict}" for level, m in metrics.items()
+        ]
 
     def state(self) -> dict[str, Any]:
         """As JSON; trainings that are not done are asked for again."""

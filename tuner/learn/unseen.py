@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import estimated
 from tuner.config import ModelSettings
-from tuner.learn.cost_model import CostModel, TrainingRows
+from tuner.learn.cost_model import CostModel
 from tuner.learn.logged import LoggedRows
 from tuner.learn.metrics import Metrics, by_level, mean_of
 from tuner.learn.trained import WIDTH, Loaded

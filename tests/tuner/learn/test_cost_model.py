@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -65,7 +66,10 @@ def test_what_is_used_has_learnt_from_every_row_and_is_judged_by_what_has_not() 
     model = train(BoostedTrees, rows, 1, PARAMS)
     back = held_out(rows, 1, PARAMS.hold_out)
     used, judge = model.load(BoostedTrees), model.judge_of(BoostedTrees)
-    errors = [float(np.abs(np.log2(predicted / rows.cycles))[back].mean()) for predicted in (each.predict(rows.features) for each in (used, judge))]
+    errors = [
+        float(np.abs(np.log2(predicted / rows.cycles))[back].mean())
+        for predicted in (each.predict(rows.features) for each in (used, judge))
+    ]
     assert errors[0] < errors[1] / 2
     assert by_level(judge.predict(rows.features[back]), rows.some(back)) == model.metrics
 
@@ -228,11 +232,13 @@ def test_a_file_that_was_changed_is_refused(saved: Path, data: st.DataObject) ->
         raw[at] ^= data.draw(st.integers(1, 255))
     else:
         del raw[at:]
+    said, kept = "", None
     try:
         kept = decoded_model(bytes(raw), "m.model")
     except BadInputError as error:
-        assert "\n" not in str(error)
-        assert str(error).startswith("m.model: ")
+        said = str(error)
+    if kept is None:
+        assert re.fullmatch("m.model: .+", said)
     else:  # in the facts, where another number of rows is as good as any
         assert kept.model.raw == load_trained(saved).model.raw
 
