@@ -23,18 +23,20 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.recorder import Facts, Recorder, workload
-from tuner.learn.cost_model import AtLevel, CostModel, Predictor, TrainingRows, find_cost_model
+from tuner.farm.recorder import Facts, Recorder
+from tuner.learn.cost_model import AtLevel, CostModel, Predictor, find_cost_model
+from tuner.learn.logged import unpacked_rows
 from tuner.learn.promotion import retrain
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.measurement import Measurement, Measurer, Request
+from tuner.measure.published import answers
 from tuner.measure.session import Limit, Session
 from tuner.measure.shared import WORKER, SharedResults
 from tuner.search.collector import Collector
 from tuner.search.epoch import FIRST, LAG, exchanges, layer_by_layer, run_epoch
-from tuner.search.knowledge import Knowledge, Learnable
+from tuner.search.knowledge import Knowledge
 from tuner.search.packing import pack_genomes
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
@@ -79,11 +81,16 @@ class Job(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Model number `number`, from `version` sets of findings; `models` is the number of the one that it competes with."""
+    """Model number `number`; `models` is the number of the one that it competes with.
+
+    version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.learn.logged.packed_rows`); b'' while they
+    are not read.
+    """
 
     number: int
     version: int
     models: int
+    rows: bytes = b""
 
 
 class EpochResult(NamedTuple):
@@ -110,29 +117,33 @@ class EpochResult(NamedTuple):
 class Update(NamedTuple):
     """What a job runner has not heard of yet.
 
-    first: number of the first of `epochs`; 0 where it has to begin again.  models: that of the job's number, None where it has it.
+    first: number of the first of `epochs`; 0 where it has to begin again.  answers: what the run had published of tasks whose place has
+    not come (`tuner.measure.published`), None where it has them.  models: that of the job's number, None where it has it.
     """
 
     first: int
     epochs: Sequence[Any]  # a sequence of findings each
     models: Any
+    answers: Any = None
 
 
 class Broadcast:
     """Everything that job runners may have to hear.  Holds what it is given: values, or references to them.
 
     epochs: findings of all islands, one entry for each set.  models: which is in use after each training.
+    answers: what earlier sessions published.
     """
 
     def __init__(self) -> None:
         self.epochs: list[Any] = []
         self.models: list[Any] = []
+        self.answers: Any = None
 
     def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
         """For a job runner that has heard of so many sets of findings, and has the model of that number."""
         first = heard[0] if heard[0] <= job.version else 0
         models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
-        return Update(first, self.epochs[first : job.version], models)
+        return Update(first, self.epochs[first : job.version], models, self.answers if heard[0] == 0 else None)
 
 
 @dataclass(frozen=True)
@@ -206,6 +217,8 @@ class JobRunner:
         for findings in update.epochs:
             self.known.learn_epoch(findings)
             self.done += 1
+        if update.answers is not None:
+            self.evaluator.answer_by(answers(update.answers, len(self.rules.levels)))
         if update.models is not None:
             self.models = update.models
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
@@ -215,7 +228,7 @@ class JobRunner:
         """measurer: who measures instead of the evaluator here."""
         self.hear(update)
         if isinstance(job, Training):
-            return self._train()
+            return self._train(job.rows)
         begun = time.process_time()
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
         spec, config = self.spec, self.spec.config
@@ -282,23 +295,11 @@ class JobRunner:
 
         return spared
 
-    def _train(self) -> Trained:
-        """From everything that is known."""
-        levels, learnable = self.spec.facts.levels, self.known.learnable
-        features = np.concatenate([part.features for part in learnable])
-        cycles = np.concatenate([part.cycles for part in learnable])
-        conditions = dict(zip(levels, self.conditions, strict=True))
-        rows = TrainingRows.at_levels(features, cycles, self._workloads(learnable), conditions)
-        found = retrain(self.cost_model, rows, self.spec.seed, self.spec.config.model, self.models[0] if self.models else None)
+    def _train(self, rows: bytes) -> Trained:
+        settings, current = self.spec.config.model, self.models[0] if self.models else None
+        found = retrain(self.cost_model, unpacked_rows(rows), self.spec.seed, settings, current)
         self.done += 1
         return Trained(found.candidate, found.promoted, () if found.model is None else (found.model,))
-
-    def _workloads(self, learnable: Sequence[Learnable]) -> np.ndarray:
-        facts = self.spec.facts
-        spans, at = np.unique(np.concatenate([part.spans for part in learnable]), axis=0, return_inverse=True)
-        names = [spec.name for spec in facts.unit.operators]
-        texts = [workload(facts.origin.model, names[start], names[stop - 1]) for start, stop in spans.tolist()]
-        return np.array(texts)[at.ravel()]
 
 
 def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:

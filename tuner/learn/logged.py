@@ -9,7 +9,7 @@ Columns are read part by part, and at most `MAX_ROWS` rows are kept, those whose
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,20 +19,22 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 import simulator
-from compiler.cost.conditions import CONDITIONS, condition_of
+from compiler.cost.conditions import condition_of
 from compiler.cost.features import FEATURE_SET, FEATURES
 from simulator.npu.errors import BadInputError
 from tuner.learn.cost_model import TrainingRows
 from tuner.learn.metrics import usable
+from tuner.learn.trained import WIDTH
+from tuner.store.columns import from_bytes, schema_of, to_bytes
 from tuner.store.read import each_part
-from tuner.store.runs import RunEntry, open_run
+from tuner.store.runs import open_run
 from tuner.store.schema import FEATURE_PREFIX
 from tuner.store.source import read_source
 from tuner.world.place import Place
 
 MAX_ROWS = 300_000  # of a hundred float32 columns: some hundred MB
 KINDS = ("operator", "segment")  # what models are asked about; a program's features are sums
-_LOG = ("task", "kind", "level_index", "level", "status", "cycles", "simulator", "model", "workload")
+_LOG = ("task", "kind", "level_index", "level", "status", "cycles", "simulator", "model", "workload", "run", "seq")
 _FEATURES = tuple(FEATURE_PREFIX + name for name in FEATURES)
 
 
@@ -51,10 +53,17 @@ class LoggedRows(NamedTuple):
     beyond: int
 
 
-class _Run(NamedTuple):
-    entry: RunEntry
-    machine: str
-    conditions: NDArray[np.float32]  # [levels, C]
+class _Source(NamedTuple):
+    """One run's log.  run: its id.  name: of the machine, where there are several; ''.  conditions: float32 [levels, C].
+
+    seqs: ascending numbers of the tasks that count; None: all.
+    """
+
+    where: Place
+    run: str
+    name: str
+    conditions: NDArray[np.float32]
+    seqs: NDArray[np.int64] | None = None
 
 
 def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> LoggedRows:
@@ -62,9 +71,22 @@ def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> L
 
     Raises `BadInputError`: a folder that is no run, a damaged log, another version of simulator, features or schema, or no rows.
     """
-    runs = sorted((_opened(path) for path in paths), key=lambda run: str(run.entry.identity["run"]))
-    machines = tuple(dict.fromkeys(run.machine for run in runs))
-    table = pa.concat_tables([_rows(at, run, len(machines) > 1) for at, run in enumerate(runs)])
+    found = sorted((_opened(path) for path in paths), key=lambda each: each.run)
+    machines = tuple(dict.fromkeys(each.name for each in found))
+    sources = [each if len(machines) > 1 else each._replace(name="") for each in found]
+    return _read(sources, limit)._replace(machines=machines)
+
+
+def rows_of_search(where: Place, run: str, seqs: NDArray[np.int64], conditions: NDArray[np.float32], limit: int = MAX_ROWS) -> TrainingRows:
+    """Of one search of a run that goes on, those of the tasks with these numbers, ascending.  run: its id in the log.
+
+    conditions: float32 [levels, C].  Raises `BadInputError` as `read_logged`.
+    """
+    return _read([_Source(where, run, "", conditions, seqs)], limit).rows
+
+
+def _read(sources: Sequence[_Source], limit: int) -> LoggedRows:
+    table = pa.concat_tables([_rows(at, source) for at, source in enumerate(sources)])
     table = table.sort_by([("task", "ascending"), ("level_index", "ascending"), ("run", "ascending")])
     tasks = np.asarray(table["task"].to_numpy(zero_copy_only=False), "S32")
     index = table["level_index"].to_numpy()
@@ -72,63 +94,82 @@ def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> L
     first[1:] = (tasks[1:] != tasks[:-1]) | (index[1:] != index[:-1])
     at = np.flatnonzero(first)
     if not len(at):
-        raise BadInputError(f"{', '.join(str(run.entry.path) for run in runs)}: no measured segments to learn from")
+        raise BadInputError(f"{', '.join(str(source.where) for source in sources)}: no measured segments to learn from")
     names, of = np.unique(tasks[at], return_inverse=True)  # ascending, as the rows are
-    kept = min(len(names), int(of[limit - 1]) if limit < len(at) else len(names))  # whole tasks
+    kept = int(of[limit]) if limit < len(at) else len(names)  # whole tasks
     beyond = int((of >= kept).sum())
     at, of, names = at[of < kept], of[of < kept], names[:kept]
     table = table.take(pa.array(at))
-    features = _features(runs, names)
-    conditions = np.concatenate([run.conditions for run in runs])
-    starts = np.cumsum([0, *(len(run.conditions) for run in runs)])[table["run"].to_numpy()]
-    x = np.empty((len(of), len(FEATURES) + len(CONDITIONS)), np.float32)
-    x[:, : len(FEATURES)] = features[of]
+    conditions = np.concatenate([source.conditions for source in sources])
+    starts = np.cumsum([0, *(len(source.conditions) for source in sources)])[table["run"].to_numpy()]
+    x = np.empty((len(of), WIDTH), np.float32)
+    x[:, : len(FEATURES)] = _features(sources, names)[of]
     x[:, len(FEATURES) :] = conditions[starts + table["level_index"].to_numpy()]
     texts = {name: np.array(table[name].to_pylist(), np.str_) for name in ("workload", "level", "model", "kind")}
-    rows = TrainingRows(x, table["cycles"].to_numpy().astype(np.float64), texts["workload"], texts["level"])
-    good = np.isfinite(x).all(1)  # as `usable` has it
-    ids = tuple(str(run.entry.identity["run"]) for run in runs)
-    return LoggedRows(usable(rows), texts["model"][good], texts["kind"][good], ids, machines, len(names), beyond)
+    rows = usable(TrainingRows(x, table["cycles"].to_numpy().astype(np.float64), texts["workload"], texts["level"]))
+    good = np.isfinite(x).all(1)  # cycles are above 0
+    runs = tuple(source.run for source in sources)
+    return LoggedRows(rows, texts["model"][good], texts["kind"][good], runs, (), len(names), beyond)
 
 
-def _opened(path: Place | Path | str) -> _Run:
+def _opened(path: Place | Path | str) -> _Source:
     entry = open_run(path)
     source = read_source(entry.path).source
     conditions = [condition_of(source.machine, source.dtype, level) for level in entry.levels]
-    return _Run(entry, source.machine.name, np.stack(conditions))
+    return _Source(entry.path, str(entry.identity["run"]), source.machine.name, np.stack(conditions))
 
 
-def _rows(at: int, run: _Run, several: bool) -> pa.Table:
-    """Of one run, what can be learnt from.  several: machines there are, so a level's name says of which."""
-    where = run.entry.path
-    return pa.concat_tables([_chosen(part, at, run.machine if several else "", str(where)) for part in each_part(where, "log", _LOG)])
+def _rows(at: int, source: _Source) -> pa.Table:
+    """Of one run, what can be learnt from."""
+    return pa.concat_tables([_chosen(part, at, source) for part in each_part(source.where, "log", _LOG)])
 
 
-def _chosen(part: pa.Table, at: int, machine: str, where: str) -> pa.Table:
+def _chosen(part: pa.Table, at: int, source: _Source) -> pa.Table:
     text = {name: part[name].cast(pa.string()) for name in ("kind", "status", "simulator", "level", "model", "workload")}
     for version in pc.unique(text["simulator"]).to_pylist():
         if version != simulator.VERSION:
-            raise BadInputError(f"{where}: measured by simulator {version}; expected runs of {simulator.VERSION}, as this program has")
+            raise BadInputError(
+                f"{source.where}: measured by simulator {version}; expected runs of {simulator.VERSION}, as this program has"
+            )
     kept = pc.and_(pc.is_in(text["kind"], pa.array(KINDS)), pc.equal(text["status"], "ok"))
     kept = pc.and_(kept, pc.greater(pc.fill_null(part["cycles"], 0), 0))
+    if source.seqs is not None:
+        mine = pc.and_(pc.equal(part["run"].cast(pa.string()), source.run), pc.is_in(part["seq"], pa.array(source.seqs)))
+        kept = pc.and_(kept, mine)
     columns = {"task": part["task"], "run": pa.repeat(at, part.num_rows), "level_index": part["level_index"], "cycles": part["cycles"]}
     columns |= {name: text[name] for name in ("kind", "model", "workload")}
-    columns["level"] = pc.binary_join_element_wise(machine, text["level"], "/") if machine else text["level"]
+    columns["level"] = pc.binary_join_element_wise(source.name, text["level"], "/") if source.name else text["level"]
     return pa.table(columns).filter(kept)
 
 
-def _features(runs: Iterable[_Run], names: NDArray[np.bytes_]) -> NDArray[np.float32]:
+def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[np.float32]:
     """float32 [tasks, F]; NaN where no task tells.  names: ascending."""
     found = np.full((len(names), len(FEATURES)), np.nan, np.float32)
-    for run in reversed(list(runs)):  # the first run's, last
-        for part in each_part(run.entry.path, "tasks", ("task", "kind", "feature_set", *_FEATURES)):
+    for source in reversed(sources):  # the first run's, last
+        for part in each_part(source.where, "tasks", ("task", "kind", "feature_set", *_FEATURES)):
             part = part.filter(pc.is_in(part["kind"].cast(pa.string()), pa.array(KINDS)))
             for name in pc.unique(part["feature_set"].cast(pa.string())).to_pylist():
                 if name != FEATURE_SET:
-                    raise BadInputError(f"{run.entry.path}: has features {name}; expected runs with {FEATURE_SET}, as this program has")
+                    raise BadInputError(f"{source.where}: has features {name}; expected runs with {FEATURE_SET}, as this program has")
             tasks = np.asarray(part["task"].to_numpy(zero_copy_only=False), "S32")
             place = np.searchsorted(names, tasks)
             there = np.flatnonzero((place < len(names)) & (names[np.minimum(place, len(names) - 1)] == tasks))
             for at, name in enumerate(_FEATURES):
                 found[place[there], at] = part[name].to_numpy(zero_copy_only=False)[there]
     return found
+
+
+_PACKED = schema_of(features=pa.float32(), cycles=pa.float64(), groups=pa.string(), levels=pa.string())
+
+
+def packed_rows(rows: TrainingRows) -> bytes:
+    """On their way to whoever trains."""
+    return to_bytes({"features": rows.features, "cycles": rows.cycles, "groups": rows.groups, "levels": rows.levels}, _PACKED)
+
+
+def unpacked_rows(data: bytes) -> TrainingRows:
+    """What `packed_rows` was given; `left_out` is not among it."""
+    columns = from_bytes(data, _PACKED)
+    cycles = columns["cycles"]
+    texts = (np.array(columns.texts(name), np.str_) for name in ("groups", "levels"))
+    return TrainingRows(columns["features"].reshape(len(cycles), WIDTH), cycles, *texts)

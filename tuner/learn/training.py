@@ -30,20 +30,22 @@ class Trainer:
         self.folder, self.settings = folder, settings
         self.measured = self.trained_at = 0
         self.asked_at: list[int] = []  # segments measured when each training was asked for; of a prior 0
+        self.tasks: list[int] = []  # that had their place then: what each learns from
         self.models: list[Models] = []
         self.files: list[str | None] = []  # of `models`
         self.history: list[dict[str, object]] = []
 
     def begin(self, prior: KeptModel) -> None:
         """With the copy of a model that is in the folder (`PRIOR`)."""
-        self.asked_at, self.models, self.files = [0], [(prior.model,)], [PRIOR]
+        self.asked_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
 
-    def due(self) -> bool:
-        """Whether to train now; to be asked where it is fixed what was measured, and then done."""
+    def due(self, tasks: int) -> bool:
+        """Whether to train now; to be asked where it is fixed what was measured, and then done.  tasks: that have their place."""
         if self.measured < max(self.settings.min_rows, (1 + self.settings.growth) * self.trained_at):
             return False
         self.trained_at = self.measured
         self.asked_at.append(self.measured)
+        self.tasks.append(tasks)
         return True
 
     def finished(self, trained: Trained) -> list[str]:
@@ -66,12 +68,14 @@ class Trainer:
             "measured": self.measured,
             "trained_at": self.trained_at,
             "asked_at": self.asked_at,
+            "tasks": self.tasks,
             "files": self.files,
             "history": self.history,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.measured, self.trained_at = int(state["measured"]), int(state["trained_at"])
+        self.tasks = list(state["tasks"])
         self.asked_at, self.files, self.history = list(state["asked_at"]), list(state["files"]), list(state["history"])
         kept: dict[str, TrainedModel] = {}
         for name in dict.fromkeys(name for name in self.files if name is not None):
