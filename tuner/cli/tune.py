@@ -44,6 +44,10 @@ def tune(
     mirror: options.MirrorUrl = None,
     warm_start: options.WarmStart = None,
     start: options.Start = None,
+    prior: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="MODEL", help="A cost model (`tilefarm train`) that says what to measure, from the beginning."),
+    ] = None,
     strategy: options.Strategy = None,
     variants: options.Variants = None,
     min_npu_share: options.MinNpuShare = None,
@@ -61,8 +65,8 @@ def tune(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
-        mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), min_npu_share=min_npu_share, strategy=strategy,
-        variants=variants,
+        mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
+        strategy=strategy, variants=variants,
         **vars(farm),
     )  # fmt: skip
     with resumable(out):
