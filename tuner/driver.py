@@ -15,6 +15,7 @@ from tuner.farm.prior import read_prior, with_prior
 from tuner.finish import finish
 from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
+from tuner.measure.runners import check_runner
 from tuner.networks.load import open_network
 from tuner.request import TuneRequest
 from tuner.session import Surroundings, session
@@ -57,7 +58,8 @@ def tune(request: TuneRequest) -> Summary:
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
-    check_grants(machine, tuple(machine.contention), config.budget.candidates, config.runner.name)
+    check_grants(machine, tuple(machine.contention), config.budget.candidates)
+    check_runner(machine, tuple(machine.contention), config.runner.name)
     opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, ray_actors, say)

@@ -33,6 +33,7 @@ from tuner.farm.start import Start, read_start
 from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
 from tuner.measure.evaluate import Board, EvaluatorSpec
+from tuner.measure.grants import same_grants
 from tuner.measure.host import mac_share, work_lines
 from tuner.measure.runners import runner_name, runner_spec
 from tuner.measure.shared import SharedResults
@@ -147,7 +148,8 @@ def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: Tu
     candidates, seconds = config.budget.candidates, config.budget.seconds
     weights = weights_of(opened, found) if len(found) > 1 else [1]
     if candidates is not None:
-        return [RunBudget(count) for count in dealt(candidates, weights)]
+        grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
+        return [RunBudget(count) for count in dealt(candidates, weights, grants)]
     assert seconds is not None
     ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
     return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]

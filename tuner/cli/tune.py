@@ -85,5 +85,8 @@ def tune(
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")
-    print_next(("report", out), ("run", out / "best.onnx", "--input", "random", "--check"))
+    best = out / "best.onnx"
+    several = len({row["plan"] for row in summary["levels"].values()}) > 1
+    switch = [("simulate", best, "--trace", "periodic:1")] if several else []
+    print_next(("report", out), ("run", best, "--input", "random", "--check"), *switch)
     return code
