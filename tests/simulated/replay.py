@@ -108,7 +108,7 @@ class Heard:
 
     def learn_models(self, models: Models) -> None:
         """Those in use."""
-        self._models = _sha(b"|".join(b"" if model is None else model.raw + model.judge for model in models))
+        self._models = _sha(b"|".join(model.raw + model.judge for model in models))
 
     def digest(self, job: Job | Training) -> str:
         """Of all of it.  Models only where a job predicts by them, or others compete with them."""
