@@ -128,7 +128,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
             by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, fits))
         if level not in by_digest[plan.digest].timings:
             lacks = by_digest[plan.digest].program.needs.beyond(machine.granted(level))
-            raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}")
+            raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}; accepted: another plan for that level")
     return {level: by_digest[plans[level].digest] for level in levels}
 
 

@@ -11,6 +11,7 @@ from simulator.npu.machine import load_machine
 from simulator.terminal import say
 from tuner.config import TuneConfig, load_config
 from tuner.farm.plugged import plugged
+from tuner.farm.prior import read_prior, with_prior
 from tuner.finish import finish
 from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
@@ -49,6 +50,9 @@ def tune(request: TuneRequest) -> Summary:
     """
     begun_s = REAL.clock.monotonic_s()
     config = configured(request)
+    prior = read_prior(request.prior, config, request.out, request.resume)
+    if prior is not None:
+        config = with_prior(config)
     plugins = plugged(config, config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
     unknown = sorted(set(config.level_weights) - set(machine.contention))
@@ -59,7 +63,7 @@ def tune(request: TuneRequest) -> Summary:
     opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, ray_actors, say)
-    with session(around, opened, config, request, begun_s, plugins) as ended:
+    with session(around, opened, config, request, begun_s, plugins, prior) as ended:
         return finish(REAL.clock, opened, ended.searches, ended.runs, ended.folder, config, request, begun_s)
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine, load_machine
 from tests.tuning import quick, save_small
 from tuner.checks.check import check_file
+from tuner.cli import main
 from tuner.cli.exporting import few_plans, open_run, run_plans, write_compiled
+from tuner.cli.text import print_levels
 from tuner.measure.command import CommandRunner
 from tuner.measure.robust_lines import robust_rows
 from tuner.measure.runners import find_runner
@@ -117,6 +120,48 @@ def test_a_variant_of_a_level_that_it_does_not_fit_is_refused(run: Path, machine
         variants = tuple(bad.get(each.level, each) for each in container.variants)
         with pytest.raises(ContainerError, match=said):
             decode(encode(replace(container, variants=variants, controller=None)))
+
+
+def test_a_trace_grants_what_its_levels_grant(run: Path, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So nothing runs at a level that it does not fit, and a file that says the same serves the same."""
+
+    def served(*words: object) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["simulate", str(run / "best.onnx"), "--trace", str(trace), "--inferences", "40", *map(str, words), "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    trace, grants = tmp_path / "load.csv", tmp_path / "grants.csv"
+    trace.write_text("cycle,share\n0,1\n20000,0.25\n60000,0.5\n")
+    found = served()
+    assert list(found["static"]) == ["severe"]
+    assert [(step["cycle"], step["l1_bytes"]) for step in found["granted"]["steps"]] == [
+        (0, machine.buffers_bytes.L1),
+        (20000, LESS),
+        (60000, machine.buffers_bytes.L1),
+    ]
+    assert found["result"]["switches"] == 2
+    assert found["result"]["cycles"] < found["static"]["severe"]["cycles"]
+    grants.write_text(f"cycle,l1_bytes,shared_bytes,cores\n0,,,\n20000,{LESS},,1\n60000,,,\n")
+    assert served("--grants", grants) == {**found, "grants": str(grants)}
+    assert main(["simulate", str(run / "best.onnx"), "--trace", str(trace), "--controller", "static", "--level", "none"]) == 2
+    assert "variant none does not fit all that the trace by the machine's levels grants" in capsys.readouterr().err
+
+
+def test_the_report_and_the_table_say_what_levels_grant(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    matrix = page[page.index("Every variant at every level") :].partition("</table>")[0]
+    assert matrix.count("does not fit") == sum(
+        cycles is None
+        for row in json.loads((run / "summary.json").read_text())["levels"].values()
+        for cycles in row["variant_cycles"].values()
+    )
+    assert "does not fit" in matrix
+    assert "Some levels grant less" in page
+    capsys.readouterr()
+    print_levels(json.loads((run / "summary.json").read_text())["levels"])
+    assert capsys.readouterr().out.endswith(f"\ngranted at severe {LESS:,} B of L1, 1 cores\n")
 
 
 def test_few_variants_leave_no_level_without_a_program(run: Path) -> None:

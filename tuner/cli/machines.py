@@ -41,6 +41,7 @@ def machines(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A preset or a YAML file; all presets unless given.")] = None,
     as_json: Json = False,
 ) -> None:
+    from compiler.unit.machine import check_machine
     from simulator.npu.machine import load_machine, preset_names
 
     if name is not None:
@@ -54,6 +55,7 @@ def machines(
                 "granted": {level: machine.granted(level)._asdict() for level in machine.contention},
             }
             print_json({**raw, **derived})
+            check_machine(machine)
             return
         pairs: dict[str, object] = {}
         for key, value in _flat(raw):
@@ -63,6 +65,7 @@ def machines(
         pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
         pairs["digest"] = machine.digest
         print_pairs(pairs)
+        check_machine(machine)
         return
     loaded = [load_machine(preset) for preset in preset_names()]
     if as_json:

@@ -80,7 +80,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
     [
         ("frequency", 5, r"frequency: no such key \(got 5\)"),
         ("ddr.speed", 5, r"ddr\.speed: no such key"),
-        ("ddr.latency_cycles", None, r"ddr\.latency_cycles: Field required"),
+        ("ddr.latency_cycles", None, r"missing: ddr\.latency_cycles"),
         ("buffers_bytes.L1", -32, r"buffers_bytes\.L1: .*greater than or equal to 1 \(got -32\)"),
         ("buffers_bytes.L1", 100, r"buffers_bytes: .*L1: 100 is not a multiple of 32"),
         ("buffers_bytes.L1", 2**80, r"buffers_bytes\.L1"),
@@ -115,7 +115,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("contention", {"none": [1.0]}, r"contention\.none: accepted: a share, or a mapping of share and latency_cycles"),
         ("contention", {"none": {"share": 1, "latency_cycles": -1}}, r"contention\.none\.latency_cycles: .*\(got -1\)"),
         ("contention", {"none": {"share": 1, "latency_cycles": 2**20 + 1}}, r"contention\.none\.latency_cycles: .*\(got 1048577\)"),
-        ("contention", {"none": {"latency_cycles": 1}}, r"contention\.none\.share: Field required"),
+        ("contention", {"none": {"latency_cycles": 1}}, r"missing: contention\.none\.share"),
         ("contention", {"none": {"share": 1, "delay": 1}}, r"contention\.none\.delay: no such key"),
     ],
 )
