@@ -45,7 +45,8 @@ def default_plan(unit: Unit, level: str | None = None) -> Plan:
     """
     plan = layer_by_layer(unit if level is None else at_level(unit, level))
     if isinstance(plan, Infeasible):
-        raise InfeasibleError(f"{unit.machine.name}: {'' if level is None else f'no plan fits level {level}: '}{plan}")
+        less = level is not None and unit.machine.granted(level) != unit.machine.whole
+        raise InfeasibleError(f"{unit.machine.name}: {f'no plan fits level {level}: ' if less else ''}{plan}")
     return plan if plan.machine == unit.machine.digest else plan.model_copy(update={"machine": unit.machine.digest})
 
 

@@ -24,11 +24,13 @@ def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str],
     others = [item for item in items if item["type"] != "missing"]
     for item in others[:most]:
         where = _where(item["loc"])
+        if not where and item["type"] != "value_error":  # what our own checks of a whole file say names its keys
+            where = "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
         unknown = item["type"] == "extra_forbidden"
         said = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
-        text = " ".join(f"{where}: {said}".split())
+        text = " ".join((f"{where}: {said}" if where else said).split())
         if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
         parts.append(text + shown + (hint(where) if unknown else ""))
@@ -38,4 +40,4 @@ def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str],
 
 def _where(place: tuple[int | str, ...]) -> str:
     # the kind of a matrix unit is how pydantic found its schema, not a key of the file
-    return ".".join(str(part) for part in place if part not in ("cube", "systolic")) or "(whole file)"
+    return ".".join(str(part) for part in place if part not in ("cube", "systolic"))

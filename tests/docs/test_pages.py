@@ -17,8 +17,11 @@ from pathlib import Path
 import onnx
 import pytest
 import typer
+import yaml
 
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
+from simulator.npu.level import Level
+from simulator.npu.machine import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Machine, SharedMemory, Sizes, SystolicUnit, VectorUnit
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main
@@ -97,7 +100,9 @@ def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks(page):
-        if block.file:  # what a test of its own runs
+        if block.language == "yaml" and block.file:
+            Path(block.file).write_text(block.text)
+        if block.file:  # what a test of its own runs, or what commands read
             continue
         if block.language == "python":
             exec(compile(block.text, block.where, "exec"), names)
@@ -176,6 +181,29 @@ def test_every_key_of_a_plan_is_described() -> None:
     assert rows(ROOT / "docs/plan-file.md", "# The plan file") == keys
     for block in blocks(ROOT / "docs/plan-file.md", "json"):
         SegmentPlan.model_validate_json(block.text)
+
+
+def test_every_key_of_a_machine_is_described() -> None:
+    parts = (Machine, Sizes, CubeUnit, SystolicUnit, VectorUnit, DataPath, Ddr, Dma, SharedMemory, Flags, Host, Level)
+    described = rows(ROOT / "docs/machines.md", "## Field by field")
+    assert {key for part in parts for key in part.model_fields} <= described
+
+
+def test_the_errors_of_a_machine_file_are_those_that_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs/machines.md"
+    (example,) = blocks(page, "yaml")
+    monkeypatch.chdir(tmp_path)
+    lacks, without = yaml.safe_load(example.text), yaml.safe_load(example.text)
+    del lacks["buffers_bytes"]["L0A"], lacks["vector"], lacks["ddr"]["outstanding"]
+    lacks["clock_hz"] = "1e9"
+    without["paths"] = [path for path in without["paths"] if (path["source"], path["destination"]) not in (("L1", "UB"), ("UB", "L1"))]
+    shown = next(block.text for block in blocks(page, "text") if block.text.startswith("tilefarm: ")).splitlines(keepends=True)
+    for machine, said in zip((lacks, without), shown, strict=True):
+        Path(example.file).write_text(yaml.safe_dump(machine))
+        assert main(["machines", example.file]) == 2
+        assert capsys.readouterr().err == said
 
 
 def test_every_file_of_a_run_is_described(workspace: Path) -> None:

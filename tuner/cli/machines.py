@@ -23,6 +23,8 @@ _UNITS = (
     ("macs_per_s", "MAC/s"),
     ("launch_us", "us"),
     ("_hz", "Hz"),
+    ("ddr.outstanding", "transfers of a queue"),
+    ("_ports", "transfers at once"),
     ("_bytes", "B"),
     ("_cycles", "cycles"),
     ("cycles_per_fractal.float16", "cycles per 16x16x16"),
@@ -44,7 +46,7 @@ def machines(
 
     if name is not None:
         machine = load_machine(name)
-        raw = machine.model_dump(mode="json") | {"host": machine.host.model_dump(mode="json")}
+        raw = machine.model_dump(mode="json") | {key: getattr(machine, key).model_dump(mode="json") for key in ("dma", "host")}
         if as_json:
             derived = {
                 "digest": machine.digest,
