@@ -17,7 +17,7 @@ from scripts.study_search import summary
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.scripting import run_script
-from tests.tuning import FEW, QUICK, save_small
+from tests.tuning import FEW, save_small
 from tuner.config import load_config
 from tuner.contracts.strategy import StrategyContract
 from tuner.measure.measurement import Measurement, Request
