@@ -19,7 +19,7 @@ from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.scripting import run_script
-from tests.tuning import FEW, save_small
+from tests.tuning import FEW, QUICK, save_small
 from tuner.config import load_config
 
 LEVELS = ("none", "slight", "severe")
@@ -169,7 +169,8 @@ def test_levels_that_grant_less_memory(tmp_path: Path) -> None:
     (cell,) = study_levels.cells(rows)
     assert cell["unfit"] == 2
     assert cell["only"] == max(row[f"only_{level}"] for row in rows for level in LEVELS if row[f"only_{level}"] is not None)
-    assert f"| {cell['own']:.3f} | 2 of 6 | {cell['changed']} of 3 |" in markdown(study_levels.show(rows))
+    assert cell["pay"] == max(row["robust_cycles"] / row[f"own_{row['level']}_cycles"] for row in rows) > 1
+    assert f"| {cell['own']:.3f} | {cell['pay']:.3f} | 2 of 6 | {cell['changed']} of 3 |" in markdown(study_levels.show(rows))
 
 
 def test_placement(tmp_path: Path) -> None:
