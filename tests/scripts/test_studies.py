@@ -19,7 +19,7 @@ from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.scripting import run_script
-from tests.tuning import FEW, QUICK, save_small
+from tests.tuning import FEW, save_small
 from tuner.config import load_config
 
 LEVELS = ("none", "slight", "severe")
