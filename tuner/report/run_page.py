@@ -95,7 +95,7 @@ def _result(levels: dict[str, Any]) -> str:
         rows.append((
             name, str(Level.model_validate(at["ddr"])), at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
             speedup(at["speedup"]), at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
-            f"{at['balance']:.2f}", plan, *([at["shared_bytes"]] if shared else []),
+            f"{at['balance']:.2f}", plan, *([at["shared_moved_bytes"]] if shared else []),
         ))  # fmt: skip
         rounding = "" if at["rounding_rel_error"] is None else error_text(at["rounding_rel_error"])
         errors.append((name, error_text(at["max_rel_error"]), rounding, error_text(at["limit_rel_error"])))
