@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from numba import njit
 
@@ -14,6 +15,7 @@ from simulator.npu.cycles import cost_tables
 from simulator.npu.machine import Engine, Machine, Memory
 
 
+@lru_cache(maxsize=256)
 def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
     """(read, write) bytes per cycle of so many cores together at a share of what is deliverable, where one of the two has it for itself."""
     port = float(machine.ddr.deliverable) * share
