@@ -6,7 +6,7 @@ would load and store between them, and looks at L1 roughly.  So thousands of run
 | name   | shape        | meaning                                                                    |
 |--------|--------------|----------------------------------------------------------------------------|
 | cycles | [ways, n, 6] | of CUBE, MTE1, FIXPIPE, VECTOR, MTE3 on chip, and drains, of operators alone; infinite where one does not fit |
-| sizes  | [n, 6]       | blocks of its result, of its weights, and of what it reads from no operator; rows of its result, the rows that its readers' windows overlap by, the rows of it that somebody reads |
+| sizes  | [n, 8]       | of each operator, see `_RESULT` and those behind it                          |
 | edges  | [e, 4]       | producer, reader, whether it reads it whole, whether it reads it as its main input; sorted by reader |
 """
 
@@ -32,6 +32,9 @@ from simulator.npu.machine import BLOCK_BYTES, Memory
 Floats, Ints = NDArray[np.float64], NDArray[np.int64]
 _OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
 _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
+# blocks of its result, of its weights, and of what it reads that no operator makes; rows of its result, those that blocks of its readers
+# share, and those that somebody reads; storages of its result and of its main input
+_RESULT, _WEIGHTS, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN = range(8)
 
 
 class Sizes(NamedTuple):
@@ -63,7 +66,9 @@ def sizes_of(unit: Unit) -> Sizes:
             reader = unit.operators[c]
             if reader.reads[0].overlaps(spec.y):
                 overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
-        sizes.append((spec.y.planes * y.h * y.row_blocks, spec.weight_blocks, read, spec.out_h, max(0, overlap), needed(unit)[k].size))
+        wanted = needed(unit)[k].size
+        blocks = spec.y.planes * y.h * y.row_blocks
+        sizes.append((blocks, spec.weight_blocks, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage))
         for p in unit.producers[k]:
             made = unit.operators[p].y
             whole = spec.right is not None and made.overlaps(spec.right)
@@ -72,7 +77,7 @@ def sizes_of(unit: Unit) -> Sizes:
             last[p] = k
         start.append(len(edges))
     return Sizes(
-        np.array(sizes, np.int64).reshape(-1, 6),
+        np.array(sizes, np.int64).reshape(-1, _MAIN + 1),
         np.array([spec.runs_on == "CUBE" for spec in unit.operators], np.bool_),
         np.array([spec.index in unit.escapes for spec in unit.operators], np.bool_),
         np.array(edges, np.int64).reshape(-1, 4),
@@ -113,6 +118,14 @@ def guesses(unit: Unit, found: Sizes, ways: Sequence[Gene], cycles: Floats, leve
 
 
 @njit(cache=True)
+def _block(sizes: Ints, p: int, blocks: int) -> int:
+    """Blocks of what one of `blocks` blocks of rows has of a result."""
+    high = sizes[p, _ROWS]
+    rows = (high + blocks - 1) // blocks + (sizes[p, _SHARED_ROWS] if blocks > 1 else 0)
+    return sizes[p, _RESULT] // max(1, high) * min(high, rows)
+
+
+@njit(cache=True)
 def _guess(
     sizes: Ints,
     matrix: NDArray[np.bool_],
@@ -136,61 +149,84 @@ def _guess(
         last[edges[e, 0]] = max(last[edges[e, 0]], edges[e, 1])
     live, weights, order = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     reads = np.empty(most, np.float64)
+    storages = max(sizes[:, _STORAGE].max(), sizes[:, _MAIN].max()) + 1
+    kept, made, ring = np.zeros(storages, np.bool_), np.zeros(storages, np.bool_), np.zeros(storages, np.bool_)
+    birth, death, held = np.zeros(storages, np.int64), np.zeros(storages, np.int64), np.zeros(storages, np.int64)
     for w in range(ways.shape[0]):
         blocks, loads = ways[w]
         again = blocks * images > 1
         for i in range(n):
             lowest = np.int64(1) << 40
             for j in range(i + 1, min(n, i + most) + 1):
-                lowest = min(lowest, max(1, sizes[j - 1, 5]))
+                lowest = min(lowest, max(1, sizes[j - 1, _WANTED]))
                 if blocks > lowest or not np.isfinite(cycles[w, j - 1, 0]):
                     break
                 count = j - i
                 live[:count] = 0
                 loaded, stored, always = 0, 0, 0
-                for p in range(i, j):  # who reads a result last inside
-                    ends[p] = -1
-                for c in range(i, j):
-                    own = sizes[c, 2]
-                    loaded += own
-                    kept = own if matrix[c] else 0
-                    reads[c - i] = 0.0 if matrix[c] else own
+                for c in range(i, j):  # what stays in L1 at all
+                    ends[c] = -1
                     for e in range(edge_start[c], edge_start[c + 1]):
                         p = edges[e, 0]
                         if p >= i:
                             ends[p] = c
+                        s = sizes[p, _STORAGE]
+                        kept[s] = made[s] = ring[s] = False
+                        birth[s], death[s], held[s] = n, -1, 0
+                    s = sizes[c, _MAIN]
+                    kept[s] = made[s] = ring[s] = False
+                    birth[s], death[s], held[s] = n, -1, 0
+                for c in range(i, j):
+                    if matrix[c]:
+                        kept[sizes[c, _MAIN]] = True
+                    if ends[c] >= 0:
+                        kept[sizes[c, _STORAGE]] = True
+                        made[sizes[c, _STORAGE]] = True
+                for c in range(i, j):
+                    loaded += sizes[c, _READ]
+                    reads[c - i] = 0.0 if matrix[c] else sizes[c, _READ]
+                    s = sizes[c, _MAIN]
+                    if kept[s] and sizes[c, _READ]:
+                        held[s] += sizes[c, _READ] // blocks
+                        birth[s], death[s] = min(birth[s], c), max(death[s], c)
+                    for e in range(edge_start[c], edge_start[c + 1]):
+                        p = edges[e, 0]
+                        s = sizes[p, _STORAGE]
+                        if kept[s]:
+                            birth[s], death[s] = min(birth[s], max(p, i) if p >= i else c), max(death[s], c)
+                        if p >= i:
                             continue
                         if not edges[e, 3] or not matrix[c]:
-                            reads[c - i] += sizes[p, 0]
+                            reads[c - i] += sizes[p, _RESULT]
                         if before[e] < i:
-                            loaded += sizes[p, 0]
-                        if matrix[c] and (edges[e, 3] or edges[e, 2]):
-                            kept += sizes[p, 0] * blocks if edges[e, 2] else sizes[p, 0]
-                    if kept:
-                        size = kept // blocks
-                        if again:
-                            always += 2 * size
-                        else:
-                            live[c - i] += size
+                            loaded += sizes[p, _RESULT]
+                            if kept[s]:
+                                held[s] += sizes[p, _RESULT] if edges[e, 2] else _block(sizes, p, blocks)
                 for p in range(i, j):
                     if last[p] >= j or escapes[p] or last[p] < 0:
-                        stored += sizes[p, 0]
+                        stored += sizes[p, _RESULT]
                     if ends[p] >= 0:
-                        rows = (sizes[p, 3] + blocks - 1) // blocks
-                        overlap = sizes[p, 4] if blocks > 1 else 0
-                        rows = min(sizes[p, 3], rows + overlap)
-                        size = sizes[p, 0] // max(1, sizes[p, 3]) * rows
-                        if overlap:
-                            always += size
-                        else:
-                            for k in range(p, ends[p] + 1):
-                                live[k - i] += size
+                        s = sizes[p, _STORAGE]
+                        held[s] += _block(sizes, p, blocks)
+                        ring[s] |= blocks > 1 and sizes[p, _SHARED_ROWS] > 0
+                for c in range(i, j):  # every storage once
+                    for e in range(edge_start[c] - 1, edge_start[c + 1]):
+                        s = sizes[c, _MAIN] if e < edge_start[c] else sizes[edges[e, 0], _STORAGE]
+                        if held[s]:
+                            if again and not made[s]:
+                                always += 2 * held[s]
+                            elif ring[s]:
+                                always += held[s]
+                            else:
+                                for k in range(birth[s], death[s] + 1):
+                                    live[k - i] += held[s]
+                            held[s] = 0
                 peak = always + live[:count].max()
                 if peak > have:
                     continue  # longer ones may hand out less, shorter ones keep less
                 # weights stay, the smallest first, while there is room
                 for k in range(count):
-                    weights[k] = sizes[i + k, 1]
+                    weights[k] = sizes[i + k, _WEIGHTS]
                 room, moved = have - peak - _CHUNK, 0.0
                 if again:
                     order[:count] = np.argsort(weights[:count])

@@ -109,7 +109,7 @@ class _Runs:
                 mine[:, way] = np.inf
                 gene = self.ways[way]._replace(start=i, stop=j, columns=columns)
                 found.append(gene)
-                if gene.cached and has_halos(self.unit, i, j):
+                if gene.cached and j - i <= 6 and has_halos(self.unit, i, j):
                     found.append(gene._replace(cached=0))
         return found
 
