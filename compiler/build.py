@@ -49,7 +49,8 @@ def default_plan(unit: Unit, level: str | None = None) -> Plan:
     """
     plan = layer_by_layer(unit if level is None else at_level(unit, level))
     if isinstance(plan, Infeasible):
-        raise InfeasibleError(f"{unit.machine.name}: {'' if level is None else f'no plan fits level {level}: '}{plan}")
+        less = level is not None and unit.machine.granted(level) != unit.machine.whole
+        raise InfeasibleError(f"{unit.machine.name}: {f'no plan fits level {level}: ' if less else ''}{plan}")
     return plan if plan.machine == unit.machine.digest else plan.model_copy(update={"machine": unit.machine.digest})
 
 
@@ -131,7 +132,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
             by_digest[plan.digest] = MeasuredPiece(plan, program, simulate_levels(program, machine, fits))
         if level not in by_digest[plan.digest].timings:
             lacks = by_digest[plan.digest].program.needs.beyond(machine.granted(level))
-            raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}")
+            raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}; accepted: another plan for that level")
     return {level: by_digest[plans[level].digest] for level in levels}
 
 

@@ -27,6 +27,7 @@ from simulator.compiled import read_compiled
 from simulator.contended import load_of
 from simulator.contention import GENERATORS, generate
 from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
+from simulator.granted import GrantedRule, GrantTrace, level_grants
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.thresholds import choose_thresholds
@@ -59,11 +60,11 @@ RULES: dict[str, list[Setting]] = {"threshold": [*THRESHOLDS], "estimator": [*ES
 
 @dataclass(frozen=True)
 class Trial:
-    """One trace, with what the static variants and the oracle make of it."""
+    """One trace, with what the static variants that fit all of its grants and the oracle make of it."""
 
     kind: str
     seed: int
-    serve: Callable[[SwitchingRule[Any]], Served]
+    serve: Callable[[GrantedRule], Served]
     static: dict[str, Served]
     oracle: Served
 
@@ -79,23 +80,30 @@ class Network:
         self.name, self.compiled = name, read_compiled(path)
         machine, variants = self.compiled.machine, prepared_variants(self.compiled)
         self.response: Response = measure_response(variants, share_grid(machine))
-        self.runtime = Runtime(variants, machine)
+        self.needs = [self.compiled.needs(level) for level in variants]
+        self.runtime = Runtime(variants, machine, needs=self.needs)
 
-    def rule(self, setting: Setting) -> SwitchingRule[Any]:
+    def rule(self, setting: Setting) -> GrantedRule:
+        return GrantedRule(self.needs, lambda fitting: self._rule(setting, self.response.among(fitting)))
+
+    def _rule(self, setting: Setting, response: Response) -> SwitchingRule[Any]:
         if isinstance(setting, ThresholdSetting):
             slice_cycles = round(setting.slice_inferences * load_of(self.compiled, self.response, 1).inference_cycles)
-            return choose_thresholds(self.response, setting.hysteresis, slice_cycles).rule
+            return choose_thresholds(response, setting.hysteresis, slice_cycles).rule
         s = setting
-        return EstimatorRule(self.response, self.runtime.switch_cycles, s.weight, s.margin, s.dwell, s.loss_budget)
+        return EstimatorRule(response, self.runtime.switch_cycles, s.weight, s.margin, s.dwell, s.loss_budget)
 
     def trial(self, kind: str, seed: int, inferences: int) -> Trial:
         load = load_of(self.compiled, self.response, inferences)
         trace, until = generate(kind, seed, load), load.inferences * load.inference_cycles
+        machine = self.runtime.machine
+        grants = level_grants(trace, machine) or GrantTrace((0,), (machine.whole,))
 
-        def serve(rule: SwitchingRule[Any] | Oracle) -> Served:
-            return self.runtime.serve(rule, trace, until_cycle=until)
+        def serve(rule: SwitchingRule[Any] | GrantedRule | Oracle) -> Served:
+            return self.runtime.serve(rule, trace, until_cycle=until, grants=grants)
 
-        static = {name: serve(StaticRule(v)) for v, name in enumerate(self.runtime.names)}
+        fitting = [v for v, needs in enumerate(self.needs) if all(needs.fits(granted) for granted in grants.grants)]
+        static = {self.runtime.names[v]: serve(StaticRule(v)) for v in fitting}
         return Trial(kind, seed, serve, static, serve(Oracle()))
 
 

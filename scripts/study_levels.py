@@ -1,9 +1,11 @@
 """Is a variant for each level worth it, or is one program enough for all of them?
 
 For every network, machine and seed: one search for all levels, and one for each level that knows no other, with the same budget.  Their
-programs are timed at every level; the loss of one is its cycles over the fewest of all of them there.
+programs are timed at every level; the loss of one is its cycles over the fewest of all of them there.  A level may grant less memory than
+another: what does not fit there has no loss there, and is counted.
 
-* one level only: what was tuned for a level, at the others; the largest loss of any.
+* one level only: what was tuned for a level, at the others; the largest loss of any where it fits.
+* does not fit: how often what was tuned for a level does not fit another one; sums over the seeds.
 * robust: the program of the first search with the least largest loss.
 * two, own: the two of champions and robust program that lose least together, by what that search measured; the champion of every level.
 * changed: levels at which the robust program ships, since the champion is slower than another one out of sample.
@@ -24,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import compile_plan
 from compiler.pipeline import Compiler
-from scripts.studies import SHIPPED, Arm, Pair, Row, Study, Table, command, groups, medians
+from scripts.studies import SHIPPED, Arm, Pair, Row, Study, Table, command, geometric, groups, medians
 from simulator.timing import simulate_levels
 from tuner.measure.out_of_sample import out_of_sample
 from tuner.measure.robust import best_variants, losses
@@ -34,8 +36,12 @@ LEVELS = ("none", "slight", "severe")
 NETWORKS = f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16"
 FAST = "edge:ddr.bytes_per_cycle=192,paths.*DDR*.bytes_per_cycle=192,buffers_bytes.L1=393216"
 FAST += ",contention.severe.share=0.0625,contention.severe.latency_cycles=450"  # by the rule of `edge`, which `configs/machines` has
-MACHINES = ("edge", FAST)
-"""And one with a fast port and little memory, on which a level is further from the other."""
+GRANTED = "edge:contention.severe.l1_bytes=524288"
+MACHINES = ("edge", FAST, GRANTED)
+"""And one with a fast port and little memory, on which a level is further from the other, and one on which others take half of L1."""
+
+
+SHOWN = ("only_none", "only", "robust", "two", "own")
 
 
 def rows(pair: Pair) -> Iterator[Row]:
@@ -47,54 +53,62 @@ def rows(pair: Pair) -> Iterator[Row]:
     plans |= {f"only_{level}": pair.found[level].plan(level) for level in LEVELS}
     programs = {name: compile_plan(compiler, plan) for name, plan in plans.items()}
     timings = {name: simulate_levels(program, machine, LEVELS) for name, program in programs.items()}
-    cycles = {name: [timing[level].cycles for level in LEVELS] for name, timing in timings.items()}
-    loss = dict(zip(cycles, losses(np.array(list(cycles.values()), np.float64)), strict=True))
+    cycles = {
+        name: [timings[name][level].cycles if program.needs.fits(machine.granted(level)) else None for level in LEVELS]
+        for name, program in programs.items()
+    }
+    loss = dict(zip(cycles, losses(np.array([*cycles.values()], np.float64)).tolist(), strict=True))  # NaN where it does not fit
     ship = [f"own_{level}" for level in LEVELS] + ["robust"]
     table = np.array([cycles[name] for name in ship], np.float64)
     two = best_variants(table, 2)
-    times = out_of_sample(
-        [[programs[name]] for name in ship], machine, dict(zip(LEVELS, table.min(axis=0).astype(int).tolist(), strict=True))
-    )
+    fewest = dict(zip(LEVELS, np.nanmin(table, axis=0).astype(int).tolist(), strict=True))
+    times = out_of_sample([[programs[name]] for name in ship], machine, fewest)
+    times[:, np.isnan(table)] = np.nan
     moved = {each.level: each.over for each in settled(tuple(range(len(LEVELS))), len(LEVELS), times).displaced}
     for at, level in enumerate(LEVELS):
         pick = two[at]
         assert pick is not None
-        over = {f"only_{name}": float(loss[f"only_{name}"][at]) for name in LEVELS}
-        over |= {"robust": float(loss["robust"][at]), "two": float(loss[ship[pick]][at]), "own": float(loss[f"own_{level}"][at])}
+        over = {f"only_{name}": None if cycles[f"only_{name}"][at] is None else loss[f"only_{name}"][at] for name in LEVELS}
+        over |= {"robust": loss["robust"][at], "two": loss[ship[pick]][at], "own": loss[f"own_{level}"][at]}
         each = {f"{name}_cycles": mine[at] for name, mine in cycles.items()}
         yield {"level": level, **over, "changed": int(at in moved), "changed_over": float(moved.get(at, 0.0)), **each}
 
 
 def cells(found: Sequence[Row]) -> Iterator[Row]:
-    """A row per network, machine and seed: the largest loss over its levels."""
+    """A row per network, machine and seed: the largest loss over the levels that a program fits, and how often one does not fit."""
+    only = [f"only_{level}" for level in LEVELS]
     for (network, machine, seed), mine in groups(found, "network", "machine", "seed").items():
-        worst = {name: max(row[name] for row in mine) for name in (*(f"only_{level}" for level in LEVELS), "robust", "two", "own")}
-        only = max(worst[f"only_{level}"] for level in LEVELS)
-        changed = sum(row["changed"] for row in mine) / len(mine)
-        yield {"network": network, "machine": machine, "seed": seed, **worst, "only": only, "changed": changed}
+        worst = {name: max(row[name] for row in mine if row[name] is not None) for name in (*only, "robust", "two", "own")}
+        yield {
+            "network": network, "machine": machine, "seed": seed, **worst, "only": max(worst[name] for name in only),
+            "unfit": sum(row[name] is None for row in mine for name in only), "changed": sum(row["changed"] for row in mine),
+        }  # fmt: skip
 
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
-    each = list(cells(found))
-    middle = medians(each, "network", "machine")
-    machines = list(dict.fromkeys(row["machine"] for row in middle))
+    each, of = list(cells(found)), len(LEVELS)
+    machines = list(dict.fromkeys(row["machine"] for row in each))
     for number, machine in enumerate(machines):
-        yield f"{'' if number == 0 else chr(10)}{machine}: the largest loss over the levels, median of seeds"
+        here = [row for row in each if row["machine"] == machine]
+        seeds = len({row["seed"] for row in here})
+        yield f"{'' if number == 0 else chr(10)}{machine}: the largest loss over the levels, median of {seeds} seeds"
+        lines = []
+        by_network = {network: mine for (network,), mine in groups(here, "network").items()} | {"": here}
+        middles = {network: medians(mine, "machine")[0] for network, mine in by_network.items()}
+        middles[""] = {name: geometric(np.array([middles[network][name] for network in middles if network])) for name in SHOWN}
+        for network, mine in by_network.items():
+            unfit, changed = (sum(row[key] for row in mine) for key in ("unfit", "changed"))
+            counts = f"{unfit} of {len(mine) * of * (of - 1)}", f"{changed} of {len(mine) * of}"
+            lines.append((network or "geometric mean, sum", *(f"{middles[network][name]:.3f}" for name in SHOWN), *counts))
         yield Table(
-            ["<network", f"made for {LEVELS[0]} only", "one level only, worst", "robust", "two", "own", "levels changed"],
-            [
-                (row["network"], *(f"{row[name]:.3f}" for name in ("only_none", "only", "robust", "two", "own")), f"{row['changed']:.0%}")
-                for row in middle if row["machine"] == machine
-            ],
-        )  # fmt: skip
-        mine = [row for row in each if row["machine"] == machine]
-        most = {name: max(mine, key=lambda row: float(row[name])) for name in ("only", "robust", "two", "own")}
+            ["<network", f"made for {LEVELS[0]} only", "one level only, worst", "robust", "two", "own", "does not fit", "levels changed"],
+            lines,
+        )
+        most = {name: max(here, key=lambda row: float(row[name])) for name in ("only", "robust", "two", "own")}
         yield "at most: " + ", ".join(
             f"{what} {most[name][name]:.3f} ({most[name]['network']})"
             for name, what in (("only", "one level only"), ("robust", "robust"), ("two", "two"), ("own", "own"))
         )
-        levels = [row for row in found if row["machine"] == machine]
-        yield f"out of sample {sum(row['changed'] for row in levels)} of {len(levels)} levels change over to the robust program"
 
 
 STUDY = Study(

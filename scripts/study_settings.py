@@ -58,8 +58,6 @@ SWITCHED = {
     "crossover": ("search.crossover_rate=0.3",),
     "no islands": ("use.islands=false", "search.generation=8"),  # as many programs, and so segments for each, in an epoch
     "the file's order": ("search.order=file",),
-    "least memory alive": ("search.order=narrow",),
-    "siblings as one": ("use.siblings=true",),
     "no sliding windows": ("use.window=false",),
     "no halo cache": ("use.halo_cache=false",),
     "no prefetch": ("use.prefetch=false",),

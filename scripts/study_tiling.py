@@ -26,6 +26,7 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.cost.conditions import condition_of
 from compiler.cost.features import FEATURES, scaled
 from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, exhaustive, operators_of, saved
 from scripts.studies import (
@@ -47,8 +48,9 @@ from scripts.studies import (
     show,
     write_rows,
 )  # fmt: skip
-from simulator.npu.machine import load_machine
+from simulator.npu.machine import DataType, load_machine
 from tuner.config import load_config
+from tuner.learn.cost_model import AtLevel, TrainingRows
 from tuner.learn.promotion import train
 from tuner.learn.trained import TrainedModel
 from tuner.learn.trees import BoostedTrees
@@ -145,17 +147,15 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
     operators = [next(stream) for _ in range(trained + held_out)]
     raw, cycles, groups = training_rows(operators[:trained], np.random.default_rng([seed, 1]), each)
     levels, params, known = operators[0][1].levels, load_config(None).model, load_machine(machine)
-    models: dict[bool, list[TrainedModel]] = {
-        stages: [
-            train(BoostedTrees, _hidden(scaled(raw), stages), cycles[:, at], groups, known.contention[level], seed, params)
-            for at, level in enumerate(levels)
-        ]
+    conditions = {level: condition_of(known, DataType.float16, level) for level in levels}
+    models: dict[bool, TrainedModel] = {
+        stages: train(BoostedTrees, TrainingRows.at_levels(_hidden(scaled(raw), stages), cycles, groups, conditions), seed, params)
         for stages in (True, False)
     }
     lines = [
         f"rank correlation on shapes that were kept back, {'with' if stages else 'without'} features of stages: "
-        + ", ".join(f"{level} {model.metrics.spearman:.3f}" for level, model in zip(levels, learned, strict=True))
-        for stages, learned in models.items()
+        + ", ".join(f"{level} {metrics.spearman:.3f}" for level, metrics in model.metrics.items())
+        for stages, model in models.items()
     ]
     rows = []
     for shape, operator in operators[trained:]:
@@ -167,7 +167,9 @@ def picked(machine: str, folder: Path, cap: int, trained: int, each: int, held_o
             expected = np.maximum(operator.bounds[listed, at], operator.space.estimate[listed])
             order = {"estimate": np.lexsort((operator.space.estimate[listed], expected))}
             for name, stages in (("plain", False), ("model", True)):
-                order[name] = np.argsort(models[stages][at].load(BoostedTrees).predict(_hidden(features, stages)), kind="stable")
+                order[name] = np.argsort(
+                    AtLevel(models[stages].load(BoostedTrees), conditions[level]).predict(_hidden(features, stages)), kind="stable"
+                )
             for name in PICKS:
                 fits = (int(operator.measure(listed[i])[at]) for i in order[name].tolist())
                 row[f"{level}_{name}"] = next(found for found in fits if found < NEVER) / int(optimum.cycles[at])

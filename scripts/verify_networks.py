@@ -212,7 +212,7 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
         machine, level = compiled.machine, compiled.level(checked.level)
         (prepared,) = compiled.prepared(checked.level)
         alone = simulate(prepared, machine, level, shared=False).cycles
-        divided = simulate(prepared, machine, level, shared=False, rate_divisor=max(1, prepared.dma_queues)).cycles
+        divided = simulate(prepared, machine, level, shared=False, rate_divisor=max(1, prepared.dma_ports)).cycles
         cycles = checked.cycles[checked.level]
         high = divided + int(prepared.transfers.sum())
         faults = list(checked.faults)

@@ -20,7 +20,7 @@ from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
 from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import Code
-from simulator.timeline import Timeline, covered
+from simulator.timeline import Timeline, covered, union
 from simulator.timing_kernel import ENGINES, Ints
 
 Intervals = tuple[Ints, Ints]  # starts and ends, ascending, disjoint
@@ -181,27 +181,19 @@ def _shared_bytes(code: Code, word: int) -> int:
 
 def _resources(t: Timeline) -> dict[str, list[Intervals]]:
     """When each resource works; one list of intervals per core, one in all for DDR."""
-    found: dict[str, list[Intervals]] = {"DDR": [_union(t.start[t.transfer], t.end[t.transfer])]}
+    found: dict[str, list[Intervals]] = {"DDR": [union(t.start[t.transfer], t.end[t.transfer])]}
     for engine in list(Engine)[: Engine.SCALAR]:
         queues = [t.queues[core * ENGINES + engine] for core in range(t.cores)]
         rows = [queue[t.work[queue] & ~t.transfer[queue]] for queue in queues]
         found[engine.name] = [(t.start[mine], t.end[mine]) for mine in rows]
     dispatch = [t.dispatch[a:b] for a, b in zip(t.stream_start[:-1], t.stream_start[1:], strict=True)]
-    found["issue"] = [_union(d - t.machine.issue_cycles, d) for d in dispatch]
+    found["issue"] = [union(d - t.machine.issue_cycles, d) for d in dispatch]
     return found
-
-
-def _union(start: Ints, end: Ints) -> Intervals:
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    new = np.concatenate(([True], start[1:] > end[:-1])) if len(start) else np.zeros(0, bool)
-    at = np.flatnonzero(new)
-    return start[at], np.maximum.reduceat(end, at) if len(at) else end
 
 
 def _alone(t: Timeline, rows_of: Sequence[Ints]) -> Ints:
     """Cycles in which a segment works and no other one does."""
-    busy = [_union(t.start[rows], t.end[rows]) for rows in rows_of]
+    busy = [union(t.start[rows], t.end[rows]) for rows in rows_of]
     border = np.unique(np.concatenate([edge for pair in busy for edge in pair])) if busy else np.zeros(0, np.int64)
     # between two borders a segment works all the time or not at all
     change = np.zeros(len(border), np.int64)
@@ -209,7 +201,7 @@ def _alone(t: Timeline, rows_of: Sequence[Ints]) -> Ints:
         np.add.at(change, np.searchsorted(border, start), 1)
         np.add.at(change, np.searchsorted(border, end), -1)
     single = np.cumsum(change)[:-1] == 1
-    lone = _union(border[:-1][single], border[1:][single])
+    lone = union(border[:-1][single], border[1:][single])
     return np.array([_common(lone, mine) for mine in busy], np.int64)
 
 

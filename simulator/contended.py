@@ -19,7 +19,7 @@ from simulator.compiled import Compiled
 from simulator.contention import PortLoad, generate, read_trace
 from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
 from simulator.ddr import ContentionTrace
-from simulator.granted import GrantedRule, read_grants
+from simulator.granted import GrantedRule, level_grants, read_grants
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT
@@ -34,7 +34,7 @@ class Contention:
 
     trace: a file, or a generator's name and seed.  controller: threshold, c (the same rule in C), estimator, static or oracle.  level: for
     `static`; the best one in hindsight unless given.  t_min, t_max, slice_cycles: for `threshold` and `c`; both of the first two, or chosen
-    from the variants.  grants: a file of what is granted over time (`simulator.granted`); without, all is.
+    from the variants.  grants: a file of what is granted over time (`simulator.granted`); without, what the machine's levels grant.
     """
 
     trace: Path | tuple[str, int]
@@ -58,9 +58,10 @@ class ContendedRuns:
         variants = prepared_variants(compiled)
         self.response = measure_response(variants, share_grid(compiled.machine))
         self.trace = self._trace()
-        self.grants = None if contention.grants is None else read_grants(contention.grants, compiled.machine)
+        machine = compiled.machine
+        self.grants = level_grants(self.trace, machine) if contention.grants is None else read_grants(contention.grants, machine)
         needs = None if self.grants is None else [compiled.needs(level) for level in variants]
-        self.runtime = Runtime(variants, compiled.machine, contention.switch_cycles, needs)
+        self.runtime = Runtime(variants, machine, contention.switch_cycles, needs)
         self.thresholds = self._thresholds(self.response) if contention.controller in ("threshold", "c") else None
         self._rule = self._rule_of(self.response, self.thresholds) if needs is None else self._granted_rule(needs)
 
@@ -129,7 +130,8 @@ class ContendedRuns:
         if self.contention.controller == "static":
             if self.level not in self.static:
                 which = "no variant fits" if self.level is None else f"variant {self.level} does not fit"
-                raise BadInputError(f"--controller static: {which} all that {self.contention.grants} grants")
+                what = self.contention.grants or "the trace by the machine's levels"
+                raise BadInputError(f"--controller static: {which} all that {what} grants")
             return self.static[self.level]
         if self.contention.controller == "oracle":
             return self.oracle

@@ -12,13 +12,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from simulator.npu import isa
 from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine
-from simulator.timeline import Cause, Timeline, last_work_before, set_of_wait
-from simulator.timing_kernel import Ints
+from simulator.npu.machine import DMAS, Engine
+from simulator.timeline import Cause, Mask, Timeline, last_work_before, set_of_wait
+from simulator.timing_kernel import ENGINES, Ints
 
 WORK = -1  # instead of a `Cause`
 WAITS = {
@@ -86,6 +87,7 @@ class _Before(NamedTuple):
 
 
 def _before(t: Timeline) -> _Before:
+    """On a DMA with several ports what counts has ended or left by then, and the last work before a transfer is that on its port."""
     row, cycle = np.full(len(t.code), -1, np.int64), np.zeros(len(t.code), np.int64)
     ended = np.where(t.code[:, isa.OP] == Op.SET, t.start, t.end)  # a SET has left when it takes effect later
     for rows in t.queues:
@@ -93,7 +95,41 @@ def _before(t: Timeline) -> _Before:
         first = np.concatenate(([True], latest[1:] > latest[:-1])) if len(rows) else latest
         row[rows[1:]] = rows[np.maximum.accumulate(np.where(first, np.arange(len(rows)), 0))[:-1]]
         cycle[rows[1:]] = latest[:-1]
-    return _Before(row, cycle, last_work_before(t), set_of_wait(t))
+    work = last_work_before(t)
+    for engine in DMAS:
+        if (ports := t.machine.dma_ports(engine)) > 1:
+            for core in range(t.cores):
+                rows = t.queues[core * ENGINES + engine]
+                _over_ports(rows, t.transfer[rows], t.work[rows], t.start[rows], ended[rows], ports, row, cycle, work)
+    return _Before(row, cycle, work, set_of_wait(t))
+
+
+@njit(cache=True)
+def _over_ports(rows: Ints, transfer: Mask, works: Mask, start: Ints, ended: Ints, ports: int, row: Ints, cycle: Ints, work: Ints) -> None:
+    """`_Before` of a queue whose DMA has several ports.  rows: the queue; the next four are of its entries."""
+    on_port = np.full(ports, -1, np.int64)  # the last transfer of each
+    port, found_on = np.full(len(rows), -1, np.int64), np.full(ports, -1, np.int64)
+    turn, moved = 0, -1
+    for j in range(len(rows)):
+        here, by = rows[j], start[j] if works[j] else ended[j]
+        row[here], cycle[here] = -1, 0
+        i, missing = j - 1, ports
+        while i >= 0 and missing:  # what is behind the last one that has ended, of every port, has ended or left before that
+            if ended[i] <= by:
+                if ended[i] > cycle[here] or row[here] < 0:
+                    row[here], cycle[here] = rows[i], ended[i]
+                if port[i] >= 0 and found_on[port[i]] < j:
+                    found_on[port[i]] = j
+                    missing -= 1
+            i -= 1
+        if transfer[j]:
+            last = max(on_port[turn], moved)
+            work[here] = rows[last] if last >= 0 else -1
+            on_port[turn] = j
+            port[j] = turn
+            turn = (turn + 1) % ports
+        elif works[j]:
+            moved = j
 
 
 def _links(t: Timeline) -> list[tuple[int, int, int, int, int]]:

@@ -5,9 +5,11 @@ and writes are active together: the bus turns between batches of them.  What is 
 their data phase, each capped by its engine (water-filling; Bertsekas & Gallager, Data Networks, 6.5.2).  There are two caps only, MTE2's
 and MTE3's, so the rates follow from how many of each are active, and one small table holds them all.
 
-| name  | dtype, shape                    | meaning                                                                   |
-|-------|---------------------------------|---------------------------------------------------------------------------|
-| rates | int64 [cores + 1, cores + 1, 2] | [active MTE2, active MTE3] -> rate of each MTE2, of each MTE3 transfer    |
+| name  | dtype, shape                               | meaning                                                              |
+|-------|--------------------------------------------|----------------------------------------------------------------------|
+| rates | int64 [load ports + 1, store ports + 1, 2] | [active MTE2, active MTE3] -> rate of each MTE2, each MTE3 transfer  |
+
+Ports are DMA ports of all cores: so many transfers of a kind are active at most.
 
 Rates are in 1/65536 bytes per cycle, rounded down, at least 1: time stays integer and a transfer always ends.
 No rate falls where one transfer less is active, nor where the share grows: the port is a lower one wherever both kinds are active.
@@ -43,11 +45,16 @@ def shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
     return _shared_rates(machine, share_units, cores).copy()
 
 
+def _most_active(machine: Machine, cores: int) -> tuple[int, int]:
+    return cores * machine.dma.load_ports, cores * machine.dma.store_ports
+
+
 @lru_cache(maxsize=256)
 def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
     caps = (cap_units(machine, Engine.MTE2), cap_units(machine, Engine.MTE3))
     low, high = (0, 1) if caps[0] <= caps[1] else (1, 0)
-    count = np.indices((cores + 1, cores + 1), np.int64)
+    loads, stores = _most_active(machine, cores)
+    count = np.indices((loads + 1, stores + 1), np.int64)
     n_low, n_high = count[low], count[high]
     port = np.where((n_low > 0) & (n_high > 0), turned_units(machine, share_units), port_units(machine, share_units))
     n = np.maximum(n_low + n_high, 1)
@@ -55,7 +62,7 @@ def _shared_rates(machine: Machine, share_units: int, cores: int) -> Rates:
     binds = caps[low] * n <= port
     even = port // n
     rest = np.minimum(caps[high], (port - caps[low] * n_low) // np.maximum(n_high, 1))
-    rates = np.empty((cores + 1, cores + 1, 2), np.int64)
+    rates = np.empty((*port.shape, 2), np.int64)
     rates[..., low] = np.where(binds, caps[low], even)
     rates[..., high] = np.where(binds, rest, even)
     return np.maximum(rates, 1)
@@ -70,7 +77,8 @@ def lone_rates(machine: Machine, share_units: int, cores: int, divisor: int = 1)
     if divisor < 1:
         raise BadInputError(f"rate_divisor: {divisor}; accepted: 1 or more")
     port = (turned_units if divisor > 1 else port_units)(machine, share_units) // divisor
-    rates = np.empty((cores + 1, cores + 1, 2), np.int64)
+    loads, stores = _most_active(machine, cores)
+    rates = np.empty((loads + 1, stores + 1, 2), np.int64)
     for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
         rates[..., k] = max(1, min(cap_units(machine, engine), port))
     return rates

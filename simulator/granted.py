@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.controller import Observation, SwitchingRule
+from simulator.ddr import ContentionTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
@@ -75,6 +76,22 @@ def read_grants(path: Path, machine: Machine) -> GrantTrace:
     if not cycles:
         raise BadInputError(f"{path}: no rows; accepted: at least one row, the first at cycle 0")
     return GrantTrace(tuple(cycles), tuple(grants))
+
+
+def level_grants(load: ContentionTrace, machine: Machine) -> GrantTrace | None:
+    """What the levels of a machine grant along a load: at a share, the least of what levels of that share and above do.
+
+    None where every level grants all.
+    """
+    levels = [(level.share_units, machine.granted(name)) for name, level in machine.contention.items()]
+    if all(granted == machine.whole for _, granted in levels):
+        return None
+    steps: list[tuple[int, Grant]] = []
+    for cycle, share in zip(load.cycles, load.share_units, strict=True):
+        granted = Grant(*map(min, zip(machine.whole, *(granted for at, granted in levels if at >= share), strict=True)))
+        if not steps or steps[-1][1] != granted:
+            steps.append((cycle, granted))
+    return GrantTrace(tuple(cycle for cycle, _ in steps), tuple(granted for _, granted in steps))
 
 
 def _whole(text: str) -> int | None:

@@ -8,6 +8,7 @@
 | flag          | int32 [n]           | number of the flag of a SET or WAIT                                                |
 | waits         | int32 [w]           | WAIT records, flag after flag; flag f has waits[wait_start[f]:wait_start[f + 1]]    |
 | clock         | int32 [q, q]        | clock[q, p]: the last place of queue p that has completed before queue q's next     |
+| in_order      | bool [q]            | all of the queue has completed before its next; not so of a DMA with several ports  |
 | writer        | int32 [blocks]      | last record that wrote a block; UNWRITTEN; or WRITTEN before the program            |
 | reader        | int32 [blocks]      | NOBODY; the one last reader; or -2 - node, a list of readers not ordered among them |
 | found         | int64 [limit, 6]    | kind, record, memory, first block, one past the last, other record                  |
@@ -16,6 +17,9 @@ A race shows in any legal order: two accesses that are not ordered by queues and
 comes first (FastTrack, Flanagan and Freund, PLDI 2009: an epoch where readers are ordered, more only where they are not).  The
 constants of DDR are read-only, so they have no shadow.  IM2COL reads exactly the blocks that its taps name, not the whole rows
 of `access`: rows that are filled in part are legal.
+
+On a DMA with several ports transfers overlap.  What of them has completed is told by a flag that the queue waits for, and by a move on
+chip; that every so many transfers share a port is no order that a program may count on.
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next, nothing but L1 passes
@@ -44,7 +48,7 @@ UNWRITTEN, WRITTEN, NOBODY = -1, -2, -1
 
 OPERATOR_BITS = isa.OPERATOR_BITS
 _SUM_BLOCKS = isa.SUM_BLOCKS
-OP, DTYPE, SRC, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.DTYPE, isa.SRC, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
+OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
 FLAGGED = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
 _DDR, _L1, _UB, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.UB), int(Memory.SHARED)
@@ -77,6 +81,7 @@ class Walk(NamedTuple):
     base: Int64s
     limits: Int64s
     clock: Int32s
+    in_order: NDArray[np.bool_]
     head: Int32s
     tail: Int32s
     sets: Int32s
@@ -112,7 +117,7 @@ def _report(w: Walk, kind: int, i: int, memory: int, block: int, other: int) -> 
 def _before(w: Walk, other: int, q: int) -> bool:
     """Whether record `other` has completed before what queue q does now, whatever the times."""
     p = w.queue[other]
-    return p == q or w.clock[q, p] >= w.place[other]
+    return (p == q and w.in_order[q]) or w.clock[q, p] >= w.place[other]
 
 
 @njit(cache=True)
@@ -222,6 +227,7 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
     taps = c[I_KH] * c[I_KW]
     per_block = 4 if four else 1
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
+    mine = q if w.in_order[q] else -1
     for k in range(c[I_K]):
         for part in range(per_block):
             tap = (c[I_KOFF] + k) * per_block + part
@@ -240,7 +246,7 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
                     row = (c[I_FIRST] + y) % c[I_RING] if c[I_RING] else y
                     block = start + row * c[I_PITCH] + (x // 4 if four else x)
                     at = shift + block
-                    if _read_run(w.code, i, q, _L1, at, at + 1, writer, reader, queue, place, seen) == at:
+                    if _read_run(w.code, i, mine, _L1, at, at + 1, writer, reader, queue, place, seen) == at:
                         nodes = _grown(nodes, used, 2)
                         _read(w, i, q, _L1, shift, block, nodes, used)
                 ox += 1
@@ -252,20 +258,23 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
 
 @njit(cache=True)
 def _read_run(
-    code: Int32s, i: int, q: int, memory: int, at: int, stop: int, writer: Int32s, reader: Int32s,
+    code: Int32s, i: int, mine: int, memory: int, at: int, stop: int, writer: Int32s, reader: Int32s,
     queue: Int32s, place: Int32s, seen: Int32s,
 ) -> int:  # fmt: skip
-    """Read shadow blocks [at, stop) while all is well; the first one that `_read` has to look at, or stop."""
+    """Read shadow blocks [at, stop) while all is well; the first one that `_read` has to look at, or stop.
+
+    mine: the record's queue, -1 where that is not in order.
+    """
     fine = i  # a record already found to be ordered before this one
     while at < stop:
         last = reader[at]
         if last != i:
             before = writer[at]
             if before != fine and before != WRITTEN:
-                if before < 0 or (queue[before] != q and seen[queue[before]] < place[before]) or _overwritten(code, before, i, memory):
+                if before < 0 or (queue[before] != mine and seen[queue[before]] < place[before]) or _overwritten(code, before, i, memory):
                     return at
                 fine = before
-            if last < NOBODY or (last >= 0 and queue[last] != q and seen[queue[last]] < place[last]):
+            if last < NOBODY or (last >= 0 and queue[last] != mine and seen[queue[last]] < place[last]):
                 return at
             reader[at] = i
         at += 1
@@ -273,17 +282,17 @@ def _read_run(
 
 
 @njit(cache=True)
-def _write_run(i: int, q: int, at: int, stop: int, writer: Int32s, reader: Int32s, queue: Int32s, place: Int32s, seen: Int32s) -> int:
+def _write_run(i: int, mine: int, at: int, stop: int, writer: Int32s, reader: Int32s, queue: Int32s, place: Int32s, seen: Int32s) -> int:
     """As `_read_run`, for writes."""
     fine = i
     while at < stop:
         last, before = reader[at], writer[at]
         if before >= 0 and before != fine:
-            if queue[before] != q and seen[queue[before]] < place[before]:
+            if queue[before] != mine and seen[queue[before]] < place[before]:
                 return at
             fine = before
         if last != NOBODY and last != fine:
-            if last < NOBODY or (queue[last] != q and seen[queue[last]] < place[last]):
+            if last < NOBODY or (queue[last] != mine and seen[queue[last]] < place[last]):
                 return at
             fine = last
         writer[at] = i
@@ -297,6 +306,7 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
     """Everything that record i reads and writes."""
     base = w.base[w.core_of_queue[q]]
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
+    mine = q if w.in_order[q] else -1
     if (
         w.code[i, OP] == _FIXPIPE
         and w.code[i, S1] >= 0
@@ -327,14 +337,14 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
                         _report(w, CONSTANT_WRITE, i, memory, start, -1)
                         start += 1
                     while start < stop:
-                        start = _write_run(i, q, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
+                        start = _write_run(i, mine, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
                         if start < stop:
                             _write(w, i, q, memory, shift, start, nodes, used)
                             start += 1
                 else:
                     start = max(start, readable)
                     while start < stop:
-                        start = _read_run(w.code, i, q, memory, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
+                        start = _read_run(w.code, i, mine, memory, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
                         if start < stop:
                             nodes = _grown(nodes, used, 2)
                             _read(w, i, q, memory, shift, start, nodes, used)
@@ -401,6 +411,9 @@ def walk(w: Walk) -> None:
                 elif op == _SET:
                     _set(w, i, q)
                 else:
+                    on_chip = op == _COPY and w.code[i, SRC] != _DDR and w.code[i, DST] != _DDR
+                    if on_chip:  # has all ports of its DMA
+                        w.clock[q, q] = w.place[i]
                     nodes = _touch(w, i, q, rows, nodes, used)
                 w.head[q] += 1
                 moved = True

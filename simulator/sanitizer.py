@@ -1,10 +1,10 @@
 """Is a program right whatever the times?  Races, reads of unwritten memory, bounds, deadlock, flag counts, to the 32-byte block.
 
 Two accesses that share a block, one of them a write, must be ordered by happens-before: the order of a queue, and flags (the i-th
-WAIT of a flag comes after its i-th SET).  Lifetimes of buffers that overlap show as races, as reads of what was written last for another
-segment, operator or later block, or as a bias that is no constant.  What records do not say cannot be found: a place that is overwritten
-within one operator and block, or by another operator of the segment in the same or an earlier block, reads as if it were meant
-(docs/deviations.md).  `simulator.hazards` has the walk.
+WAIT of a flag comes after its i-th SET).  Transfers of a DMA with several ports have no order but that of flags.  Lifetimes of buffers
+that overlap show as races, as reads of what was written last for another segment, operator or later block, or as a bias that is no
+constant.  What records do not say cannot be found: a place that is overwritten within one operator and block, or by another operator of
+the segment in the same or an earlier block, reads as if it were meant (docs/deviations.md).  `simulator.hazards` has the walk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from simulator.hazards import FLAGGED, NOBODY, UNWRITTEN, WRITTEN, Walk
 from simulator.host_layout import read_blocks
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.machine import DMAS, Engine, Machine, Memory
 from simulator.npu.program import Code, Program, block_limits
 
 FindingKind = Literal["out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write", "overwritten_read", "deadlock"]
@@ -113,6 +113,7 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
         code=code, core_start=ints(np.concatenate(([0], np.cumsum(lengths)))), queue=ints(queue.reshape(-1)), place=place,
         by_queue=ints(by_queue), queue_start=ints(queue_start), flag=flag, waits=ints(waits), wait_start=ints(wait_start),
         core_of_queue=ints(used // len(Engine)), base=base, limits=limits, clock=np.zeros((queues, queues), np.int32),
+        in_order=np.array([e not in DMAS or machine.dma_ports(Engine(e)) == 1 for e in used % len(Engine)], np.bool_),
         head=ints(queue_start[:-1]).copy(), tail=ints(queue_start[:-1]).copy(), sets=np.zeros(len(keys), np.int32),
         waited=np.zeros(len(keys), np.int32), snapshot=np.zeros((len(waits), queues), np.int32), writer=writer,
         reader=np.full(len(writer), NOBODY, np.int32), found=np.zeros((FINDINGS_LIMIT, 6), np.int64), total=np.zeros(1, np.int64),

@@ -9,7 +9,8 @@
 | dispatch, start, end  | int64 [n]      | cycles, as `timing.Recorded` has them                                                  |
 | bus, useful           | int64 [n]      | of a DDR transfer: units of the port (1/65536 byte), bytes read (+) or written (-) |
 
-An engine's time, from cycle 0 until its last entry has left or ended, is cut without remainder into work and stalls, of one cause each:
+An engine's time, from cycle 0 until its last entry has left or ended, is cut without remainder into work (of a DMA: on any of its ports)
+and stalls, of one cause each:
 
 * FLAG: a WAIT had not passed; the source is the SET of that flag, and the work that the SET waited for.
 * LATENCY: a DDR transfer was issued and its first data had not come, start-up of its path included (a queue of many transfers hides it).
@@ -33,7 +34,7 @@ from simulator.npu import isa
 from simulator.npu.cycles import alone_cycles, port_units, price
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import Engine, Machine
+from simulator.npu.machine import DMAS, Engine, Machine
 from simulator.npu.program import Code, Program
 from simulator.timing import prepare, simulate
 from simulator.timing_kernel import ENGINES, Ints
@@ -101,6 +102,17 @@ class Timeline:
         queue = self.core * ENGINES + self.engine
         order = np.argsort(queue, kind="stable")
         return tuple(np.split(order, np.searchsorted(queue[order], np.arange(1, self.cores * ENGINES))))
+
+    @cached_property
+    def port(self) -> Ints:
+        """int64 [n]: the DMA port of a transfer, which those of a queue take in turn; 0 of other rows."""
+        found = np.zeros(len(self.code), np.int64)
+        for engine in DMAS:
+            for core in range(self.cores):
+                queue = self.queues[core * ENGINES + engine]
+                rows = queue[self.transfer[queue]]
+                found[rows] = np.arange(len(rows)) % self.machine.dma_ports(engine)
+        return found
 
     @cached_property
     def stalls(self) -> Stalls:
@@ -251,6 +263,8 @@ def _scalar_stalls(t: Timeline, core: int) -> tuple[Ints, Ints, Ints]:
 def _queue_stalls(
     t: Timeline, core: int, engine: int, rows: Ints, setter: Ints, behind: Ints, scalar: tuple[Ints, Ints, Ints]
 ) -> list[Ints]:
+    if engine in DMAS and t.machine.dma_ports(Engine(engine)) > 1:  # data of a later transfer may come first
+        rows = rows[np.argsort(np.where(t.code[rows, isa.OP] == Op.WAIT, t.end[rows], t.start[rows]), kind="stable")]
     op, dispatch = t.code[rows, isa.OP], t.dispatch[rows]
     # a SET leaves at once; that results of a pipelined array are out only later holds up nobody in its queue
     end = np.where(op == Op.SET, t.start[rows], t.end[rows])
@@ -312,6 +326,15 @@ def covered(start: Ints, end: Ints, at: Ints) -> Ints:
     return found
 
 
+def union(start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """Starts and ends of what some intervals cover, ascending, disjoint."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    new = np.concatenate(([True], start[1:] > end[:-1])) if len(start) else np.zeros(0, bool)
+    at = np.flatnonzero(new)
+    return start[at], np.maximum.reduceat(end, at) if len(at) else end
+
+
 def set_of_wait(t: Timeline) -> Ints:
     """int64 [n]: for a WAIT the row of its SET (the i-th of a flag belongs to the i-th), else -1.  The program is taken to be verified."""
     me = t.core * ENGINES + t.engine
@@ -328,10 +351,12 @@ def set_of_wait(t: Timeline) -> Ints:
 
 
 def last_work_before(t: Timeline) -> Ints:
-    """int64 [n]: the last row of the same queue, before this one, that occupies the engine; -1 where there is none."""
+    """int64 [n]: of the rows of the same queue, before this one, that occupy the engine, that which ends last; -1 where there is none."""
     found = np.full(len(t.code), -1, np.int64)
     for rows in t.queues:
-        at = np.maximum.accumulate(np.where(t.work[rows], np.arange(len(rows)), -1)) if len(rows) else rows
+        end = np.where(t.work[rows], t.end[rows], -1)
+        last = t.work[rows] & (end == np.maximum.accumulate(end)) if len(rows) else rows
+        at = np.maximum.accumulate(np.where(last, np.arange(len(rows)), -1)) if len(rows) else rows
         before = np.concatenate(([-1], at[:-1])) if len(rows) else at
         found[rows] = np.where(before >= 0, rows[before], -1)
     return found

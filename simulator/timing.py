@@ -10,18 +10,20 @@ The model (all times integer cycles):
 * SET leaves at once and takes effect when everything before it in its queue has completed, `between_cores_cycles` later at another
   core.  WAIT leaves when its SET has taken effect, and holds up its own queue only.  Neither occupies the engine.  The i-th WAIT of a flag
   belongs to the i-th SET.  The counter's limit is not a matter of time; the sanitizer looks after it.
-* DDR transfers: a queue issues one at max(dispatch, previous leaving, data end of the transfer `outstanding` before it).  Its data
-  phase starts at max(issue + latency, data end of its predecessor) + the start-up of its path, draws from the port at the rates of
-  `ddr.py`, and ends in the cycle in which the last bus unit is through, no earlier than bus / the rate of its path.  A DMA's move on
-  chip (UB -> L1) waits for the data end before it and then lasts its fixed time.
-* Latency is that of the machine, the level's, and `bank_wait_cycles` for each transfer of the same queue that is in flight at the issue:
-  an integer table over (level, transfers in flight), except that nobody is held up by a transfer beyond its end.  Waiting for bandwidth
-  is in the data phases, and in nothing else.
+* DDR transfers: a queue issues one at max(dispatch, previous leaving, the cycle in which fewer than `outstanding` before it have data to
+  come).  Transfers of a queue take its DMA ports in turn.  A data phase starts at max(issue + latency, data end of the predecessor on its
+  port) + the start-up of its path, draws from the DDR port at the rates of `ddr.py`, and ends in the cycle in which the last bus unit is
+  through, no earlier than bus / the rate of its path.  A DMA's move on chip (UB -> L1) waits for all data ends before it, then lasts its
+  fixed time, and has all DMA ports until then.
+* Latency is that of the machine, the level's, and `bank_wait_cycles` for each transfer of the same DMA port that is in flight at the
+  issue: an integer table over (level, transfers in flight), except that nobody is held up by a transfer beyond its end.  Waiting for
+  bandwidth is in the data phases, and in nothing else.
 
 Why bounds hold: every time of a run is a maximum, minimum or sum of earlier times and of the lengths of data phases, and never falls
-where one of them grows.  P(r), the longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.
-No rate of `ddr.py` is above min(cap, port) nor, among n queues, below min(cap, turned port // n), so with sB the port at a share and
-f sB where its bus turns (f = 1 of an effective rate)
+where one of them grows.  (DMA ports are taken in turn, not by who is free: what is in flight on one does not depend on times.)  P(r), the
+longest path, is the same run with data phases of ceil(bus / min(cap, r)) cycles, or the path's time.  No rate of `ddr.py` is above
+min(cap, port) nor, among n DMA ports, below min(cap, turned port // n), so with sB the port at a share and f sB where its bus turns
+(f = 1 of an effective rate)
 
     P(sB) <= T(s) <= P(f sB / n),    n = 1: T(s) = P(sB), which never grows with s.
 
@@ -46,7 +48,7 @@ from simulator.npu.cycles import bank_wait_cycles, cap_units, cost_tables, laten
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
-from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.machine import DMAS, Engine, Machine, Memory
 from simulator.npu.program import Code, DeadlockError, Program, ProgramError
 from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 
@@ -90,9 +92,10 @@ class Prepared:
         return len(self.word)
 
     @property
-    def dma_queues(self) -> int:
-        """How many DMA queues move DDR data."""
-        return int(np.count_nonzero(self.transfers))
+    def dma_ports(self) -> int:
+        """How many DMA ports move DDR data, so how many transfers at once at most."""
+        ports = [self.machine.dma_ports(engine) for engine in DMAS]
+        return int(np.minimum(self.transfers[:, DMAS], ports).sum())
 
     def stream_rows(self) -> Ints:
         """int64 [n]: row in the concatenated streams of every entry."""
@@ -261,12 +264,13 @@ class _Load(NamedTuple):
 
 
 def _state(p: Prepared, record: bool) -> State:
-    return kernel.new_state(p.instructions, p.flag_slots, p.cores, _ring(p.machine), record)
+    ports = sum(p.machine.dma_ports(engine) for engine in DMAS)
+    return kernel.new_state(p.instructions, p.flag_slots, p.cores, ports, _ring(p.machine), record)
 
 
 @lru_cache(maxsize=64)
 def _ring(machine: Machine) -> int:
-    """How many ends of a queue's transfers are remembered, a power of two: no fewer than are in flight, or than there are banks."""
+    """How many ends of a DMA port's transfers are remembered, a power of two: no fewer than are in flight, or than there are banks."""
     dram = machine.ddr.timings
     return 0 if dram is None else 1 << (min(machine.ddr.outstanding, dram.banks) - 1).bit_length()
 
@@ -276,7 +280,7 @@ def path_table(machine: Machine) -> Ints:
     """int64 [2, 8, 2] of `timing_kernel.PATHS`."""
     tables = cost_tables(machine)
     found = np.zeros((2, 8, 2), np.int64)
-    for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
+    for k, engine in enumerate(DMAS):
         cap = cap_units(machine, engine)
         for memory in Memory:
             path = (Memory.DDR, memory) if engine == Engine.MTE2 else (memory, Memory.DDR)
@@ -298,6 +302,7 @@ def _constants(machine: Machine) -> Ints:
     port[kernel.MATRIX_LATENCY] = latency_cycles(machine)
     port[kernel.BANK_WAIT] = bank_wait_cycles(machine)
     port[kernel.RING] = _ring(machine)
+    port[kernel.PORTS : kernel.PATHS] = [machine.dma_ports(engine) for engine in DMAS]
     port[kernel.PATHS :] = path_table(machine).reshape(-1)
     port.flags.writeable = False
     return port
@@ -384,7 +389,7 @@ def simulate(
     """Run a program at a contention level.
 
     shared=False: no transfer sees another, each runs at min(cap, port // rate_divisor): the longest path P(r), which bounds the real
-    time: P(port) <= T <= P(turned port / number of DMA queues).  record: keep start and end of every instruction.
+    time: P(port) <= T <= P(turned port / number of DMA ports).  record: keep start and end of every instruction.
 
     Raises `DeadlockError`, `ProgramError`, `BadInputError`.
     """
@@ -437,18 +442,19 @@ def _alone_cycles(word: Ints, start: int, end: int, rate: int, paths: Ints) -> i
 def program_bound(program: Program | Prepared, machine: Machine, level: Level = ALONE) -> int:
     """Cycles below which no run at this level can come: launch, then the busiest engine, or the bus.
 
-    Engine: its fixed cycles, a DMA's also start-up and bus units / min(path, cap, port) rounded up per transfer (neither data phases nor
-    start-ups of a queue overlap), the scalar unit's issue cycles.  Bus: all bus units / port, as if it never turned; max(port, queues),
-    because a rate is never below one unit.
+    Engine: its fixed cycles, a DMA's also start-up and bus units / min(path, cap, port) rounded up per transfer, over its ports (neither
+    data phases nor start-ups of a port overlap), the scalar unit's issue cycles.  Bus: all bus units / port, as if it never turned;
+    max(port, DMA ports), because a rate is never below one unit.
     """
     p = _as_prepared(program, machine)
     port = port_units(machine, level.share_units)
     busy = p.fixed_cycles.copy()
     busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
     for core in range(p.cores):
-        for k, engine in enumerate((Engine.MTE2, Engine.MTE3)):
+        for k, engine in enumerate(DMAS):
             q = core * ENGINES + engine
             rate = max(1, min(cap_units(machine, engine), port))
-            busy[core, engine] += _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate, p.paths[k])
-    drawn = max(port, p.dma_queues)
+            alone = _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate, p.paths[k])
+            busy[core, engine] += -(-alone // machine.dma_ports(engine))
+    drawn = max(port, p.dma_ports)
     return machine.launch_cycles + max(int(busy.max()), -(-int(p.bus_units.sum()) // drawn))

@@ -15,12 +15,15 @@ the scalar unit.  Entries are instructions in queue order.
 | time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
 | flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
 | unit   | int64 [cores * 8 * 16] | state of queues (FIRST..) and of scalar units (PC..)                                     |
-| ends   | int64 [queues, 1 + r]  | per DMA queue: transfers that have ended, and when the last r did, r a power of two      |
+| dma    | int64 [ports * 8]      | DMA ports: the load ports core after core, then the store ports                          |
+| ends   | int64 [ports, 1 + r]   | per DMA port: transfers that have ended, and when the last r did, r a power of two       |
 | load   | int64 [2 * steps]      | of the background load: from when on a step holds, and the latency that it adds          |
-| port   | int64 [48]             | state of the DDR port, constants of the run                                              |
+| port   | int64 [50]             | state of the DDR port, constants of the run                                              |
 | record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
 
 Inside they are plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
+
+Transfers of a queue take its DMA ports in turn: the next one of a port is so many transfers behind, and follows as in a queue of its own.
 
 A transfer that starts when its kind has had `SERVED` bus units is through when it has had that + bus: all transfers of a kind run at one
 rate, so a step of the clock touches two counters only.  On a path slower than its engine's fastest it is held, without drawing, until
@@ -56,29 +59,39 @@ QUEUED, NEXT = 0, 1
 FIRST, STOP = 2, 3  # its entries
 HEAD, TAIL = 4, 5  # next entry to leave, next entry to be dispatched
 FRONT = 6  # cycle of the last leaving
-DONE = 7  # cycle in which all that left has completed (DMA: all before DATA); without LAG
+DONE = 7  # cycle in which all that left has completed (DMA: the last one that has); without LAG
 STALLED = 8  # 1 while it waits for a flag or a completion, so that a dispatch need not wake it
 DATA = 9  # DMA: first entry whose effect is not settled; transfers in DATA..HEAD are issued
 INFLIGHT = 10  # DMA: transfers issued and not ended
-BEGIN = 11  # DMA: known start of the next data phase, or end of one that its path holds, or FAR
-FINISH = 12  # DMA: SERVED at which the running transfer ends, or FAR
-BEGAN = 13  # DMA: start of the running data phase, or -1
-MOVED = 14  # DMA: cycles of data phases so far
+FIRST_PORT, TURN = 11, 12  # DMA: its first port, and the one that the next transfer takes
+RUNNING = 13  # DMA: data phases now
+MOVED = 14  # DMA: cycles with at least one so far, less the start of those that run
 LAG = 15  # from DONE to the results of a pipelined matrix unit; 0 elsewhere
 # and of a scalar unit (FIRST, STOP: its rows)
 PC, ISSUED = 4, 5  # next row to dispatch, cycle of the last dispatch
 FULL = 6  # queue whose lack of room stops it, or -1
-MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core, since when, cycles with at least one so far
+MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # DMAs of the core that move data, since when, cycles with at least one so far
 COLUMN_BITS = 4
 COLUMNS = 1 << COLUMN_BITS
 CORE = UNITS * COLUMNS  # from one core's units to the next's
 SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
 
+# columns of a DMA port
+OWNER = 0  # its queue
+ENTRY = 1  # the transfer that has it and has not ended, or FAR
+BEGIN = 2  # known start of its data phase, or end of one that its path holds, or FAR
+FINISH = 3  # SERVED at which it ends, or FAR
+BEGAN = 4  # start of the running data phase, or -1
+FREE = 5  # end of what had the port before
+ENDS = 6  # its place in `ends`
+PORT_COLUMNS = 8
+
 # columns of `port`
 SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 would have had so far; running transfers
 TOP = 4  # top of the worklist, or -1
 ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY, BANK_WAIT, RING, STEPS = range(5, 16)
-PATHS = STEPS + 1  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate where that is below the engine's, else 0
+PORTS = STEPS + 1  # [2]: DMA ports of a core, to load and to store
+PATHS = PORTS + 2  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate where that is below the engine's, else 0
 PATHS_OF = 2 << KIND_BITS  # how many of these an engine has
 PORT = PATHS + 2 * PATHS_OF
 
@@ -91,31 +104,31 @@ class State(NamedTuple):
     time: Ints
     flag: Ints
     unit: Ints
+    dma: Ints
     ends: Ints
     record: Ints
 
 
-def new_state(instructions: int, slots: int, cores: int, ring: int, record: bool) -> State:
-    """Room for a run.  ring: how many ends of transfers are remembered."""
+def new_state(instructions: int, slots: int, cores: int, ports: int, ring: int, record: bool) -> State:
+    """Room for a run.  ports: DMA ports of a core.  ring: how many ends of a port's transfers are remembered."""
     return State(
         np.empty(instructions, np.int64),
         np.empty(slots, np.int64),
         np.empty(cores * CORE, np.int64),
-        np.empty(cores * 2 * (1 + ring), np.int64),
+        np.empty(cores * ports * PORT_COLUMNS, np.int64),
+        np.empty(cores * ports * (1 + ring), np.int64),
         np.empty(3 * instructions if record else 0, np.int64),
     )
 
 
 @njit(cache=True)
-def _reset(unit: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> None:
+def _reset(unit: Ints, dma: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> None:
     port[SERVED], port[SERVED + 1], port[ACTIVE], port[ACTIVE + 1], port[TOP] = 0, 0, 0, 0, -1
     for core in range(stream_start.shape[0] - 1):
         for e in range(ENGINES):
             u, q = core * CORE + e * COLUMNS, core * ENGINES + e
             unit[u + FIRST] = unit[u + HEAD] = unit[u + TAIL] = unit[u + DATA] = queue_start[q]
             unit[u + STOP] = queue_start[q + 1]
-            unit[u + BEGIN] = unit[u + FINISH] = FAR
-            unit[u + BEGAN] = -1
             if e == CUBE:  # nothing is in flight yet
                 unit[u + LAG] = port[MATRIX_LATENCY]
                 unit[u + DONE] = -port[MATRIX_LATENCY]
@@ -127,6 +140,18 @@ def _reset(unit: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> Non
         unit[u + NEXT] = port[TOP]
         unit[u + QUEUED] = 1
         port[TOP] = u
+    s = 0
+    for k in range(2):
+        for core in range(stream_start.shape[0] - 1):
+            u = core * CORE + (MTE2 if k == 0 else MTE3) * COLUMNS
+            unit[u + FIRST_PORT] = unit[u + TURN] = s
+            for _ in range(port[PORTS + k]):
+                dma[s + OWNER] = u
+                dma[s + ENTRY] = dma[s + BEGIN] = dma[s + FINISH] = FAR
+                dma[s + BEGAN] = -1
+                dma[s + FREE] = 0
+                dma[s + ENDS] = s // PORT_COLUMNS * (port[RING] + 1)
+                s += PORT_COLUMNS
 
 
 @njit(cache=True)
@@ -162,10 +187,10 @@ def _load_latency(port: Pointer, load: Pointer, cycle: int) -> int:
 
 
 @njit(cache=True)
-def _first_data(unit: Pointer, port: Pointer, ends: Pointer, load: Pointer, u: int, issue: int) -> int:
-    """When the first data of the foremost transfer of a DMA may come, start-up and data before it aside.
+def _first_data(port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, s: int, issue: int) -> int:
+    """When the first data of the foremost transfer of a DMA port may come, start-up and data before it aside.
 
-    Each transfer that is in flight at `issue` in the same queue holds it up by BANK_WAIT, but not beyond its own end: with k of them
+    Each transfer of the same port that is in flight at `issue` holds it up by BANK_WAIT, but not beyond its own end: with k of them
     LATENCY + what the load adds + k * BANK_WAIT.  That "but" makes it monotone in `issue` and in the ends.  What is in flight is exact in
     whatever order queues run ahead: all before the foremost transfer have ended, and are known.
     """
@@ -173,8 +198,8 @@ def _first_data(unit: Pointer, port: Pointer, ends: Pointer, load: Pointer, u: i
     wait, ring = port[BANK_WAIT], port[RING]
     latency = port[LATENCY] + _load_latency(port, load, issue)
     # where data before it end later than that, they alone count
-    if wait and issue + ring * wait + latency > unit[u + DONE]:
-        base = ((u // CORE) * 2 + (_engine(u) == MTE3)) * (ring + 1)
+    if wait and issue + ring * wait + latency > dma[s + FREE]:
+        base = dma[s + ENDS]
         count = ends[base]
         first, oldest = count, max(0, count - ring)
         while first > oldest and ends[base + 1 + (first - 1 & ring - 1)] > issue:
@@ -192,34 +217,41 @@ def _path(port: Pointer, u: int, word: int) -> int:
 
 
 @njit(cache=True)
-def _plan_data(unit: Pointer, port: Pointer, ends: Pointer, load: Pointer, u: int, word: int, now: int, issue: int) -> None:
-    """The foremost transfer of a DMA, issued in a cycle, gets its data when they come and those before it are through."""
-    begin = max(_first_data(unit, port, ends, load, u, issue), unit[u + DONE]) + port[_path(port, u, word)]
+def _take_port(
+    unit: Pointer, port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, s: int, entry: int, word: int, now: int, issue: int
+) -> None:
+    """A transfer, issued in a cycle, takes its port, and gets its data when they come and those before it are through."""
+    dma[s + ENTRY] = entry
+    begin = max(_first_data(port, dma, ends, load, s, issue), dma[s + FREE]) + port[_path(port, dma[s + OWNER], word)]
     if begin > now:
-        unit[u + BEGIN] = begin
+        dma[s + BEGIN] = begin
     else:
-        _start_data(unit, port, u, word >> BUS_BITS, now)
+        _start_data(unit, port, dma, s, word >> BUS_BITS, now)
 
 
 @njit(cache=True)
-def _start_data(unit: Pointer, port: Pointer, u: int, bus: int, now: int) -> None:
-    """The foremost transfer of a DMA moves data from now on."""
+def _start_data(unit: Pointer, port: Pointer, dma: Pointer, s: int, bus: int, now: int) -> None:
+    """The transfer of a DMA port moves data from now on."""
+    u = dma[s + OWNER]
     k = 0 if _engine(u) == MTE2 else 1
     scalar = u | SCALAR
-    unit[u + BEGIN] = FAR
-    unit[u + BEGAN] = now
-    unit[u + FINISH] = port[SERVED + k] + bus
+    dma[s + BEGIN] = FAR
+    dma[s + BEGAN] = now
+    dma[s + FINISH] = port[SERVED + k] + bus
     port[ACTIVE + k] += 1
-    if unit[scalar + MOVING] == 0:
-        unit[scalar + MOVING_SINCE] = now
-    unit[scalar + MOVING] += 1
+    if unit[u + RUNNING] == 0:
+        unit[u + MOVED] -= now
+        if unit[scalar + MOVING] == 0:
+            unit[scalar + MOVING_SINCE] = now
+        unit[scalar + MOVING] += 1
+    unit[u + RUNNING] += 1
 
 
 @njit(cache=True)
-def _held_until(unit: Pointer, port: Pointer, u: int, word: int) -> int:
-    """The cycle before which the path of the running transfer is not through."""
-    rate = port[_path(port, u, word) + 1]
-    return unit[u + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0
+def _held_until(port: Pointer, dma: Pointer, s: int, word: int) -> int:
+    """The cycle before which the path of a port's running transfer is not through."""
+    rate = port[_path(port, dma[s + OWNER], word) + 1]
+    return dma[s + BEGAN] + ((word >> BUS_BITS) + rate - 1) // rate if rate else 0
 
 
 @njit(cache=True)
@@ -296,10 +328,12 @@ def _settle_set(unit: Pointer, port: Pointer, flag: Pointer, record: Pointer, wo
 
 @njit(cache=True)
 def _advance_dma(
-    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
+    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, dma: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
     u: int, now: int,
 ) -> None:  # fmt: skip
-    """A DMA queue issues as far as it can; data phases follow in order, behind DATA."""
+    """A DMA queue issues as far as it can; data phases follow behind DATA, in order on each of its ports."""
+    first_port = unit[u + FIRST_PORT]
+    behind_ports = first_port + port[PORTS if _engine(u) == MTE2 else PORTS + 1] * PORT_COLUMNS
     head, tail, front = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT]
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
@@ -311,14 +345,19 @@ def _advance_dma(
                 break
             unit[u + INFLIGHT] += 1
             front = ready
-            if settled:
-                _plan_data(unit, port, ends, load, u, word[head], now, front)
+            s = unit[u + TURN]
+            if dma[s + ENTRY] == FAR:
+                _take_port(unit, port, dma, ends, load, s, head, word[head], now, front)
+            s += PORT_COLUMNS
+            unit[u + TURN] = first_port if s == behind_ports else s
         elif kind == FIXED:
             if not settled:
                 unit[u + STALLED] = 1
                 break
             front = max(ready, unit[u + DONE])
             unit[u + DONE] = front + value
+            for s in range(first_port, behind_ports, PORT_COLUMNS):
+                dma[s + FREE] = front + value
             unit[u + DATA] += 1
             if port[RECORD]:
                 record[3 * head + START], record[3 * head + END] = front, front + value
@@ -345,38 +384,52 @@ def _advance_dma(
 
 @njit(cache=True)
 def _complete(
-    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
-    u: int, now: int,
+    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, dma: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
+    s: int, now: int,
 ) -> None:  # fmt: skip
-    """The running transfer of a DMA ends: SETs behind it take effect, the next one starts, the queue may issue again."""
+    """The running transfer of a DMA port ends: SETs behind it take effect, the port's next one starts, the queue may issue again."""
+    u = dma[s + OWNER]
     scalar = u | SCALAR
-    data, head = unit[u + DATA], unit[u + HEAD]
+    ended, head = dma[s + ENTRY], unit[u + HEAD]
+    k = 0 if _engine(u) == MTE2 else 1
     if port[RECORD]:
-        record[3 * data + START], record[3 * data + END] = unit[u + BEGAN], now
-    if unit[u + FINISH] != FAR:  # else its path held it, and it drew no more
-        port[ACTIVE if _engine(u) == MTE2 else ACTIVE + 1] -= 1
+        record[3 * ended + START], record[3 * ended + END] = dma[s + BEGAN], now
+    if dma[s + FINISH] != FAR:  # else its path held it, and it drew no more
+        port[ACTIVE + k] -= 1
     if port[BANK_WAIT]:
         ring = port[RING]
-        base = ((u // CORE) * 2 + (_engine(u) == MTE3)) * (ring + 1)
+        base = dma[s + ENDS]
         ends[base + 1 + (ends[base] & ring - 1)] = now
         ends[base] += 1
-    unit[scalar + MOVING] -= 1
-    if unit[scalar + MOVING] == 0:
-        unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
-    unit[u + MOVED] += now - unit[u + BEGAN]
-    unit[u + BEGIN] = unit[u + FINISH] = FAR
-    unit[u + BEGAN] = -1
+    unit[u + RUNNING] -= 1
+    if unit[u + RUNNING] == 0:
+        unit[u + MOVED] += now
+        unit[scalar + MOVING] -= 1
+        if unit[scalar + MOVING] == 0:
+            unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
+    dma[s + ENTRY] = dma[s + BEGIN] = dma[s + FINISH] = FAR
+    dma[s + BEGAN] = -1
+    dma[s + FREE] = now
     unit[u + DONE] = now
-    data += 1
-    while data < head:
-        kind = word[data] & KIND_MASK
+    # what is settled ends before the oldest transfer of another port; all that has not ended is behind what has its port
+    ports = port[PORTS + k]
+    settles, oldest = unit[u + DATA] == ended, FAR
+    if ports > 1:
+        for other in range(unit[u + FIRST_PORT], unit[u + FIRST_PORT] + ports * PORT_COLUMNS, PORT_COLUMNS):
+            oldest = min(oldest, dma[other + ENTRY])
+    entry = ended + 1
+    while entry < head:
+        kind = word[entry] & KIND_MASK
         if kind == TRANSFER:
-            _plan_data(unit, port, ends, load, u, word[data], now, time[data])
-            break
-        if kind != WAIT:
-            _settle_set(unit, port, flag, record, word, u, data, time[data])
-        data += 1
-    unit[u + DATA] = data
+            ports -= 1
+            if ports == 0:
+                _take_port(unit, port, dma, ends, load, s, entry, word[entry], now, time[entry])
+                break
+        elif kind != WAIT and settles and entry < oldest:
+            _settle_set(unit, port, flag, record, word, u, entry, time[entry])
+        entry += 1
+    if settles:
+        unit[u + DATA] = min(oldest, entry)
     unit[u + INFLIGHT] -= 1
     if unit[u + STALLED] and word[head] & KIND_MASK != WAIT:
         # the entry at the head stood there for this end; one that comes later leaves later anyway
@@ -387,7 +440,7 @@ def _complete(
 
 @njit(cache=True)
 def _drain(
-    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
+    unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, dma: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
     engine: Pointer, now: int,
 ) -> None:  # fmt: skip
     """Let everything run ahead that can."""
@@ -400,7 +453,7 @@ def _drain(
             _dispatch(unit, port, time, record, engine, u)
             continue
         if e in (MTE2, MTE3):
-            _advance_dma(unit, port, time, flag, ends, load, record, word, u, now)
+            _advance_dma(unit, port, time, flag, dma, ends, load, record, word, u, now)
         else:
             _advance(unit, port, time, flag, record, word, u)
         scalar = u | SCALAR
@@ -413,6 +466,7 @@ def run(
     time_array: Ints,
     flag_array: Ints,
     unit_array: Ints,
+    dma_array: Ints,
     ends_array: Ints,
     record_array: Ints,
     word_array: Ints,
@@ -425,25 +479,28 @@ def run(
 ) -> int:
     """Simulate; returns the last cycle, or -1 when all that is left waits for what cannot come.
 
-    rates: int64 [steps, cores + 1, cores + 1, 2]; rates[i] from load_array[i] on, of which the first is 0.
+    rates: int64 [steps, load ports + 1, store ports + 1, 2] (see `ddr`); rates[i] from load_array[i] on, of which the first is 0.
     """
     flag_array[:] = -1
     unit_array[:] = 0
     ends_array[:] = 0
-    _reset(unit_array, port_array, queue_start, stream_start)
+    _reset(unit_array, dma_array, port_array, queue_start, stream_start)
     time, flag, unit, record = pointer(time_array), pointer(flag_array), pointer(unit_array), pointer(record_array)
     word, engine, port = pointer(word_array), pointer(engine_array), pointer(port_array)
-    ends, load, steps = pointer(ends_array), pointer(load_array), rates.shape[0]
-    units = unit_array.shape[0]
+    dma, ends, load, steps = pointer(dma_array), pointer(ends_array), pointer(load_array), rates.shape[0]
+    units, dma_ports = unit_array.shape[0], dma_array.shape[0]
+    load_ports = (stream_start.shape[0] - 1) * port_array[PORTS] * PORT_COLUMNS
     now, step = 0, 0
     while True:
-        _drain(unit, port, time, flag, ends, load, record, word, engine, now)
+        _drain(unit, port, time, flag, dma, ends, load, record, word, engine, now)
         read_rate, write_rate = rates[step, port[ACTIVE], port[ACTIVE + 1]]
         upcoming, read_end, write_end = FAR, FAR, FAR
-        for u in range(0, units, CORE):
-            upcoming = min(upcoming, unit[u + MTE2 * COLUMNS + BEGIN], unit[u + MTE3 * COLUMNS + BEGIN])
-            read_end = min(read_end, unit[u + MTE2 * COLUMNS + FINISH])
-            write_end = min(write_end, unit[u + MTE3 * COLUMNS + FINISH])
+        for s in range(0, load_ports, PORT_COLUMNS):
+            upcoming = min(upcoming, dma[s + BEGIN])
+            read_end = min(read_end, dma[s + FINISH])
+        for s in range(load_ports, dma_ports, PORT_COLUMNS):
+            upcoming = min(upcoming, dma[s + BEGIN])
+            write_end = min(write_end, dma[s + FINISH])
         if read_end != FAR:
             upcoming = min(upcoming, now + (read_end - port[SERVED] + read_rate - 1) // read_rate)
         if write_end != FAR:
@@ -456,21 +513,20 @@ def run(
         port[SERVED] += read_rate * (upcoming - now)
         port[SERVED + 1] += write_rate * (upcoming - now)
         now = upcoming
-        for core in range(0, units, CORE):
-            for k in range(2):
-                u = core + (MTE2 if k == 0 else MTE3) * COLUMNS
-                if unit[u + FINISH] <= port[SERVED + k]:
-                    held = _held_until(unit, port, u, word[unit[u + DATA]])
-                    if held > now:
-                        port[ACTIVE + k] -= 1
-                        unit[u + FINISH], unit[u + BEGIN] = FAR, held
-                    else:
-                        _complete(unit, port, time, flag, ends, load, record, word, u, now)
-                elif unit[u + BEGIN] <= now:
-                    if unit[u + BEGAN] >= 0:
-                        _complete(unit, port, time, flag, ends, load, record, word, u, now)
-                    else:
-                        _start_data(unit, port, u, word[unit[u + DATA]] >> BUS_BITS, now)
+        for s in range(0, dma_ports, PORT_COLUMNS):
+            k = 0 if s < load_ports else 1
+            if dma[s + FINISH] <= port[SERVED + k]:
+                held = _held_until(port, dma, s, word[dma[s + ENTRY]])
+                if held > now:
+                    port[ACTIVE + k] -= 1
+                    dma[s + FINISH], dma[s + BEGIN] = FAR, held
+                else:
+                    _complete(unit, port, time, flag, dma, ends, load, record, word, s, now)
+            elif dma[s + BEGIN] <= now:
+                if dma[s + BEGAN] >= 0:
+                    _complete(unit, port, time, flag, dma, ends, load, record, word, s, now)
+                else:
+                    _start_data(unit, port, dma, s, word[dma[s + ENTRY]] >> BUS_BITS, now)
     last = 0
     for u in range(0, units, COLUMNS):
         if unit[u + HEAD] != unit[u + STOP]:  # HEAD and PC are the same column

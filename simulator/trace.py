@@ -1,8 +1,9 @@
 """A run as Chrome trace events: opens in Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 A process is a core.  Every engine has a lane of work and, below it, a lane of what it waited for; events of a lane never overlap, and the
-work of a lane adds up to the engine's busy cycles.  Segments overlap, because the next one's data come early, and so do their blocks:
-both are asynchronous events.  Counters: bytes in use of every memory on chip, and the DDR port in a process of its own.
+work of a lane adds up to the engine's busy cycles.  A DMA with several ports has a lane of work for each, the first with its moves on
+chip.  Segments overlap, because the next one's data come early, and so do their blocks: both are asynchronous events.  Counters: bytes
+in use of every memory on chip, and the DDR port in a process of its own.
 
 Times are rounded where events meet, so that neighbours still meet; exact cycles are among the arguments (`trace_events`).
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from simulator.critical import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, SUMS, Engine, Memory
+from simulator.npu.machine import BLOCK_BYTES, DMAS, MOST_PORTS, SUMS, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, data_alone
 from simulator.timing_kernel import Ints
@@ -122,10 +123,11 @@ def _names(t: Timeline, level: str) -> Iterator[str]:
         yield meta("process_name", core + 1, 0, {"name": f"core {core}{at}"})
         yield meta("process_sort_index", core + 1, 0, {"sort_index": core + 1})
         for engine in Engine:
-            for waits in (0, 1):
-                tid = _lane(core, engine, waits)
-                yield meta("thread_name", core + 1, tid, {"name": f"{engine.name} waits" if waits else engine.name})
-                yield meta("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + waits})
+            ports = t.machine.dma_ports(engine) if engine in DMAS else 1
+            lanes = [(_lane(core, engine, 0, port), f"{engine.name} port {port}" if port else engine.name) for port in range(ports)]
+            for tid, name in (*lanes, (_lane(core, engine, 1), f"{engine.name} waits")):
+                yield meta("thread_name", core + 1, tid, {"name": name})
+                yield meta("thread_sort_index", core + 1, tid, {"sort_index": 2 * int(engine) + name.endswith(" waits")})
     yield meta("process_name", t.cores + 1, 0, {"name": "DDR port"})
     yield meta("process_sort_index", t.cores + 1, 0, {"sort_index": t.cores + 1})
     chain = t.cores + 2
@@ -134,8 +136,10 @@ def _names(t: Timeline, level: str) -> Iterator[str]:
     yield meta("thread_name", chain, _lane(chain, 0, 0), {"name": "what held up what"})
 
 
-def _lane(core: int, engine: int, waits: int) -> int:
-    return (core + 1) * _LANES + 2 * int(engine) + waits + 1
+def _lane(core: int, engine: int, waits: int, port: int = 0) -> int:
+    """DMA ports behind the first have theirs above the 14 that every core has."""
+    own = 2 * int(engine) + waits + 1 if port == 0 else 2 * len(Engine) + DMAS.index(Engine(engine)) * MOST_PORTS + port
+    return (core + 1) * _LANES + own
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -163,10 +167,10 @@ def _work(t: Timeline, names: _Names, core: int) -> Iterator[str]:
     for engine in list(Engine)[: Engine.SCALAR]:
         queue = t.queues[core * len(Engine) + engine]
         queue = queue[t.work[queue]]
-        op = t.code[queue, isa.OP]
+        op, port = t.code[queue, isa.OP], np.where(t.transfer[queue], t.port[queue], -1)  # -1: nothing of DDR
         for value in np.unique(op):
-            for moves_ddr in (False, True):
-                rows = queue[(op == value) & (t.transfer[queue] == moves_ddr)]
+            for lane in np.unique(port[op == value]).tolist():
+                rows = queue[(op == value) & (port == lane)]
                 texts, numbers = _details(t, Op(int(value)), rows)
                 own = {
                     "segment": t.segment[rows],
@@ -176,7 +180,7 @@ def _work(t: Timeline, names: _Names, core: int) -> Iterator[str]:
                     "cycles": t.end[rows] - t.start[rows],
                 }
                 shown = {"name": names.work(rows), "operator": names.operator(rows)} | texts
-                head = f'"cat":"{engine.name}","pid":{core + 1},"tid":{_lane(core, engine, 0)}'
+                head = f'"cat":"{engine.name}","pid":{core + 1},"tid":{_lane(core, engine, 0, max(0, lane))}'
                 yield from _events(t, head, t.start[rows], t.end[rows], shown, own | numbers)
 
 

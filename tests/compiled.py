@@ -71,7 +71,7 @@ def check_times(program: Program, machine: Machine) -> dict[str, int]:
         assert timing.cycles >= program_bound(p, machine, condition)
         assert simulate(p, machine, condition, shared=False).cycles <= timing.cycles
         # slower alone at a part of the rate than together: at most one rounding cycle per transfer
-        longest = simulate(p, machine, condition, shared=False, rate_divisor=max(1, p.dma_queues)).cycles
+        longest = simulate(p, machine, condition, shared=False, rate_divisor=max(1, p.dma_ports)).cycles
         assert timing.cycles <= longest + int(p.transfers.sum())
         assert timing.busy_cycles.max(initial=0) <= timing.cycles
         cycles[level] = timing.cycles

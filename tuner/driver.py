@@ -11,9 +11,11 @@ from simulator.npu.machine import load_machine
 from simulator.terminal import say
 from tuner.config import TuneConfig, load_config
 from tuner.farm.plugged import plugged
+from tuner.farm.prior import read_prior, with_prior
 from tuner.finish import finish
 from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
+from tuner.measure.runners import check_runner
 from tuner.networks.load import open_network
 from tuner.request import TuneRequest
 from tuner.session import Surroundings, session
@@ -48,16 +50,20 @@ def tune(request: TuneRequest) -> Summary:
     """
     begun_s = REAL.clock.monotonic_s()
     config = configured(request)
+    prior = read_prior(request.prior, config, request.out, request.resume)
+    if prior is not None:
+        config = with_prior(config)
     plugins = plugged(config, config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
     unknown = sorted(set(config.level_weights) - set(machine.contention))
     if unknown:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
-    check_grants(machine, tuple(machine.contention), config.budget.candidates, config.runner.name)
+    check_grants(machine, tuple(machine.contention), config.budget.candidates)
+    check_runner(machine, tuple(machine.contention), config.runner.name)
     opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, ray_actors, say)
-    with session(around, opened, config, request, begun_s, plugins) as ended:
+    with session(around, opened, config, request, begun_s, plugins, prior) as ended:
         return finish(REAL.clock, opened, ended.searches, ended.runs, ended.folder, config, request, begun_s)
 
 

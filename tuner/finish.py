@@ -36,6 +36,7 @@ from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
 from tuner.measure.shared import WORKER
 from tuner.measure.shipping import Candidates, not_judged, shipment
+from tuner.measure.verdict import Verdict
 from tuner.request import TuneRequest
 from tuner.store.read import read_log
 from tuner.store.runfolder import OWN, RunFolder, write_json
@@ -72,10 +73,10 @@ def finish(
     base_of = {levels[at]: levels[group[0]] for group in same_grants(opened.machine, levels) for at in group}
     places = [run.place for run in runs]
     tell = (lambda _: None) if request.quiet else say
-    said = () if runner_spec(config) is None else verdicts(opened, found, places, bases[levels[0]], config, request.address, tell)
+    said = () if runner_spec(config) is None else verdicts(opened, found, places, bases, config, request.address, tell)
     if said:
         best = {level: [verdict.plans[level] for verdict in said] for level in levels}
-    middle = [verdict.robust for verdict in said] if said else robust_plans(folder.path, found, levels)
+    middle = _robust_read(said) if said else robust_plans(folder.path, found, levels)
     named = {level: BASELINE if level == levels[0] else f"{BASELINE}.{level}" for level in bases}
     choices = {**best, **{named[level]: each for level, each in bases.items()}, **({} if middle is None else {"robust": middle})}
     plans = {name: _joined(opened, found, chosen) for name, chosen in choices.items()}
@@ -147,10 +148,16 @@ def finish(
         runner=runner_summary(config, found, said) if said else None,
         target=target,
         robust=shipped.robust,
-        levels=rows if read is None else levels_read(rows, read, plans[BASELINE].digest, opened.machine.clock_hz),
+        levels=rows if read is None else levels_read(rows, read, baselines, opened.machine.clock_hz),
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     return summary
+
+
+def _robust_read(said: Sequence[Verdict]) -> list[Plan] | None:
+    """What a board found robust, of every search."""
+    found = [plan for verdict in said if (plan := verdict.robust) is not None]
+    return found if len(found) == len(said) else None
 
 
 def _robust(opened: Opened, plan: Plan | None, levels: Sequence[str], target: TargetSummary | None) -> MeasuredModel | None:
@@ -277,9 +284,8 @@ def _model_metrics(opened: Opened, search: Searched, run: OneSearch) -> dict[str
     out = {}
     piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
     number = run.conductor.models_used
-    for level, model in zip(run.levels, run.trainer.models[number - 1] if number else (), strict=False):
-        if model is not None:
-            metrics = model.metrics
+    for model in run.trainer.models[number - 1] if number else ():
+        for level, metrics in model.metrics.items():
             out[f"{piece}{level}.pair_accuracy"] = round(metrics.pair_accuracy, 4)
             out[f"{piece}{level}.rms_octaves"] = round(metrics.log2_error, 4)
     return out

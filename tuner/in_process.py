@@ -36,7 +36,7 @@ from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.grants import check_grants, same_grants
 from tuner.measure.layerwise import faster_in_file_order
-from tuner.measure.runners import runner_name
+from tuner.measure.runners import check_runner, runner_name
 from tuner.networks.load import open_network
 from tuner.request import TuneRequest
 from tuner.search.knowledge import Knowledge
@@ -153,7 +153,8 @@ class Search:
         make, unit, levels, name = self._evaluator(config)
         timed = config.target.name != NPU and self.evaluator is None
         candidates, seconds = config.budget.candidates, config.budget.seconds
-        check_grants(unit.machine, levels, candidates, config.runner.name)
+        check_grants(unit.machine, levels, candidates)
+        check_runner(unit.machine, levels, config.runner.name)
         clock = REAL.clock
         budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)

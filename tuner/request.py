@@ -33,6 +33,7 @@ class TuneRequest:
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
+    prior: file of a cost model (`tilefarm train`) that predicts from the first epoch on.
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
@@ -71,6 +72,7 @@ class TuneRequest:
     variants: int | None = None
     warm_start: tuple[Path, ...] = ()
     start: tuple[Path, ...] = ()
+    prior: Path | None = None
     min_npu_share: float | None = None
     shared: Path | None = None
     progress: Callable[[Snapshot], None] | None = None
@@ -81,8 +83,8 @@ class TuneRequest:
                 raise BadInputError(f"{name} {getattr(self, name)!r}: expected one of {', '.join(get_args(known))}")
         if self.variants is not None and self.variants < 1:
             raise BadInputError(f"variants {self.variants}: expected 1 or more")
-        paths = {"model": Path(self.model), "out": Path(self.out), "warm_start": tuple(map(Path, self.warm_start))}
-        paths["start"] = tuple(map(Path, self.start))
+        paths: dict[str, object] = {"model": Path(self.model), "out": Path(self.out), "warm_start": tuple(map(Path, self.warm_start))}
+        paths |= {"start": tuple(map(Path, self.start)), "prior": None if self.prior is None else Path(self.prior)}
         for name, value in paths.items():
             object.__setattr__(self, name, value)
 

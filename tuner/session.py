@@ -27,11 +27,13 @@ from tuner.farm.orders import DEATHS_ALONE
 from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.farm.plugged import replugged
 from tuner.farm.pool import ActorPool
+from tuner.farm.prior import Prior
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.start import Start, read_start
 from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
 from tuner.measure.evaluate import Board, EvaluatorSpec
+from tuner.measure.grants import same_grants
 from tuner.measure.host import mac_share, work_lines
 from tuner.measure.runners import runner_name, runner_spec
 from tuner.measure.shared import SharedResults
@@ -78,10 +80,12 @@ class SessionEnd(NamedTuple, Generic[P]):
 @contextmanager
 def session(
     around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
+    prior: Prior | None = None,
 ) -> Iterator[SessionEnd[P]]:  # fmt: skip
     """A new run, or one that goes on, until every search has spent its budget; the folder is locked, and mirrored, until it is left.
 
-    begun_s: on the clock; from when on a time budget counts.  plugins: in use (`tuner.farm.plugged`).  Raises as `tuner.driver.tune`.
+    begun_s: on the clock; from when on a time budget counts.  plugins: in use (`tuner.farm.plugged`).  prior: a model that it begins
+    with.  Raises as `tuner.driver.tune`.
     """
     world, machine, out = around.world, opened.machine, around.out
     start = read_start(request.start, opened, config.search.order, out, request.resume)
@@ -97,12 +101,15 @@ def session(
         request.tag,
         sources(request.warm_start, out, request.resume),
         start.said,
+        "" if prior is None else prior.said,
         tuple(plugins),
     )
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
         folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
         write_source(folder.path, opened.source, opened.digest, request.style)
+        if prior is not None:
+            prior.copy(folder.models)
         write_whole(folder.path / SETTINGS, [config.to_yaml().encode()])
         if request.mirror is not None:
             stack.enter_context(Mirror(folder.path, around.mirror(request.mirror), world, around.say))
@@ -117,7 +124,7 @@ def session(
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)
         runs = [
-            _searched(around, opened, search, budget, beside, folder, config, request, start)
+            _searched(around, opened, search, budget, beside, folder, config, request, start, prior)
             for search, budget, beside in zip(
                 found,
                 _budgets(world.clock, opened, found, config, begun_s),
@@ -141,7 +148,8 @@ def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: Tu
     candidates, seconds = config.budget.candidates, config.budget.seconds
     weights = weights_of(opened, found) if len(found) > 1 else [1]
     if candidates is not None:
-        return [RunBudget(count) for count in dealt(candidates, weights)]
+        grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
+        return [RunBudget(count) for count in dealt(candidates, weights, grants)]
     assert seconds is not None
     ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
     return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
@@ -149,7 +157,7 @@ def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: Tu
 
 def _searched(
     around: Surroundings[P], opened: Opened, search: Searched, budget: RunBudget, beside: set[str], folder: RunFolder[P],
-    config: TuneConfig, request: TuneRequest, start: Start,
+    config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None,
 ) -> OneSearch:  # fmt: skip
     """One search, until its budget is spent; its log is closed, its champions are known."""
     (given, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
@@ -169,10 +177,13 @@ def _searched(
         if request.shared is not None and request.shared.is_dir() and origin.runner == BUILT_IN:
             shared = stack.enter_context(SharedResults(LocalPlace(request.shared), world.clock, unit, levels))
         place = folder.place(piece)
+        if prior is not None:
+            prior.copy(place.models)
         made = around.spec(evaluator, facts, config, config.level_weights, request.seed)
         jobs = stack.enter_context(_jobs(around, made, request, place, shared))
         assert isinstance(folder.identity, RunIdentity)
-        run = OneSearch(world, facts, config, request, place, log, jobs, budget, folder.identity.warm_start, start.of(search.pieces[0]))
+        said, begun = folder.identity.warm_start, start.of(search.pieces[0])
+        run = OneSearch(world, facts, config, request, place, log, jobs, budget, said, begun, None if prior is None else prior.kept)
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             around.say(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed
 from compiler.cost.closed import SERIAL, cost_of
+from compiler.cost.conditions import LATENCY, SHARE
 from compiler.cost.moved import ddr_rates, loaded_blocks, shared_rates, stored_blocks
 from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, product_features
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
@@ -33,6 +34,8 @@ from compiler.unit.unit import Unit
 from simulator.npu.cycles import cost_tables
 from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import BLOCK_BYTES, Memory
+
+Each = NDArray[np.float64] | np.float64  # [n], or one for all
 
 FEATURE_SET = "schedule-10"
 _EXTENSIVE = (
@@ -51,6 +54,7 @@ _AT = {name: i for i, name in enumerate(FEATURES)}
 _STAGES = slice(len(_EXTENSIVE), len(_EXTENSIVE) + len(STAGE_SUMS) + len(STAGE_MEANS))
 _A_CORES, _BUSY = [_AT[name] for name in _OF_A_CORE], [_AT[name] for name in _ENGINES]
 _OF_ONE, _BUSY_OF_ONE = [_AT[name] for name in (*STAGE_MEANS, *_INTENSIVE)], [*_BUSY, _AT["mte3_on_chip_cycles"]]
+_SERIAL = [_AT[name] for name in SERIAL]
 _OF_PRODUCT = [_AT[name] for name in PRODUCT_FEATURES]
 _OF_VECTOR = [
     _AT[name]
@@ -261,27 +265,32 @@ def expected_cycles(raw: NDArray[np.float64], level: Level = ALONE) -> NDArray[n
     The geometric mean of what it takes where operators overlap as far as engines and DDR let them, and of one operator after the other:
     how far they do is what nobody knows yet.
     """
+    return _expected(raw, np.float64(level.share), np.float64(level.latency_cycles))
+
+
+def _expected(raw: NDArray[np.float64], share: Each, latency: Each) -> NDArray[np.float64]:
     engines = raw[..., _BUSY].max(-1)
     shared = raw[..., _AT["shared_cycles"]]
-    bound = np.maximum(engines, _moving(raw, level.share) + shared) + raw[..., _AT["drain_cycles"]]
-    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / level.share) + _waits(raw, level) + shared)))
+    bound = np.maximum(engines, _moving(raw, share) + shared) + raw[..., _AT["drain_cycles"]]
+    return np.asarray(np.sqrt(bound * np.maximum(bound, _serial(raw, 1 / share) + _waits(raw, latency) + shared)))
 
 
-def _waits(raw: NDArray[np.float64], level: Level) -> NDArray[np.float64]:
+def _waits(raw: NDArray[np.float64], latency: Each) -> NDArray[np.float64]:
     """What the level adds where every block waits for its first data."""
-    return np.asarray(raw[..., _AT["iterations"]] * level.latency_cycles)
+    return np.asarray(raw[..., _AT["iterations"]] * latency)
 
 
-def _moving(raw: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+def _moving(raw: NDArray[np.float64], share: Each) -> NDArray[np.float64]:
     """Cycles in which DDR is at work."""
     return np.asarray((raw[..., _AT["read_cycles"]] + raw[..., _AT["write_cycles"]]) / share)
 
 
-def _serial(raw: NDArray[np.float64], slower: float) -> NDArray[np.float64]:
+def _serial(raw: NDArray[np.float64], slower: Each) -> NDArray[np.float64]:
     """One operator after the other, between the ratios that features are of; beyond them as between the last two."""
-    names, known = list(SERIAL), list(SERIAL.values())
-    i = min(max(int(np.searchsorted(known, slower)), 1), len(known) - 1)
-    low, high = raw[..., _AT[names[i - 1]]], raw[..., _AT[names[i]]]
+    known = np.array(list(SERIAL.values()), np.float64)
+    i = np.clip(np.searchsorted(known, slower), 1, len(known) - 1)
+    serial = raw[..., _SERIAL]
+    low, high = (np.take_along_axis(serial, np.broadcast_to(at, serial.shape[:-1])[..., None], -1)[..., 0] for at in (i - 1, i))
     return np.asarray(low + (high - low) * (slower - known[i - 1]) / (known[i] - known[i - 1]))
 
 
@@ -310,16 +319,22 @@ class SeenOperator(NamedTuple):
 _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
-def seen(features: NDArray[np.float32], level: Level) -> SeenOperator:
-    """Of `scaled` features float32 [n, F], at a contention level.
+def seen(features: NDArray[np.float32]) -> SeenOperator:
+    """Of `scaled` features float32 [n, F + C], each row with its condition behind it (`cost.conditions`).
 
     What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
     segment is long before they learn what it waits for.
     """
     logs = features[:, : len(_EXTENSIVE)].astype(np.float64)
     raw = np.exp2(logs) - 1.0
-    expected = 1.0 + expected_cycles(raw, level)
-    fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / level.share
-    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + _moving(raw, level.share)), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
-    waits = np.log2(1.0 + _waits(raw, level) / expected)
+    share, latency = features[:, SHARE].astype(np.float64), np.exp2(features[:, LATENCY].astype(np.float64)) - 1.0
+    expected = 1.0 + _expected(raw, share, latency)
+    fill = raw[:, _AT["read_cycles"]] / np.maximum(1.0, raw[:, _AT["iterations"]]) / share
+    parts = np.column_stack([logs[:, _CYCLES], np.log2(1.0 + _moving(raw, share)), np.log2(1.0 + fill)]) - np.log2(expected)[:, None]
+    waits = np.log2(1.0 + _waits(raw, latency) / expected)
     return SeenOperator(np.column_stack([features, parts.astype(np.float32), waits.astype(np.float32)]), expected)
+
+
+def estimated(features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """float64 [n]: the guess alone, of what `seen` takes."""
+    return seen(features).expected

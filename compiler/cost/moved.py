@@ -15,11 +15,11 @@ from simulator.npu.cycles import cost_tables
 from simulator.npu.machine import Engine, Machine, Memory
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)  # exact fractions, which every segment's features and every window ask for
 def ddr_rates(machine: Machine, cores: int, share: float = 1) -> tuple[float, float]:
     """(read, write) bytes per cycle of so many cores together at a share of what is deliverable, where one of the two has it for itself."""
     port = float(machine.ddr.deliverable) * share
-    read, write = (cores * float(machine.path_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
+    read, write = (cores * float(machine.dma_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3))
     return min(port, read), min(port, write)
 
 

@@ -6,6 +6,7 @@ their sets and one flag id per pair suffices (a counting semaphore).  Its count 
 the last instruction of its queue so far, which covers all later waits, and the next instruction of that queue waits for the consumer.
 
 Times.  The longest path through queues and flags, every transfer alone on the bus; an instruction's key is when it is wanted at its engine.
+A DMA with several ports is taken for one that is free again after that part of a transfer's time.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Queues(NamedTuple):
     free: Ints  # [6] cycle in which the queue is free
     key: Ints  # [6] largest key so far
     first: Ints  # [6] first instruction of every queue, or -1
+    ports: Ints  # [6] DMA ports; 1 of other engines
     full: Ints  # [6] 1 where so many SETs of a queue may stand that it must wait for one to be taken
     need: Ints  # [6] scratch, as the next
     todo: Ints  # [6]
@@ -107,7 +109,7 @@ def scan(
     moves, lasts, cells = pointer(transfer), pointer(cycles), pointer(cell)
     source_of, target_of = pointer(remote.source), pointer(remote.target)
     outers, limit = inside.outer.shape[0], q.ring.shape[2]
-    need, todo = pointer(q.need), pointer(q.todo)
+    need, todo, ports = pointer(q.need), pointer(q.todo), pointer(q.ports)
     edge: Any = np.int64(edge_start[first])
     from_afar = met = 0
     for j in range(part_engine.shape[0]):
@@ -199,11 +201,12 @@ def scan(
             begins = max(free[me], ready + latency)
             # wanted when its predecessor's data starts to flow, not before: a queue full of loads would stall the scalar unit
             wanted = max(ready, begins - latency)
+            free[me] = begins + lasts[j] // ports[me]
         else:
             begins = max(free[me], ready)
             wanted = begins
+            free[me] = begins + lasts[j]
         end[i] = begins + lasts[j]
-        free[me] = end[i]
         last_key[me] = max(last_key[me], wanted)
         key[i] = last_key[me]
 

@@ -34,7 +34,7 @@ from compiler.schedule.write import Schedule, write
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import tag_of
-from simulator.npu.machine import Engine
+from simulator.npu.machine import DMAS, Engine
 from simulator.npu.program import Code
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few
@@ -50,6 +50,7 @@ class Synchroniser:
         self.footprints = Footprints(unit)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.shared = machine.shared is not None
+        self.ports = np.array([machine.dma_ports(engine) if engine in DMAS else 1 for engine in list(Engine)[:ENGINES]], np.int64)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
         self._ddr: list[Ints32] = []  # of every core
         self._before = list[tuple[Footprint, int]]()  # whose past is in there
@@ -124,6 +125,7 @@ class Synchroniser:
             np.zeros(ENGINES, np.int64),
             np.zeros(ENGINES, np.int64),
             np.full(ENGINES, -1, np.int64),
+            self.ports,
             np.zeros(ENGINES, np.int64),
             np.empty(ENGINES, np.int64),
             np.empty(ENGINES, np.int64),

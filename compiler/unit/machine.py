@@ -29,17 +29,18 @@ SHARED_PATHS = {
 }
 
 
-def check_machine(machine: Machine, dtype: DataType) -> None:
-    """Raise `UnsupportedError` where the compiler has no code for a machine: a path that it needs is missing, or the data type is."""
+def check_machine(machine: Machine, dtype: DataType | None = None) -> None:
+    """Raise `UnsupportedError` where the compiler has no code for a machine: paths that it needs are missing, or the data type is."""
+    lacks = list[str]()
     for (source, destination), engines in (PATHS if machine.shared is None else PATHS | SHARED_PATHS).items():
         path = machine.path(Memory[source], Memory[destination])
         if path is None or path.engine not in engines:
             what = "is missing" if path is None else f"belongs to {path.engine}"
-            raise UnsupportedError(
-                f"machine {machine.name}: path {source} -> {destination} {what}; the compiler needs it, of {' or '.join(engines)}"
-            )
+            lacks.append(f"path {source} -> {destination} {what}, needed of {' or '.join(engines)}")
+    if lacks:
+        raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(lacks)}")
     types = machine.matrix.data_types
-    if dtype.name not in types:
+    if dtype is not None and dtype.name not in types:
         raise UnsupportedError(f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}")
 
 

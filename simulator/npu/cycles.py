@@ -253,7 +253,7 @@ def record_cycles(code: NDArray[np.int32], cost: Price, machine: Machine) -> NDA
 
 
 def cap_units(machine: Machine, engine: Engine) -> int:
-    """The most that one DMA may draw, in 1/65536 bytes per cycle (MTE2 reads, MTE3 writes)."""
+    """The most that one transfer may draw, in 1/65536 bytes per cycle (MTE2 reads, MTE3 writes)."""
     return max(1, int(machine.path_bytes_per_cycle(engine) * SHARE_UNIT))
 
 

@@ -98,6 +98,9 @@ class Engine(IntEnum):
     SCALAR = 6
 
 
+DMAS = (Engine.MTE2, Engine.MTE3)
+"""Who loads from DDR, and who stores there."""
+
 _SIZE_BITS = (16, 32, 8)  # in the order of `DataType`
 
 
@@ -168,9 +171,9 @@ MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 class DataPath(_Spec):
     """One wire that exists.  A move that no path lists is illegal.
 
-    bytes_per_cycle: of a path to or from DDR what its DMA can draw of the port, a rational number; on chip a whole one.
-    granule_bytes: every contiguous run moves a multiple of it.  startup_cycles: of every move, before its data; a DMA of DDR has had the
-    data of the move before by then, so start-ups do not overlap data.
+    bytes_per_cycle: of a path to or from DDR what one transfer can draw of the port, a rational number; on chip a whole one.
+    granule_bytes: every contiguous run moves a multiple of it.  startup_cycles: of every move, before its data; a DMA port has had the
+    data of the move before by then, so start-ups do not overlap data of the same port.
     """
 
     engine: Literal["MTE1", "MTE2", "MTE3", "FIXPIPE", "VECTOR"]
@@ -262,7 +265,7 @@ class Ddr(_Spec):
 
     rate: whether bytes_per_cycle is that of the `pins`, of which `dram` (a row of `simulator.npu.dram`) says what refresh, row misses and
     turn-around leave, or an `effective` one, from which nothing is taken again.  latency_cycles: from issue to the first data where nobody
-    else is there.  outstanding: transfers that a DMA has in flight.
+    else is there.  outstanding: transfers that a DMA has in flight, on all of its ports (`Dma`): issued, with data still to come.
     """
 
     rate: Literal["pins", "effective"]
@@ -308,6 +311,21 @@ class SharedMemory(_Spec):
     bytes: Annotated[int, Field(ge=SHARED_LEAST_BYTES, le=1 << 30, multiple_of=BLOCK_BYTES)]  # a piece of weights or planes is a transfer
     bytes_per_cycle: PositiveInt
     latency_cycles: NotNegativeInt = 0
+
+
+MOST_PORTS = 8
+
+
+class Dma(_Spec):
+    """DMA ports of each core: how many of its transfers from DDR (load), and to DDR (store), move data at once, each at its path's rate.
+
+    Transfers of a queue are issued in order and take its ports in turn, so what is on one port is in order, and a flag waits for all ports.
+    A move on chip of the same engine has all of them.  `ddr.outstanding` hides latency; a port adds bandwidth to a core whose paths are
+    slower than what it gets of DDR, and hides start-ups behind the data of other ports.
+    """
+
+    load_ports: Annotated[int, Field(ge=1, le=MOST_PORTS)] = 1
+    store_ports: Annotated[int, Field(ge=1, le=MOST_PORTS)] = 1
 
 
 class Flags(_Spec):
@@ -357,6 +375,7 @@ class Machine(_Spec):
     vector: VectorUnit
     paths: tuple[DataPath, ...]
     ddr: Ddr
+    dma: Dma = Dma()
     flags: Flags
     issue_cycles: NotNegativeInt
     queue_depth: PositiveInt
@@ -369,8 +388,11 @@ class Machine(_Spec):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A machine that says nothing of its host, or has no shared memory, is written, and has the digest, as if without that key."""
+        """A machine that says nothing of its host or its DMA ports, or has no shared memory, is written, and has the digest, as if without
+        that key."""
         found: dict[str, Any] = whole(self)
+        if self.dma == Dma():
+            found.pop("dma", None)
         if self.host == Host():
             found.pop("host", None)
         if self.shared is None:
@@ -395,6 +417,13 @@ class Machine(_Spec):
         if self.shared is not None and self.shared.bytes_per_cycle < self.cores:
             rate = self.shared.bytes_per_cycle
             raise ValueError(f"shared.bytes_per_cycle: {rate} for {self.cores} cores; accepted: a byte per cycle for each, or more")
+        return self
+
+    @model_validator(mode="after")
+    def _ports_in_flight(self) -> Self:
+        for key, ports in self.dma:
+            if ports > self.ddr.outstanding:
+                raise ValueError(f"dma.{key}: {ports}; accepted: up to ddr.outstanding, {self.ddr.outstanding}: no more are in flight")
         return self
 
     @model_validator(mode="after")
@@ -446,9 +475,17 @@ class Machine(_Spec):
         return own | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
-        """The most that one DMA draws: the rate of its fastest path from or to DDR; the port's where it has none."""
+        """The most that one transfer draws: the rate of its engine's fastest path from or to DDR; all of DDR's where it has none."""
         rates = [exact(path.bytes_per_cycle) for path in self.paths if path.of_ddr and path.engine == engine.name]
         return max(rates, default=self.ddr.deliverable)
+
+    def dma_ports(self, engine: Engine) -> int:
+        """How many transfers of a core's MTE2 or MTE3 move DDR data at once."""
+        return self.dma.load_ports if engine == Engine.MTE2 else self.dma.store_ports
+
+    def dma_bytes_per_cycle(self, engine: Engine) -> Fraction:
+        """The most that all ports of a core's MTE2 or MTE3 draw together."""
+        return self.dma_ports(engine) * self.path_bytes_per_cycle(engine)
 
     def load_latency(self, share_units: int) -> int:
         """What a load adds to the latency that leaves a share (in 1/65536): that of the levels, between two of them linear in 1 / share.
@@ -583,6 +620,7 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
     """KEY=VALUE[,KEY=VALUE], keys as in the file with dots.  Unless the name is among them, it becomes the old one with the changes."""
     raw = machine.model_dump(mode="json")
     raw.setdefault("host", machine.host.model_dump(mode="json"))
+    raw.setdefault("dma", machine.dma.model_dump(mode="json"))
     raw.setdefault("shared", None)
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
     given = {_given(raw, change, where) for change in changes.split(",")}
@@ -592,12 +630,12 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
         changed = Machine.model_validate(raw)
     except ValidationError as error:
         raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
-    most = changed.cores * max(changed.path_bytes_per_cycle(engine) for engine in (Engine.MTE2, Engine.MTE3))
-    # a wider port may be for wider DMAs or for more cores: which of the two is not ours to guess
+    most = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
+    # a wider port may be for wider DMAs, for more of their ports or for more cores: which of them is not ours to guess
     if "ddr.bytes_per_cycle" in given and not any(key.startswith("paths.") for key in given) and most < changed.ddr.bytes_per_cycle:
         raise BadInputError(
             f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
-            f" most {float(most):g}; accepted: up to {float(most):g}, or more cores, or paths.*DDR*.bytes_per_cycle as well"
+            f" most {float(most):g}; accepted: up to {float(most):g}, or more cores or DMA ports, or paths.*DDR*.bytes_per_cycle as well"
         )
     return changed
 
@@ -610,7 +648,8 @@ def _given(raw: dict[str, Any], change: str, where: str) -> str:
     if not equals or not _places(raw, key):
         raise BadInputError(
             f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200, or"
-            " contention.LEVEL=SHARE, or paths.SOURCE->DESTINATION.KEY (with * for any) of paths that exist"
+            f" contention.LEVEL=SHARE, or contention.LEVEL.KEY ({', '.join(Level.model_fields)}) of a level that exists, or"
+            " paths.SOURCE->DESTINATION.KEY (with * for any) of paths that exist"
         )
     return key
 
@@ -619,9 +658,14 @@ def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
     """Where a key's value stands: (mapping, its key) pairs; [] where there is no such key."""
     first, _, rest = key.partition(".")
     before, _, last = rest.rpartition(".")
-    if first == "contention" and rest:  # a level's name may have dots
-        of_level = before in raw[first] and last in Level.model_fields
-        return [(raw[first][before], last)] if of_level and isinstance(raw[first][before], dict) else [(raw[first], rest)]
+    if (
+        first == "contention" and rest
+    ):  # a level's name may have dots, but is no misspelt key of a level, nor one of a level that is missing
+        if before not in raw[first]:
+            return [] if before and last in Level.model_fields else [(raw[first], rest)]
+        if not isinstance(raw[first][before], dict):  # a share that was given before
+            raw[first][before] = {"share": raw[first][before]}
+        return [(raw[first][before], last)] if last in Level.model_fields else []
     if first == "paths":
         return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", before)]
     *folders, last = key.split(".")

@@ -8,24 +8,36 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 _LONG = 400  # characters of one complaint
+_NAMES = 16  # of missing keys
 
 
 def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str], str] = lambda path: "") -> str:
     """pydantic's complaints in one line, each with its dotted path; from the `most`-th on only how many there are.
 
-    hint: what to add to the path of a key that does not exist.
+    Keys that are missing are one complaint, with all their names.  hint: what to add to the path of a key that does not exist.
     """
-    parts = []
-    for item in error.errors()[:most]:
-        # the kind of a matrix unit is how pydantic found its schema, not a key of the file
-        where = ".".join(str(part) for part in item["loc"] if part not in ("cube", "systolic")) or "(whole file)"
+    parts, items = [], error.errors()
+    missing = [_where(item["loc"]) for item in items if item["type"] == "missing"]
+    if missing:
+        unnamed = len(missing) - _NAMES
+        parts.append(f"missing: {', '.join(missing[:_NAMES])}" + (f" and {unnamed} more" if unnamed > 0 else ""))
+    others = [item for item in items if item["type"] != "missing"]
+    for item in others[:most]:
+        where = _where(item["loc"])
+        if not where and item["type"] != "value_error":  # what our own checks of a whole file say names its keys
+            where = "(whole file)"
         value = item.get("input")
         shown = f" (got {reprlib.repr(value)})" if isinstance(value, str | int | float | bool) else ""
         unknown = item["type"] == "extra_forbidden"
         said = "no such key" if unknown else item["msg"].removeprefix("Value error, ")
-        text = " ".join(f"{where}: {said}".split())
+        text = " ".join((f"{where}: {said}" if where else said).split())
         if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
         parts.append(text + shown + (hint(where) if unknown else ""))
-    rest = error.error_count() - len(parts)
-    return "; ".join(parts) + (f"; and {rest} more" if rest else "")
+    rest = len(others) - most
+    return "; ".join(parts) + (f"; and {rest} more" if rest > 0 else "")
+
+
+def _where(place: tuple[int | str, ...]) -> str:
+    # the kind of a matrix unit is how pydantic found its schema, not a key of the file
+    return ".".join(str(part) for part in place if part not in ("cube", "systolic"))

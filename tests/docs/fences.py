@@ -26,8 +26,8 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Its name, where it is a whole Python file, whose first line is a comment that says it; ''."""
-        found = re.match(r"# (\w+\.py)\b", self.text)
+        """Its name, where it is a whole file, whose first line is a comment that says it; ''."""
+        found = re.match(r"# (\w+\.(?:py|yaml))\b", self.text)
         return found[1] if found else ""
 
     @property

@@ -17,8 +17,11 @@ from pathlib import Path
 import onnx
 import pytest
 import typer
+import yaml
 
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
+from simulator.npu.level import Level
+from simulator.npu.machine import CubeUnit, DataPath, Ddr, Flags, Host, Machine, SharedMemory, Sizes, SystolicUnit, VectorUnit
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main
@@ -37,7 +40,7 @@ FIRST, MORE = 8, 12  # programs of the run, and after --resume
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     onnx.save(small_model("conv_chain"), folder / "small.onnx")
-    run = ["tune", str(folder / "small.onnx"), "--machine", "edge", "--out", str(folder / "RUN"), "--candidates", str(FIRST), *TINY]
+    run = ["tune", str(folder / "small.onnx"), "--machine", "edge-shared", "--out", str(folder / "RUN"), "--candidates", str(FIRST), *TINY]
     assert main(run) == 0
     assert main(["report", str(folder / "RUN")]) == 0
     return folder
@@ -97,7 +100,9 @@ def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for block in blocks(page):
-        if block.file:  # what a test of its own runs
+        if block.language == "yaml" and block.file:
+            Path(block.file).write_text(block.text)
+        if block.file:  # what a test of its own runs, or what commands read
             continue
         if block.language == "python":
             exec(compile(block.text, block.where, "exec"), names)
@@ -115,7 +120,16 @@ def test_a_resumed_run_is_a_longer_run(workspace: Path, tmp_path: Path) -> None:
     shutil.copytree(workspace / "RUN", tmp_path / "resumed")
     levels = {}
     for name, more in (("resumed", ["--resume"]), ("fresh", [])):
-        words = ["tune", str(workspace / "small.onnx"), "--machine", "edge", "--out", str(tmp_path / name), "--candidates", str(MORE)]
+        words = [
+            "tune",
+            str(workspace / "small.onnx"),
+            "--machine",
+            "edge-shared",
+            "--out",
+            str(tmp_path / name),
+            "--candidates",
+            str(MORE),
+        ]
         assert main([*words, *more, *TINY]) == 0
         levels[name] = json.loads((tmp_path / name / "summary.json").read_text())["levels"]
     assert canonical_json(levels["resumed"]) == canonical_json(levels["fresh"])
@@ -169,6 +183,29 @@ def test_every_key_of_a_plan_is_described() -> None:
         SegmentPlan.model_validate_json(block.text)
 
 
+def test_every_key_of_a_machine_is_described() -> None:
+    parts = (Machine, Sizes, CubeUnit, SystolicUnit, VectorUnit, DataPath, Ddr, SharedMemory, Flags, Host, Level)
+    described = rows(ROOT / "docs/machines.md", "## Field by field")
+    assert {key for part in parts for key in part.model_fields} <= described
+
+
+def test_the_errors_of_a_machine_file_are_those_that_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = ROOT / "docs/machines.md"
+    (example,) = blocks(page, "yaml")
+    monkeypatch.chdir(tmp_path)
+    lacks, without = yaml.safe_load(example.text), yaml.safe_load(example.text)
+    del lacks["buffers_bytes"]["L0A"], lacks["vector"], lacks["ddr"]["outstanding"]
+    lacks["clock_hz"] = "1e9"
+    without["paths"] = [path for path in without["paths"] if (path["source"], path["destination"]) not in (("L1", "UB"), ("UB", "L1"))]
+    shown = next(block.text for block in blocks(page, "text") if block.text.startswith("tilefarm: ")).splitlines(keepends=True)
+    for machine, said in zip((lacks, without), shown, strict=True):
+        Path(example.file).write_text(yaml.safe_dump(machine))
+        assert main(["machines", example.file]) == 2
+        assert capsys.readouterr().err == said
+
+
 def test_every_file_of_a_run_is_described(workspace: Path) -> None:
     named = rows(ROOT / "docs/run-folder.md", "# The run folder")
     patterns = [re.compile(re.sub(r"<\w+>", r"[\\w-]+", re.escape(name)).replace(r"\*", r"[^/]+")) for name in named]
@@ -201,12 +238,15 @@ def test_ci_runs_the_two_commands_of_the_readme(option: str, word: str) -> None:
     assert f"\n{line}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_picture_and_the_table_are_of_one_run() -> None:
+def test_the_pictures_and_the_tables_are_of_one_run() -> None:
     import runpy
 
     made = runpy.run_path(str(ROOT / "docs/img/make_result.py"))
-    summary = json.loads((ROOT / "docs/img/result.json").read_text())
+    summary, kept = (json.loads((ROOT / f"docs/img/{name}.json").read_text()) for name in ("result", "switching"))
     again = "run: python docs/img/make_result.py"
-    assert made["svg"](summary) == (ROOT / "docs/img/result.svg").read_text(), again
+    assert made["bars"](summary) == (ROOT / "docs/img/result.svg").read_text(), again
+    assert made["steps"](kept) == (ROOT / "docs/img/switching.svg").read_text(), again
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert made["readme"](text, summary) == text, again
+    assert made["readme"](text, summary, kept) == text, again
+    kind, seed, inferences = made["LOAD"]
+    assert f"$ tilefarm simulate RUN/best.onnx --trace {kind}:{seed} --inferences {inferences}\n" in text

@@ -15,6 +15,7 @@ import tuner
 from simulator.npu.errors import BadInputError
 from tests.docs.fences import ROOT, example_files
 from tests.tuning import QUICK, quick, save_small
+from tuner.learn.trained import load_trained
 from tuner.plugins import files_digest
 from tuner.store.read import read_log
 from tuner.store.runfolder import read_json
@@ -35,9 +36,9 @@ def test_the_linear_model_tunes(files: Path) -> None:
     ]
     history = read_json(run / "models" / "history.json")
     assert any(row["promoted"] for row in history)
-    kept = read_json(run / "models" / history[0]["file"].replace(".model", ".json"))
-    assert kept["kind"] == "linear:Linear"
-    assert len((run / "models" / history[0]["file"]).read_bytes()) == 8 * (kept["width"] + 1)
+    kept = load_trained(run / "models" / history[0]["file"])
+    assert kept.kind == "linear:Linear"
+    assert len(kept.model.raw) == 8 * (kept.model.width + 1)
     predicted = read_log(run, ("model_version", "predicted_cycles")).dropna()
     assert len(predicted) > 10, "its predictions are in the log"
     quick(model, run, 28, "model.name=linear:Linear", resume=True)

@@ -142,7 +142,7 @@ def test_more_bandwidth_is_rarely_slower_with_several_dma_queues(
     family: Callable[[int], Program], record_property: Callable[[str, object], None]
 ) -> None:
     """Scheduling anomalies (Graham) are possible where transfers share the port: their number is recorded with the test's result."""
-    found = [slower_steps(p) for p in map(family, range(400)) if prepare(p, TINY).dma_queues > 1]
+    found = [slower_steps(p) for p in map(family, range(400)) if prepare(p, TINY).dma_ports > 1]
     steps, slower = len(found) * (len(STEPS) - 1), sum(map(len, found))
     record_property("steps", steps)
     record_property("slower", slower)

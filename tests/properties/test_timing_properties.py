@@ -12,7 +12,7 @@ from simulator.npu.cycles import price
 from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
-from simulator.npu.machine import Engine, Machine, SystolicUnit, load_machine
+from simulator.npu.machine import Dma, Engine, Machine, SystolicUnit, load_machine
 from simulator.npu.program import Program
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels, simulate_trace
 from tests.ddr_rates import with_path, with_rates
@@ -46,23 +46,27 @@ def variant(
     dram: str = "",
     ub_rate: float = 32,
     startup: int = 0,
+    load_ports: int = 1,
+    store_ports: int = 1,
 ) -> Machine:
     ddr = {"latency_cycles": latency, "outstanding": outstanding, "rate": "pins" if dram else "effective", "dram": dram or None}
     base = with_path(with_rates(TINY, read_cap, write_cap, **ddr), "DDR->UB", bytes_per_cycle=ub_rate, startup_cycles=startup)
+    dma = Dma(load_ports=min(load_ports, outstanding), store_ports=min(store_ports, outstanding))
     flags = TINY.flags.model_copy(update={"between_cores_cycles": remote})
     return base.model_copy(
         update={
             "issue_cycles": issue, "queue_depth": depth, "flags": flags, "cores": 3,
-            "launch_cycles": launch, "matrix": UNITS[unit],
+            "launch_cycles": launch, "matrix": UNITS[unit], "dma": dma,
         }
     )  # fmt: skip
 
 
 MACHINES = st.builds(
     variant,
-    st.integers(0, 2), st.sampled_from([1, 2, 3, 16]), st.sampled_from([0, 1, 4, 9]), st.integers(1, 3),
+    st.integers(0, 2), st.sampled_from([1, 2, 3, 16]), st.sampled_from([0, 1, 4, 9]), st.integers(1, 4),
     st.sampled_from([7, 16, 32, 48]), st.sampled_from([5, 16, 32]), st.integers(0, 5), st.sampled_from([0, 0, 17]), st.integers(0, 4),
     st.sampled_from(["", "", *sorted(DRAMS)]), st.sampled_from([32, 3, 12.8]), st.sampled_from([0, 0, 2]),
+    st.sampled_from([1, 1, 2, 3]), st.sampled_from([1, 1, 2, 4]),
 )  # fmt: skip
 
 
@@ -129,7 +133,7 @@ def test_bounds(data: st.DataObject, machine: Machine, share: int, added: int) -
     p, level = prepare(program, machine), Level.of_units(share, added)
     timing = simulate(p, machine, level)
     shortest = simulate(p, machine, level, shared=False)
-    longest = simulate(p, machine, level, shared=False, rate_divisor=max(1, p.dma_queues))
+    longest = simulate(p, machine, level, shared=False, rate_divisor=max(1, p.dma_ports))
     assert program_bound(p, machine, level) <= timing.cycles
     # stricter than the bound with one rounding cycle per transfer: rates are whole units, so a transfer never needs the extra one
     assert shortest.cycles <= timing.cycles <= longest.cycles
@@ -151,6 +155,27 @@ def test_bounds_of_paths_never_fall_where_a_level_is_heavier(
     assert of <= simulate(p, machine, heavy, shared=False, rate_divisor=1 + divisor).cycles
     assert of <= simulate(p, machine, light, shared=False, rate_divisor=2 + divisor).cycles
     assert program_bound(p, machine, light) <= program_bound(p, machine, heavy)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), MACHINES, st.integers(1, 2), st.integers(2, 3), SHARES)
+def test_more_ports_are_slower_only_where_they_divide_the_rate_of_ddr(
+    data: st.DataObject, base: Machine, ports: int, times: int, share: int
+) -> None:
+    """Every transfer alone, some times the ports are never slower.  So neither are they where DDR has the rate of all paths at once, and
+    else no slower than the fewer at the least rate that the more may have."""
+    ddr = base.ddr.model_copy(update={"outstanding": 8})
+    few, many = (base.model_copy(update={"ddr": ddr, "dma": Dma(load_ports=n, store_ports=n)}) for n in (ports, ports * times))
+    program, level = data.draw(programs(base, 60)), Level.of_units(share)
+    p, q = prepare(program, few), prepare(program, many)
+    divisor = max(1, q.dma_ports)
+    least = simulate(p, few, level, shared=False, rate_divisor=divisor).cycles
+    assert simulate(q, many, level, shared=False, rate_divisor=divisor).cycles <= least
+    assert simulate(q, many, level).cycles <= least
+    assert program_bound(q, many, level) <= simulate(q, many, level).cycles
+    wide = {"ddr": ddr.model_copy(update={"bytes_per_cycle": 1 << 20})}
+    few, many = few.model_copy(update=wide), many.model_copy(update=wide)
+    assert simulate(program, many, ALONE).cycles <= simulate(program, few, ALONE).cycles
 
 
 @settings(max_examples=60, deadline=None)
@@ -197,5 +222,5 @@ def test_more_bandwidth_is_never_slower_with_one_dma_queue(program: Program, a: 
     # flags of the other core went with it; those that stay within this one are in pairs
     inside = one.streams[0][:, 10] == 0
     p = prepare(Program(program.machine, (one.streams[0][~flags | inside],), program.memory), TINY)
-    assert p.dma_queues <= 1
+    assert p.dma_ports <= 1
     assert simulate(p, TINY, Level.of_units(max(a, b))).cycles <= simulate(p, TINY, Level.of_units(min(a, b))).cycles

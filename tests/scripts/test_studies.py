@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import typer
 
-from scripts import study_fusion, study_settings
-from scripts.studies import Arm, Pair, Study, changed, conduct, interval, medians, named, short
+from scripts import study_fusion, study_levels, study_settings
+from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdown, medians, named, short
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
@@ -155,6 +155,23 @@ def test_levels(tmp_path: Path) -> None:
     assert len(list(kept.parent.iterdir())) == 2, "another budget is another cell"
 
 
+def test_levels_that_grant_less_memory(tmp_path: Path) -> None:
+    """What was tuned where all of L1 is granted does not fit half of a little one: no loss there, and the table counts it."""
+    model, machine = str(save_small("conv_chain", tmp_path)), "edge:contention.severe.l1_bytes=16384"
+    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, QUICK)
+    assert [[row[f"only_{level}"] is None for level in LEVELS] for row in rows] == [[False] * 3, [False] * 3, [True, True, False]]
+    for row in rows:
+        fewest = min(value for key, value in row.items() if key.endswith("_cycles") and value is not None)
+        for name in (*(f"only_{level}" for level in LEVELS), "robust"):
+            assert (row[name] is None) == (row[f"{name}_cycles"] is None)
+            assert row[name] is None or row[name] == row[f"{name}_cycles"] / fewest
+        assert row["robust"] >= row["two"] >= row["own"] >= 1
+    (cell,) = study_levels.cells(rows)
+    assert cell["unfit"] == 2
+    assert cell["only"] == max(row[f"only_{level}"] for row in rows for level in LEVELS if row[f"only_{level}"] is not None)
+    assert f"| {cell['own']:.3f} | 2 of 6 | {cell['changed']} of 3 |" in markdown(study_levels.show(rows))
+
+
 def test_placement(tmp_path: Path) -> None:
     rows, text = study("placement", tmp_path, "inception_block", "--candidates", 16, "--seeds", 1)
     assert [(row["cores"], row["ddr"]) for row in rows] == [(2, 134), (4, 268)]
@@ -232,3 +249,9 @@ def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
 def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
     default, one = (load_config(None, settings).search for settings in ((), study_settings.SWITCHED["no islands"]))
     assert one.generation == default.islands * default.generation
+
+
+@pytest.mark.parametrize("name", study_settings.SWITCHED)
+def test_a_switch_changes_the_default(name: str) -> None:
+    """One that is gone is refused hours later, when its turn comes."""
+    assert load_config(None, study_settings.SWITCHED[name]).digest != load_config().digest

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from random import Random
 from typing import Self
 
 from tests.simulated.kernel import EPOCH_US, US, Crash, Kernel, Process
-from tuner.world.place import Lock, LockedError, matches
+from tuner.world.place import Lock, LockedError
 
 SECTOR_BYTES = 512
 WRITE_US = 100
@@ -278,9 +279,7 @@ class SimPlace:
     def glob(self, pattern: str) -> Iterator[Self]:
         """As `Place.glob`."""
         self._call("glob")
-        node = self._node()
-        below = [] if not isinstance(node, _Folder) else list(_below(node, ()))
-        return iter([self._at((*self.parts, *path)) for path in below if matches("/".join(path), pattern)])
+        return iter([self._at((*self.parts, *path)) for path in dict.fromkeys(_found(self._node(), (), pattern.split("/")))])
 
     def read_bytes(self) -> bytes:
         """All of it."""
@@ -442,11 +441,17 @@ class SimUrl(SimPlace):
         """Nothing to wait for."""
 
 
-def _below(folder: _Folder, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for name, node in folder.names.items():
-        yield (*path, name)
-        if isinstance(node, _Folder):
-            yield from _below(node, (*path, name))
+def _found(node: _Node | None, path: tuple[str, ...], pattern: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """As `matches`, from folder to folder: most patterns are names of a few files, and looked up every second of a mirror."""
+    if not pattern:
+        yield path
+    elif isinstance(node, _Folder):
+        first, *rest = pattern
+        if first == "**":
+            yield from _found(node, path, rest)
+        for name, below in node.names.items():
+            if first == "**" or name == first or fnmatchcase(name, first):
+                yield from _found(below, (*path, name), pattern if first == "**" else rest)
 
 
 def _error(number: int, place: SimPlace) -> OSError:

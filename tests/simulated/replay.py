@@ -10,6 +10,7 @@ import hashlib
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 from tests.simulated.actors import Dies
@@ -107,7 +108,7 @@ class Heard:
 
     def learn_models(self, models: Models) -> None:
         """Those in use."""
-        self._models = _sha(b"|".join(b"" if model is None else model.raw + model.judge for model in models))
+        self._models = _sha(b"|".join(model.raw + model.judge for model in models))
 
     def digest(self, job: Job | Training) -> str:
         """Of all of it.  Models only where a job predicts by them, or others compete with them."""
@@ -275,10 +276,11 @@ def kills_none(request: Request) -> bool:
 def kills_some(one_in: int) -> Callable[[Request], bool]:
     """Of the segments that are measured, some."""
 
-    def kills(request: Request) -> bool:
-        return request.measure and request.kind == "segment" and int(_sha(repr(request).encode())[:8], 16) % one_in == 0
+    return partial(_kills, one_in)
 
-    return kills
+
+def _kills(one_in: int, request: Request) -> bool:
+    return request.measure and request.kind == "segment" and int(_sha(repr(request).encode())[:8], 16) % one_in == 0
 
 
 def _sha(data: bytes) -> str:

@@ -14,7 +14,7 @@ from tests.simulated.faults import Faults, sessions
 from tests.simulated.kernel import US, Crash, Kernel, Process, SimulationError
 from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_mirror, check_standing, read_once
 from tests.simulated.replay import ReplaySpec
-from tests.simulated.scenarios import SCENARIOS, Computed, computed
+from tests.simulated.scenarios import SCENARIOS, Computed, compute, computed
 from tests.simulated.session import OUT, Disks, searched
 from tuner.farm.attempts import FILE as ATTEMPTS
 from tuner.farm.attempts import failing_items
@@ -143,12 +143,11 @@ class _Run:
 
 
 def run_all(cases: Sequence[Case], processes: int) -> Iterator[Verdict]:
-    """Verdicts, as they come.  Scenarios are computed before the processes part."""
-    for name in dict.fromkeys(case.name for case in cases):
-        computed(name)
+    """Verdicts, as they come."""
     if processes == 1:
         yield from map(simulated, cases)
         return
+    compute(list(dict.fromkeys(case.name for case in cases)), processes)
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         verdicts = pool.imap_unordered(simulated, cases)
         for _ in cases:
@@ -163,8 +162,7 @@ def found(bug: str, seeds: Sequence[int]) -> Verdict | None:
 
 def report_bugs(bugs: Sequence[str], seeds: Sequence[int], processes: int) -> list[str]:
     """Those that are not found; says of the others by which seed."""
-    for scenario in SCENARIOS:
-        computed(scenario.name)
+    compute([scenario.name for scenario in SCENARIOS], processes)
     missed = []
     with multiprocessing.get_context("fork").Pool(processes) as pool:
         for bug, verdict in zip(bugs, pool.imap(partial(found, seeds=seeds), bugs), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -205,9 +206,25 @@ def _computed_alone(spec: RecordingSpec, broadcast: Broadcast, job: Job | Traini
             pass
 
 
-@cache
+_COMPUTED: dict[str, Computed] = {}
+
+
 def computed(name: str) -> Computed:
     """A scenario by its name."""
+    if name not in _COMPUTED:
+        _COMPUTED[name] = _compute(name)
+    return _COMPUTED[name]
+
+
+def compute(names: Sequence[str], processes: int) -> None:
+    """Scenarios beside each other, before the processes part that need them all.  The last ones take longest."""
+    _earlier()  # the folder is this process's
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for found in pool.imap_unordered(computed, [name for name in reversed(names) if name not in _COMPUTED]):
+            _COMPUTED[found.scenario.name] = found
+
+
+def _compute(name: str) -> Computed:
     (scenario,) = (each for each in SCENARIOS if each.name == name)
     search, recording, disks = _search(scenario), Recording(scenario.kills, scenario.timed), Disks(SimDisk(Random(0)), SimDisk(Random(0)))
     kernel, made = Kernel(0), list[RecordingSpec]()

@@ -96,11 +96,19 @@ def water_fill(caps: list[int], port: int) -> list[int]:
     return [max(1, rate) for rate in rates]
 
 
-def first_data(x: Entry, queue: list[Entry], machine: Machine, added: int) -> int:
-    """When the first data of an issued transfer come: each one in flight at its issue holds it up, until its own end at most."""
+def before_on_port(x: Entry, queue: list[Entry], machine: Machine) -> list[Entry]:
+    """What a transfer follows: the transfers before it on its DMA port, which they take in turn, and all moves on chip before it."""
+    ports = machine.dma.load_ports if x.engine == Engine.MTE2 else machine.dma.store_ports
+    transfers = [y for y in queue if y.is_transfer]
+    turn = {id(y): i % ports for i, y in enumerate(transfers)}
+    return [y for y in queue[: queue.index(x)] if y.busy or (y.is_transfer and turn[id(y)] == turn[id(x)])]
+
+
+def first_data(x: Entry, before: list[Entry], machine: Machine, added: int) -> int:
+    """When the first data of an issued transfer come: each one in flight on its port at its issue holds it up, at most until its end."""
     assert x.left is not None
     at = x.left
-    in_flight = [y.completed for y in queue[: queue.index(x)] if y.is_transfer and y.completed is not None and y.completed > x.left]
+    in_flight = [y.completed for y in before if y.is_transfer and y.completed is not None and y.completed > x.left]
     for end in in_flight:
         at = max(at, min(end, at + bank_wait_cycles(machine)))
     return at + machine.ddr.latency_cycles + added
@@ -135,7 +143,8 @@ def reference(
             assert x.begun is not None
             if x.left_to_move <= 0 and now + 1 >= x.begun + x.least:
                 x.completed = now + 1
-            result.moved[x.core, x.engine] = result.moved.get((x.core, x.engine), 0) + 1
+        for place in {(x.core, x.engine) for x in moving}:
+            result.moved[place] = result.moved.get(place, 0) + 1
         result.load_store_cycles += len({x.core for x in moving})
         for c in range(len(cores)):
             working = [x for e in (Engine.CUBE, Engine.VECTOR) for x in queues[c, e] if x.busy and x.left is not None]
@@ -177,17 +186,18 @@ def _step(
                 x.completed = now + x.busy
             moved = True
         for i, x in enumerate(queue):
-            before = all(y.done_by(now) for y in queue[:i])
-            if x.left is None or x.completed is not None or not before:
+            if x.left is None or x.completed is not None:
                 continue
             if x.op == Op.SET and all(y.out_by(now) for y in queue[:i]):
                 x.completed = now
                 moved = True
-            elif x.is_transfer and x.begun is None and now >= first_data(x, queue, machine, added):
-                x.ready = now if x.ready is None else x.ready
-                if now >= x.ready + x.startup:
-                    x.begun = now
-                    moved = True
+            elif x.is_transfer and x.begun is None:
+                before = before_on_port(x, queue, machine)
+                if all(y.done_by(now) for y in before) and now >= first_data(x, before, machine, added):
+                    x.ready = now if x.ready is None else x.ready
+                    if now >= x.ready + x.startup:
+                        x.begun = now
+                        moved = True
     return moved
 
 

@@ -124,7 +124,7 @@ def test_no_work_at_all() -> None:
     assert [each.operator for each in spent(t, critical_chain(t))] == [-1]
 
 
-@pytest.mark.parametrize("machine_name", ["tiny", "ascend310", "tpu-like"])
+@pytest.mark.parametrize("machine_name", ["tiny", "ascend310", "tpu-like", "tiny:ddr.outstanding=4,dma.load_ports=2,dma.store_ports=3"])
 def test_random_programs(machine_name: str) -> None:
     machine = load_machine(machine_name)
     for seed in range(25):

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from simulator.controller import EstimatorRule, Observation, Oracle, StaticRule, ThresholdRule
 from simulator.ddr import ContentionTrace
-from simulator.granted import GrantedRule, GrantTrace, read_grants
+from simulator.granted import GrantedRule, GrantTrace, level_grants, read_grants
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Memory, load_machine
+from simulator.npu.machine import Machine, Memory, load_machine
 from simulator.response import measure_response, share_grid
 from simulator.runtime import Runtime
 from simulator.timing import prepare
@@ -117,6 +117,17 @@ def test_what_fits_nothing_is_refused() -> None:
         RUNTIME.serve(StaticRule(0), FULL, inferences=1, grants=GrantTrace((0,), (LEVELS[1],)))
     with pytest.raises(BadInputError, match="accepted: one grant per cycle"):
         replace(nothing, cycles=(3,))
+
+
+def test_levels_grant_along_a_load_what_those_of_its_share_and_above_do() -> None:
+    load = ContentionTrace.of([(0, SHARE_UNIT), (10, SHARE_UNIT // 2), (20, SHARE_UNIT // 2 - 1), (30, SHARE_UNIT // 8), (40, SHARE_UNIT)])
+    assert level_grants(load, TINY) is None
+    levels = {"half": {"share": 0.5, "l1_bytes": 2048}, "quarter": {"share": 0.25, "cores": 1}}
+    machine = Machine.model_validate(TINY.model_dump() | {"contention": {"none": 1.0} | levels})
+    found = level_grants(load, machine)
+    assert found is not None
+    assert found.cycles == (0, 10, 30, 40)  # at the step between, the grant goes on
+    assert found.grants == (WHOLE, Grant(2048, 0, 2), Grant(2048, 0, 1), WHOLE)
 
 
 HEADER = "cycle,l1_bytes,shared_bytes,cores\n"

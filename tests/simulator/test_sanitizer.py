@@ -13,7 +13,7 @@ from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.asm import parse
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Engine, Memory
+from simulator.npu.machine import DataType, Dma, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program, ProgramError
 from simulator.sanitizer import check
 from tests.simulator.micro import DDR_BLOCKS, TINY, program
@@ -72,6 +72,44 @@ def test_race_names_blocks_and_both_instructions():
     assert (finding.core, finding.instruction, finding.engine) == (0, 1, Engine.MTE1)
     assert (finding.memory, finding.blocks, finding.other) == (Memory.L1, (2, 3), (0, 0))
     assert "instruction 1 (MTE1 COPY) and core 0 instruction 0 (MTE2 COPY) touch L1 blocks 2..3" in str(finding)
+
+
+@pytest.mark.parametrize(
+    ("ports", "between", "races"),
+    [
+        (1, "", 0),
+        (2, "", 1),
+        (2, "MTE2 SET core=0 engine=MTE1 id=0\nMTE1 WAIT core=0 engine=MTE2 id=0", 1),  # nobody in the queue waits
+        (2, "MTE2 SET core=0 engine=MTE2 id=0\nMTE2 WAIT core=0 engine=MTE2 id=0", 0),
+        (
+            2,
+            "MTE2 SET core=0 engine=MTE1 id=0\nMTE1 WAIT core=0 engine=MTE2 id=0\n"
+            "MTE1 SET core=0 engine=MTE2 id=0\nMTE2 WAIT core=0 engine=MTE1 id=0",
+            0,
+        ),
+    ],
+)
+def test_loads_on_several_ports_are_in_order_only_by_flags(ports, between, races):
+    text = f"MTE2 COPY L1[0] DDR[64] length=4 count=1 count2=1\n{between}\nMTE2 COPY L1[2] DDR[64] length=4 count=1 count2=1"
+    machine = TINY.model_copy(update={"dma": Dma(load_ports=ports)})
+    assert [(f.kind, f.blocks) for f in check(program(text, buffers=BUFFERS), machine)] == [("race", (2, 4))] * races
+
+
+def test_a_move_on_chip_has_all_ports_of_its_dma():
+    text = """
+    VECTOR VFILL UB[0] blocks=1 repeats=1 dbs=1 f16
+    VECTOR SET core=0 engine=MTE3 id=0
+    MTE3 WAIT core=0 engine=VECTOR id=0
+    MTE3 COPY DDR[160] UB[0] length=1 count=1 count2=1
+    {}
+    MTE3 COPY DDR[160] UB[0] length=1 count=1 count2=1
+    """
+    machine = TINY.model_copy(update={"dma": Dma(store_ports=2)})
+    kinds = [
+        [f.kind for f in check(program(text.format(move), buffers=BUFFERS), machine)]
+        for move in ("", "MTE3 COPY L1[0] UB[0] length=1 count=1 count2=1")
+    ]
+    assert kinds == [["race"], []]
 
 
 def test_reuse_of_a_buffer_before_its_reader_is_done():

@@ -7,9 +7,9 @@ import pytest
 
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Dma, Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code
-from simulator.timeline import Cause, Timeline, covered, data_alone, timeline
+from simulator.timeline import Cause, Timeline, covered, data_alone, timeline, union
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, random_program, record
 
@@ -118,6 +118,8 @@ def test_what_a_transfer_loses() -> None:
 def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
     matrix = load_machine("tpu-like").matrix.model_copy(update={"rows": 16, "columns": 16}) if seed % 4 == 3 else TINY.matrix
     changes = {"issue_cycles": seed % 3, "queue_depth": 1 + seed % 5, "launch_cycles": seed % 2 * 11, "matrix": matrix}
+    if seed % 2:
+        changes |= {"dma": Dma(load_ports=1 + seed % 3, store_ports=2), "ddr": TINY.ddr.model_copy(update={"outstanding": 3})}
     machine = TINY.model_copy(update=changes)
     p = random_program(machine, seed, 120)
     share = SHARE_UNIT >> seed % 3
@@ -134,7 +136,7 @@ def test_work_and_stalls_fill_the_time_of_every_engine(seed: int) -> None:
                 begin, end = t.dispatch[work] - machine.issue_cycles, t.dispatch[work]
                 last = end.max(initial=machine.launch_cycles) - machine.launch_cycles
             else:
-                begin, end = t.start[work], t.end[work]
+                begin, end = union(t.start[work], t.end[work])
                 last = np.where(t.code[rows, 0] == Op.SET, t.start[rows], t.end[rows]).max(initial=0)
             assert (end - begin).sum() == timing.busy_cycles[core, engine]
             begin, end = np.concatenate((begin, s.start[mine])), np.concatenate((end, s.end[mine]))

@@ -21,9 +21,9 @@ from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
-from simulator.npu.machine import DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.machine import DMAS, DataType, Dma, Engine, Machine, Memory, load_machine
 from simulator.npu.program import Code, Program
-from simulator.timeline import timeline
+from simulator.timeline import timeline, union
 from simulator.timing import simulate
 from simulator.trace import chrome_trace
 from simulator.trace_events import gzipped
@@ -117,7 +117,12 @@ def check_lanes(p: Program, machine: Machine, level: Level) -> None:
     found = lanes(value)
     for core in range(machine.cores):
         for engine in Engine:
-            assert sum(e["args"]["cycles"] for e in found.get((core, engine.name), [])) == busy[core, engine]
+            ports = machine.dma_ports(engine) if engine in DMAS else 1
+            names = [engine.name, *(f"{engine.name} port {port}" for port in range(1, ports))]
+            events = [e["args"] for name in names for e in found.get((core, name), [])]
+            start, cycles = (np.array([e[key] for e in events], np.int64) for key in ("start_cycle", "cycles"))
+            begin, end = union(start, start + cycles)
+            assert (end - begin).sum() == busy[core, engine]
     for events in found.values():
         ends = 0
         for event in events:
@@ -132,7 +137,8 @@ def check_lanes(p: Program, machine: Machine, level: Level) -> None:
 @pytest.mark.parametrize("clock_hz", [1_000_000, 680_000_000, 1_850_000_000, 3])
 def test_events_of_a_lane_follow_one_another_and_add_up(clock_hz: int) -> None:
     for seed in range(6):
-        machine = TINY.model_copy(update={"issue_cycles": seed % 3, "queue_depth": 2 + seed, "clock_hz": clock_hz})
+        dma = Dma(load_ports=1 + seed % 2, store_ports=1 + seed // 2 % 2)
+        machine = TINY.model_copy(update={"issue_cycles": seed % 3, "queue_depth": 2 + seed, "clock_hz": clock_hz, "dma": dma})
         check_lanes(random_program(machine, seed, 80), machine, Level.of_units(1 << 16 - seed % 3))
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,13 @@ from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine, load_machine
 from tests.tuning import quick, save_small
 from tuner.checks.check import check_file
+from tuner.cli import main
 from tuner.cli.exporting import few_plans, open_run, run_plans, write_compiled
+from tuner.cli.text import print_levels
+from tuner.measure.command import CommandRunner
 from tuner.measure.robust_lines import robust_rows
+from tuner.measure.runners import find_runner
+from tuner.measure.verdict import contenders
 from tuner.store.read import read_log
 from tuner.store.runs import baseline_of
 from tuner.store.runs import open_run as open_entry
@@ -115,6 +122,48 @@ def test_a_variant_of_a_level_that_it_does_not_fit_is_refused(run: Path, machine
             decode(encode(replace(container, variants=variants, controller=None)))
 
 
+def test_a_trace_grants_what_its_levels_grant(run: Path, machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """So nothing runs at a level that it does not fit, and a file that says the same serves the same."""
+
+    def served(*words: object) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["simulate", str(run / "best.onnx"), "--trace", str(trace), "--inferences", "40", *map(str, words), "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    trace, grants = tmp_path / "load.csv", tmp_path / "grants.csv"
+    trace.write_text("cycle,share\n0,1\n20000,0.25\n60000,0.5\n")
+    found = served()
+    assert list(found["static"]) == ["severe"]
+    assert [(step["cycle"], step["l1_bytes"]) for step in found["granted"]["steps"]] == [
+        (0, machine.buffers_bytes.L1),
+        (20000, LESS),
+        (60000, machine.buffers_bytes.L1),
+    ]
+    assert found["result"]["switches"] == 2
+    assert found["result"]["cycles"] < found["static"]["severe"]["cycles"]
+    grants.write_text(f"cycle,l1_bytes,shared_bytes,cores\n0,,,\n20000,{LESS},,1\n60000,,,\n")
+    assert served("--grants", grants) == {**found, "grants": str(grants)}
+    assert main(["simulate", str(run / "best.onnx"), "--trace", str(trace), "--controller", "static", "--level", "none"]) == 2
+    assert "variant none does not fit all that the trace by the machine's levels grants" in capsys.readouterr().err
+
+
+def test_the_report_and_the_table_say_what_levels_grant(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run)]) == 0
+    page = (run / "report.html").read_text(encoding="utf-8")
+    matrix = page[page.index("Every variant at every level") :].partition("</table>")[0]
+    assert matrix.count("does not fit") == sum(
+        cycles is None
+        for row in json.loads((run / "summary.json").read_text())["levels"].values()
+        for cycles in row["variant_cycles"].values()
+    )
+    assert "does not fit" in matrix
+    assert "Some levels grant less" in page
+    capsys.readouterr()
+    print_levels(json.loads((run / "summary.json").read_text())["levels"])
+    assert capsys.readouterr().out.endswith(f"\ngranted at severe {LESS:,} B of L1, 1 cores\n")
+
+
 def test_few_variants_leave_no_level_without_a_program(run: Path) -> None:
     opened, _ = open_run(run)
     (one,) = {plan.digest for plan in few_plans(run, opened, 1).values()}
@@ -140,7 +189,60 @@ def test_a_budget_below_one_program_for_each_grant_is_refused(tmp_path: Path) ->
         quick(model, tmp_path / "run", 1, machine=MACHINE)
 
 
-def test_a_board_measures_levels_that_grant_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["command:true", "tuner.measure.simulated:SimulatedBoard"])
+def test_a_runner_that_sees_to_no_grants_is_refused(name: str, tmp_path: Path) -> None:
     model = save_small("conv_chain", tmp_path)
-    with pytest.raises(BadInputError, match=r"runner .*: level severe grants less than the machine has; accepted: .*simulator"):
-        quick(model, tmp_path / "run", 4, "runner.name=tuner.measure.simulated:measure", machine=MACHINE)
+    said = rf"^runner {name}: level severe grants less than the machine has \({LESS:,} B of L1, 1 cores\), which this runner does not say"
+    with pytest.raises(BadInputError, match=said):
+        quick(model, tmp_path / "run", 4, f"runner.name={name}", machine=MACHINE)
+
+
+def test_a_runner_that_sees_to_grants_measures_at_every_level(run: Path, tmp_path: Path) -> None:
+    """The simulator as a runner finds what the simulator finds; each group of levels that grant the same has a race of its own."""
+    model = save_small("residual_block", tmp_path)
+    quick(model, tmp_path / "run", 24, "use.cost_model=false", "runner.name=tuner.measure.simulated:measure", machine=MACHINE)
+    quick(model, tmp_path / "same", 24, "use.cost_model=false", machine=MACHINE)
+    summary, same = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "same"))
+    for level, row in summary["levels"].items():
+        assert row["cycles"] == same["levels"][level]["cycles"]
+        assert row["baseline_layerwise_cycles"] == same["levels"][level]["baseline_layerwise_cycles"]
+        assert row["variant_cycles"][level] == row["cycles"]
+    assert summary["levels"]["severe"]["variant_cycles"]["none"] is None
+    finalists = summary["runner"]["finalists"]
+    apart = [each for each in finalists if "severe" not in each["simulated_cycles"]]
+    assert apart
+    assert not any("severe" in each["cycles"] or "severe" in each["standing"] for each in apart)
+    assert [each["standing"] for each in finalists[-2:]] == [{}, {}], "a baseline of either grant"
+    for level in summary["levels"]:
+        assert [each["standing"][level] for each in finalists if level in each["standing"]].count("champion") == 1
+    log = read_log(tmp_path / "run")
+    assert ((log["level"] == "severe") & (log["status"] == "infeasible") & (log["kind"] == "program")).any()
+
+
+BOARD = """
+import json, sys
+from pathlib import Path
+from simulator.npu.container import decode, program
+from simulator.npu.grant import Grant
+from simulator.timing import simulate
+container, level, granted = decode(Path(sys.argv[1]).read_bytes()), sys.argv[2], Grant(**json.loads(sys.argv[3]))
+stream = program(container, level)
+if not stream.needs.fits(granted):
+    sys.exit(f"{stream.needs} at {granted}")
+with open(sys.argv[0] + ".said", "a") as said:
+    print(level, *granted, file=said)
+print(json.dumps({"cycles": simulate(stream, container.machine, container.machine.contention[level]).cycles}))
+"""
+
+
+def test_a_command_is_told_what_the_level_grants(run: Path, machine: Machine, tmp_path: Path) -> None:
+    board = tmp_path / "board.py"
+    board.write_text(BOARD)
+    runner = find_runner(f"command+grants:{sys.executable} {board}", 100.0)
+    assert isinstance(runner, CommandRunner)
+    opened, _ = open_run(run)
+    plan = run_plans(run, machine, folder=run / "plans" / "own")["severe"]
+    (one,) = contenders(opened.packed[0], [plan], tuple(machine.contention))
+    for level in ("none", "severe"):
+        assert runner(one.program, level).cycles == one.simulated[level]
+    assert board.with_name("board.py.said").read_text().splitlines() == [f"none {1 << 20} 0 2", f"severe {LESS} 0 1"]

@@ -32,9 +32,9 @@ def compile_(
         list[str] | None,
         typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; layer by layer unless given."),
     ] = None,
-    tile_model: Annotated[
+    tile_by: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="Tile every operator by the cost model of that run (on any model), with no measurement."),
+        typer.Option("--model", metavar="MODEL", help="Tile every operator by that cost model (`tilefarm train`), with no measurement."),
     ] = None,
     dtype: options.DType = "float16",
     style: options.Style = "function",
@@ -66,15 +66,15 @@ def compile_(
     stages = _stages(dump or (), dump_to, out, as_json)
     if out is not None:
         check_out(out)
-    if tile_model is not None and plan:
-        raise BadInputError("--tile-model: chooses the tilings, so it does not go with --plan")
+    if tile_by is not None and plan:
+        raise BadInputError("--model: chooses the tilings, so it does not go with --plan")
     npu = load_machine(machine)
     files = parse_plans(plan or (), tuple(npu.contention), npu.name)
     read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
     opened = open_network(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights))
     check_share(opened, min_npu_share)
-    if tile_model is not None:
-        models = load_models(tile_model, opened.units[0])
+    if tile_by is not None:
+        models = load_models(tile_by, opened.units[0])
         tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
         plans = {level: joined({name: each[level] for name, each in tiled.items()}) for level in npu.contention}
     else:

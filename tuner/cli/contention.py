@@ -140,13 +140,25 @@ def _threshold_report(thresholds: Thresholds, response: Response) -> dict[str, A
     }
 
 
+def _gain(name: str, result: Mapping[str, Any], static: Mapping[str, Mapping[str, Any]], best: str) -> str:
+    less = 1 - result["mean_cycles"] / static[best]["mean_cycles"]
+    return f"{name} takes {abs(less):.1%} {'less' if less >= 0 else 'more'} time than the best variant alone, {best}"
+
+
+_GRANTED = {"l1_bytes": "L1 B", "shared_bytes": "shared B", "cores": "cores"}
+
+
 def _print_granted(granted: Mapping[str, Any]) -> None:
+    """A column for what changes, or for what some variant lacks."""
+    steps, needs = granted["steps"], granted["needs"]
+    keys = [key for key in _GRANTED if len({step[key] for step in steps}) > 1 or any(each[key] > steps[0][key] for each in needs.values())]
     print_line()
     print_line(f"grants, acknowledged after at most {granted['longest_wait_cycles']:,} cycles, and the variants that fit them")
-    rows = [(step["cycle"], step["l1_bytes"], step["shared_bytes"], step["cores"], ", ".join(step["fits"])) for step in granted["steps"]]
-    print_table(("from cycle", "L1 B", "shared B", "cores", "<fits"), rows)
-    rows = [(name, *each.values()) for name, each in granted["needs"].items()]
-    print_table(("<variant", "needs L1 B", "shared B", "cores"), rows)
+    rows = [(step["cycle"], *(step[key] for key in keys), ", ".join(step["fits"])) for step in steps]
+    print_table(("from cycle", *(_GRANTED[key] for key in keys), "<fits"), rows)
+    print_table(
+        ("<variant", *(f"needs {_GRANTED[key]}" for key in keys)), [(name, *(each[key] for key in keys)) for name, each in needs.items()]
+    )
 
 
 def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresholds | None) -> None:
@@ -185,6 +197,8 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
             for label, row in rows.items()
         ],
     )
+    if report["best_static"] not in (None, report["level"]):
+        print_line(_gain(name, report["result"], report["static"], report["best_static"]))
     if report["granted"] is not None:
         _print_granted(report["granted"])
     levels = next(iter(report["variants"].values()))["rho"]

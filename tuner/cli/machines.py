@@ -23,6 +23,8 @@ _UNITS = (
     ("macs_per_s", "MAC/s"),
     ("launch_us", "us"),
     ("_hz", "Hz"),
+    ("ddr.outstanding", "transfers of a queue"),
+    ("_ports", "transfers at once"),
     ("_bytes", "B"),
     ("_cycles", "cycles"),
     ("cycles_per_fractal.float16", "cycles per 16x16x16"),
@@ -39,11 +41,12 @@ def machines(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A preset or a YAML file; all presets unless given.")] = None,
     as_json: Json = False,
 ) -> None:
+    from compiler.unit.machine import check_machine
     from simulator.npu.machine import load_machine, preset_names
 
     if name is not None:
         machine = load_machine(name)
-        raw = machine.model_dump(mode="json") | {"host": machine.host.model_dump(mode="json")}
+        raw = machine.model_dump(mode="json") | {key: getattr(machine, key).model_dump(mode="json") for key in ("dma", "host")}
         if as_json:
             derived = {
                 "digest": machine.digest,
@@ -52,6 +55,7 @@ def machines(
                 "granted": {level: machine.granted(level)._asdict() for level in machine.contention},
             }
             print_json({**raw, **derived})
+            check_machine(machine)
             return
         pairs: dict[str, object] = {}
         for key, value in _flat(raw):
@@ -61,6 +65,7 @@ def machines(
         pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
         pairs["digest"] = machine.digest
         print_pairs(pairs)
+        check_machine(machine)
         return
     loaded = [load_machine(preset) for preset in preset_names()]
     if as_json:

@@ -139,7 +139,7 @@ class LoadOptions:
 
     grants: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What is granted over time: CSV of cycle,l1_bytes,shared_bytes,cores. (default: all)"),
+        typer.Option(metavar="FILE", help="Grants over time: CSV of cycle,l1_bytes,shared_bytes,cores. (default: what levels grant)"),
     ] = None
 
     def given(self) -> bool:

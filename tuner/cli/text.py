@@ -60,6 +60,15 @@ def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
     """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
     columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
     print_table(columns, [_level(name, row) for name, row in levels.items()])
+    granted = [f"{name} {what}" for name, row in levels.items() if (what := _granted(row["ddr"]))]
+    if granted:
+        print_line(f"granted at {'; at '.join(granted)}")
+
+
+def _granted(ddr: Mapping[str, Any]) -> str:
+    """Of a level of a summary, which names only what is less than the machine has."""
+    named = (("l1_bytes", "B of L1"), ("shared_bytes", "B of shared memory"), ("cores", "cores"))
+    return ", ".join(f"{ddr[key]:,} {what}" for key, what in named if key in ddr)
 
 
 def _level(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:

@@ -44,6 +44,10 @@ def tune(
     mirror: options.MirrorUrl = None,
     warm_start: options.WarmStart = None,
     start: options.Start = None,
+    prior: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="MODEL", help="A cost model (`tilefarm train`) that says what to measure, from the beginning."),
+    ] = None,
     strategy: options.Strategy = None,
     variants: options.Variants = None,
     min_npu_share: options.MinNpuShare = None,
@@ -61,8 +65,8 @@ def tune(
         model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
-        mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), min_npu_share=min_npu_share, strategy=strategy,
-        variants=variants,
+        mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
+        strategy=strategy, variants=variants,
         **vars(farm),
     )  # fmt: skip
     with resumable(out):
@@ -81,5 +85,8 @@ def tune(
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")
-    print_next(("report", out), ("run", out / "best.onnx", "--input", "random", "--check"))
+    best = out / "best.onnx"
+    several = len({row["plan"] for row in summary["levels"].values()}) > 1
+    switch = [("simulate", best, "--trace", "periodic:1")] if several else []
+    print_next(("report", out), ("run", best, "--input", "random", "--check"), *switch)
     return code

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from compiler.cost.conditions import condition_of
 from compiler.cost.features import scaled
 from compiler.face import load
 from compiler.kinds.build import Packed
@@ -73,15 +74,17 @@ def singles(machine: str) -> Genome:
 
 @lru_cache(maxsize=2)
 def sample_rows(machine: str) -> TrainingRows:
-    """Segments at the machine's first level, as a run trains with them; arrays that cannot be written."""
+    """Segments at two levels of the machine (one, if it has no more), as a run trains with them; arrays that cannot be written."""
     unit = sample_unit(machine).unit
-    evaluator = Evaluator(unit, tuple(unit.machine.contention)[:1])
-    genes: list[Gene] = first_genes(unit, SegmentTable(evaluator.structures, 1), True)
+    levels = tuple(unit.machine.contention)[:2]
+    evaluator = Evaluator(unit, levels)
+    genes: list[Gene] = first_genes(unit, SegmentTable(evaluator.structures, len(levels)), True)
     measured = [(gene, evaluator.measure(Request("segment", (gene,)))) for gene in genes]
     fits = [(gene, each.features, each.cycles) for gene, each in measured if each.features is not None and each.cycles is not None]
     features = scaled(np.stack([raw for _, raw, _ in fits]))
-    cycles = np.array([found[0] for _, _, found in fits], np.float64)
-    groups = np.array([f"{gene.start}..{gene.stop}" for gene, _, _ in fits])
-    for array in (features, cycles, groups):
+    conditions = {level: condition_of(unit.machine, unit.dtype, level) for level in levels}
+    groups = [f"{gene.start}..{gene.stop}" for gene, _, _ in fits]
+    rows = TrainingRows.at_levels(features, np.stack([found for _, _, found in fits]), groups, conditions)
+    for array in rows[:4]:
         array.flags.writeable = False
-    return TrainingRows(features, cycles, groups)
+    return rows

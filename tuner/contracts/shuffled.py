@@ -38,6 +38,9 @@ class ShuffledJobs:
     def free(self) -> bool:
         return len(self._started) < self.workers
 
+    def tell_answers(self, packed: bytes) -> None:
+        self._broadcast.answers = packed
+
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._broadcast.epochs.append(list(findings))
 

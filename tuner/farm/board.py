@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from compiler.plan.plan import Plan, SegmentPlan
 from compiler.source import Opened
@@ -15,6 +15,7 @@ from tuner.config import TuneConfig
 from tuner.farm.each import each_here, each_on_ray
 from tuner.farm.finals import Finals, FinalsSpec, read
 from tuner.farm.pieces import Searched
+from tuner.measure.grants import same_grants
 from tuner.measure.kept_readings import Readings
 from tuner.measure.race import TOLERANCE
 from tuner.measure.runners import runner_spec
@@ -28,36 +29,46 @@ def verdicts(
     opened: Opened,
     found: Sequence[Searched],
     places: Sequence[SearchFolder],
-    baselines: Sequence[Plan],
+    baselines: Mapping[str, Sequence[Plan]],
     config: TuneConfig,
     address: str | None,
     say: Callable[[str], None],
 ) -> tuple[Verdict, ...]:
-    """Of every search.  places: of the run, whose log is closed.  baselines: of every search, for its first piece.  say: to a person."""
+    """Of every search.  places: of the run, whose log is closed.  say: to a person.
+
+    baselines: by the first of levels that grant the same, of every search, for its first piece.  Those levels have a race of their own.
+    """
     levels = tuple(opened.machine.contention)
+    groups = [tuple(levels[at] for at in group) for group in same_grants(opened.machine, levels)]
     log, tasks = read_log(places[0].path), read_tasks(places[0].path)
     out = []
-    for search, place, baseline in zip(found, places, baselines, strict=True):
+    for at, (search, place) in enumerate(zip(found, places, strict=True)):
         plans = finalists(log, tasks, search.run, levels, config.runner.finalists)
-        *entered, base = contenders(opened.packed[search.pieces[0]], [*plans, baseline], levels)
+        bases = [baselines[group[0]][at] for group in groups]
+        able = contenders(opened.packed[search.pieces[0]], [*plans, *bases], levels)
+        races = [
+            _Race(group, [each for each in able[: len(plans)] if group[0] in each.simulated], base)
+            for group, base in zip(groups, able[len(plans) :], strict=True)
+        ]
+        kept = Readings(place.checkpoint, [each.plan.digest for one in races for each in (*one.entered, one.baseline)])
         piece = f"{opened.names[search.pieces[0]]}: " if len(opened.names) > 1 else ""
-        out.append(_verdict(entered, base, levels, place, config, address, partial(_said, say, piece)))
+        out.append(Verdict.of([_verdict(one, kept, config, address, partial(_said, say, piece)) for one in races]))
     return tuple(out)
 
 
-def _verdict(
-    entered: Sequence[Contender],
-    baseline: Contender,
-    levels: Sequence[str],
-    place: SearchFolder,
-    config: TuneConfig,
-    address: str | None,
-    say: Callable[[str], None],
-) -> Verdict:
+class _Race(NamedTuple):
+    """Levels that grant the same, and who fits them."""
+
+    levels: tuple[str, ...]
+    entered: Sequence[Contender]
+    baseline: Contender
+
+
+def _verdict(one: _Race, kept: Readings, config: TuneConfig, address: str | None, say: Callable[[str], None]) -> Verdict:
+    levels, entered, baseline = one
     spec, budget = runner_spec(config), config.runner.readings
     assert spec is not None
     programs = tuple(contender.program for contender in (*entered, baseline))
-    kept = Readings(place.checkpoint, [contender.plan.digest for contender in (*entered, baseline)])
     say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most")
 
     def seen(rounds: int, reads: Mapping[str, int]) -> None:
@@ -84,9 +95,9 @@ def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
     """What came out, for a person, level by level."""
     lines = []
     for level in levels:
-        standings = Counter(each.standing[level] for each in verdict.finalists)
+        standings = Counter(each.standing[level] for each in verdict.finalists if level in each.standing)
         others = [f"{standings[standing]} {standing}" for standing in get_args(Standing)[1:] if standings[standing]]
-        readings = sum(each.readings[level] for each in (*verdict.finalists, verdict.baseline))
+        readings = sum(each.readings.get(level, 0) for each in (*verdict.finalists, *verdict.baselines))
         how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if standings["not told apart"] else "the fastest"
         out = "; ".join([f"{how} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(others)]), f"{readings:,} readings"])
         lines.append(f"finals, {level}: {out}")
@@ -115,25 +126,33 @@ def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
 
 
 def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]) -> dict[str, int]:
-    """Of a plan of the model what the board said, by level: a sum over pieces.  chosen: of every search a finalist, or the baseline."""
-    each = list(zip(found, said, chosen, strict=True))
-    return {level: sum(len(search.pieces) * verdict.cycles(plan, level) for search, verdict, plan in each) for level in levels}
+    """Of a plan of the model what the board said, by level at which all of it ran: a sum over pieces.
+
+    chosen: of every search a finalist, or a baseline.
+    """
+    out = {}
+    for level in levels:
+        each = [verdict.cycles(plan, level) for verdict, plan in zip(said, chosen, strict=True)]
+        ran = [cycles for cycles in each if cycles is not None]
+        if len(ran) == len(each):
+            out[level] = sum(len(search.pieces) * cycles for search, cycles in zip(found, ran, strict=True))
+    return out
 
 
 def levels_read(
-    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baseline: str, clock_hz: int
+    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], clock_hz: int
 ) -> dict[str, LevelSummary]:
-    """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`.  baseline: its digest."""
+    """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`."""
     out = {}
     for level, row in simulated.items():
-        variants = {other: read[theirs.plan][level] for other, theirs in simulated.items()}
-        cycles = variants[level]
+        variants = {other: read[theirs.plan].get(level) for other, theirs in simulated.items()}
+        cycles, base = read[row.plan][level], read[baselines[level].digest][level]
         out[level] = row.model_copy(
             update={
                 "cycles": cycles,
                 "latency_us": round(cycles / clock_hz * 1e6, 3),
-                "baseline_layerwise_cycles": read[baseline][level],
-                "speedup": read[baseline][level] / cycles,
+                "baseline_layerwise_cycles": base,
+                "speedup": base / cycles,
                 "variant_cycles": variants,
             }
         )
@@ -145,16 +164,17 @@ def pieces_read(
 ) -> tuple[PieceSummary, ...]:
     """Pieces with the board's cycles.  shipped: level -> of every search what ships there."""
     number = {search.run: at for at, search in enumerate(found)}
-    return tuple(
-        piece.model_copy(update={"cycles": {level: said[at].cycles(shipped[level][at], level) for level in piece.cycles}})
-        for piece in simulated
-        for at in (number[piece.search],)
-    )
+    out = []
+    for piece in simulated:
+        at = number[piece.search]
+        read = {level: said[at].cycles(shipped[level][at], level) for level in piece.cycles}
+        out.append(piece.model_copy(update={"cycles": read}))
+    return tuple(out)
 
 
 def runner_summary(config: TuneConfig, found: Sequence[Searched], said: Sequence[Verdict]) -> RunnerSummary:
     """What measured, how often, and what it said in the finals."""
-    rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, verdict.baseline)]
+    rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, *verdict.baselines)]
     return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
 
 

@@ -18,6 +18,7 @@ from tuner.measure.measurement import Measurement, Request
 from tuner.measure.shared import SharedResults
 from tuner.search.epoch import EVOLVING
 from tuner.search.knowledge import Knowledge
+from tuner.store.task_numbers import count
 
 IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
 LEARNABLE = 8  # segments with an answer, of which a model learns anything: a board that has gone leaves none
@@ -40,6 +41,10 @@ class Jobs(Protocol):
     @property
     def free(self) -> bool:
         """Whether another job can be started now."""
+        ...
+
+    def tell_answers(self, packed: bytes) -> None:
+        """What earlier sessions published of tasks whose place has not come; before the first job."""
         ...
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
@@ -89,6 +94,9 @@ class SerialJobs:
     def free(self) -> bool:
         return self._job is None
 
+    def tell_answers(self, packed: bytes) -> None:
+        self._broadcast.answers = packed
+
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._broadcast.epochs.append(list(findings))
 
@@ -127,7 +135,8 @@ class Conductor:
     """began: findings that the run begins with.  on_commit: after every result that has come to its place, with its findings.
 
     show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
-    plateau: ends the search when nothing is gained any more.
+    plateau: ends the search when nothing is gained any more.  rows: durable rows of the log of so many tasks, the first in their order,
+    packed for a training.
     """
 
     def __init__(
@@ -140,10 +149,12 @@ class Conductor:
         show: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
         plateau: Plateau | None = None,
+        rows: Callable[[int], bytes] = lambda _: b"",
     ) -> None:
         self.jobs, self.schedule, self.ledger, self.trainer = jobs, schedule, ledger, trainer
         self.on_commit, self.show, self.say = on_commit, show, say
         self.plateau = plateau or Plateau(None, 0.0)
+        self.rows = rows
         self.models_used = 0
         self._running = 0
         self._training = False
@@ -186,7 +197,7 @@ class Conductor:
 
     def _hand_out(self) -> None:
         while self.jobs.free:
-            training = None if self._training else self.schedule.next_training()
+            training = None if self._training else self.next_training()
             if training is not None:
                 self._training = True
                 self.jobs.start(TRAINING, training)
@@ -197,6 +208,14 @@ class Conductor:
                 return
             self._running += 1
             self.jobs.start(*due)
+
+    def next_training(self) -> Training | None:
+        """The training that may run now, with what it learns from."""
+        training = self.schedule.next_training()
+        if training is None:
+            return None
+        assert self.trainer is not None
+        return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]))
 
     def _receive(self, key: Key, result: EpochResult | Trained) -> None:
         if isinstance(result, EpochResult):
@@ -231,7 +250,11 @@ class Conductor:
             self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
         self._idle = self._idle + 1 if len(self.ledger.tasks) == self._placed else 0
         self._placed = len(self.ledger.tasks)
-        if self.trainer is not None and self.trainer.measured - self.ledger.failures.total() >= LEARNABLE and self.trainer.due():
+        if (
+            self.trainer is not None
+            and self.trainer.measured - self.ledger.failures.total() >= LEARNABLE
+            and self.trainer.due(count(self.ledger.numbers))
+        ):
             self.schedule.train()
 
     def _gather(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from compiler.cost.conditions import condition_of
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
@@ -22,18 +23,20 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.recorder import Facts, Recorder, workload
-from tuner.learn.cost_model import CostModel, Predictor, TrainingRows, find_cost_model
+from tuner.farm.recorder import Facts, Recorder
+from tuner.learn.cost_model import AtLevel, CostModel, Predictor, find_cost_model
+from tuner.learn.logged import unpacked_rows
 from tuner.learn.promotion import retrain
 from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.measurement import Measurement, Measurer, Request
+from tuner.measure.published import answers
 from tuner.measure.session import Limit, Session
 from tuner.measure.shared import WORKER, SharedResults
 from tuner.search.collector import Collector
 from tuner.search.epoch import FIRST, LAG, exchanges, layer_by_layer, run_epoch
-from tuner.search.knowledge import Knowledge, Learnable
+from tuner.search.knowledge import Knowledge
 from tuner.search.packing import pack_genomes
 from tuner.search.placing import Placer
 from tuner.search.rules import Rules
@@ -61,7 +64,7 @@ class Job(NamedTuple):
     """An epoch of an island.
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
-    not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the models that predict, 0 for
+    not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that predicts, 0 for
     none.  programs: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
     failing: must not be tried.
     """
@@ -78,11 +81,16 @@ class Job(NamedTuple):
 
 
 class Training(NamedTuple):
-    """Models number `number`, from `version` sets of findings; `models` are those that they compete with."""
+    """Model number `number`; `models` is the number of the one that it competes with.
+
+    version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.learn.logged.packed_rows`); b'' while they
+    are not read.
+    """
 
     number: int
     version: int
     models: int
+    rows: bytes = b""
 
 
 class EpochResult(NamedTuple):
@@ -109,29 +117,33 @@ class EpochResult(NamedTuple):
 class Update(NamedTuple):
     """What a job runner has not heard of yet.
 
-    first: number of the first of `epochs`; 0 where it has to begin again.  models: those of the job's number, None where it has them.
+    first: number of the first of `epochs`; 0 where it has to begin again.  answers: what the run had published of tasks whose place has
+    not come (`tuner.measure.published`), None where it has them.  models: that of the job's number, None where it has it.
     """
 
     first: int
     epochs: Sequence[Any]  # a sequence of findings each
     models: Any
+    answers: Any = None
 
 
 class Broadcast:
     """Everything that job runners may have to hear.  Holds what it is given: values, or references to them.
 
-    epochs: findings of all islands, one entry for each set.  models: those in use after each training.
+    epochs: findings of all islands, one entry for each set.  models: which is in use after each training.
+    answers: what earlier sessions published.
     """
 
     def __init__(self) -> None:
         self.epochs: list[Any] = []
         self.models: list[Any] = []
+        self.answers: Any = None
 
     def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
-        """For a job runner that has heard of so many sets of findings, and has the models of that number."""
+        """For a job runner that has heard of so many sets of findings, and has the model of that number."""
         first = heard[0] if heard[0] <= job.version else 0
         models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
-        return Update(first, self.epochs[first : job.version], models)
+        return Update(first, self.epochs[first : job.version], models, self.answers if heard[0] == 0 else None)
 
 
 @dataclass(frozen=True)
@@ -161,7 +173,9 @@ class JobRunner:
         facts = spec.facts
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
         self.known = Knowledge(evaluator.structures, len(facts.levels), same_grants(facts.unit.machine, facts.levels))
-        self.models: Models = (None,) * len(facts.levels)
+        machine, dtype = facts.unit.machine, facts.unit.dtype
+        self.conditions = [condition_of(machine, dtype, level) for level in facts.levels]
+        self.models: Models = ()
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
@@ -203,23 +217,26 @@ class JobRunner:
         for findings in update.epochs:
             self.known.learn_epoch(findings)
             self.done += 1
+        if update.answers is not None:
+            self.evaluator.answer_by(answers(update.answers, len(self.rules.levels)))
         if update.models is not None:
             self.models = update.models
-            self.predictors = [None if model is None else model.load(self.cost_model) for model in update.models]
+            loaded = [model.load(self.cost_model) for model in update.models] or [None]
+            self.predictors = [None if loaded[0] is None else AtLevel(loaded[0], condition) for condition in self.conditions]
 
     def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """measurer: who measures instead of the evaluator here."""
         self.hear(update)
         if isinstance(job, Training):
-            return self._train()
+            return self._train(job.rows)
         begun = time.process_time()
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
         spec, config = self.spec, self.spec.config
         learns = config.learns and bool(job.models)
         predictors = self.predictors if learns else [None] * len(self.predictors)
-        versions = [model.version if learns and model is not None else None for model in self.models]
+        version = self.models[0].version if learns and self.models else None
         failing = dict(job.failing)
-        recorder, collector = Recorder(spec.facts, job.island, job.epoch, versions), Collector()
+        recorder, collector = Recorder(spec.facts, job.island, job.epoch, version), Collector()
         session = Session(self._spared(measurer or self._here, failing), (recorder, self.known, collector), limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
@@ -278,29 +295,11 @@ class JobRunner:
 
         return spared
 
-    def _train(self) -> Trained:
-        """One model per level, from everything that is known."""
-        facts, learnable = self.spec.facts, self.known.learnable
-        features = np.concatenate([part.features for part in learnable])
-        cycles = np.concatenate([part.cycles for part in learnable])
-        groups = self._workloads(learnable)
-        candidates, promoted, in_use = [], [], list(self.models)
-        for k, (current, level) in enumerate(zip(self.models, self.rules.at, strict=True)):
-            rows = TrainingRows(features, cycles[:, k].astype(np.float64), groups)
-            result = retrain(self.cost_model, rows, level, self.spec.seed, self.spec.config.model, current)
-            candidates.append(result.candidate)
-            promoted.append(result.promoted)
-            in_use[k] = result.model
-            self.done += 1
-        assert len(candidates) == len(facts.levels)
-        return Trained(tuple(candidates), tuple(promoted), tuple(in_use))
-
-    def _workloads(self, learnable: Sequence[Learnable]) -> np.ndarray:
-        facts = self.spec.facts
-        spans, at = np.unique(np.concatenate([part.spans for part in learnable]), axis=0, return_inverse=True)
-        names = [spec.name for spec in facts.unit.operators]
-        texts = [workload(facts.origin.model, names[start], names[stop - 1]) for start, stop in spans.tolist()]
-        return np.array(texts)[at.ravel()]
+    def _train(self, rows: bytes) -> Trained:
+        settings, current = self.spec.config.model, self.models[0] if self.models else None
+        found = retrain(self.cost_model, unpacked_rows(rows), self.spec.seed, settings, current)
+        self.done += 1
+        return Trained(found.candidate, found.promoted, () if found.model is None else (found.model,))
 
 
 def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from compiler.cost.conditions import condition_of
 from compiler.space.gene import Genome
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
@@ -19,8 +22,11 @@ from tuner.farm.progress import ProgressBar
 from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
+from tuner.learn.logged import packed_rows, rows_of_search
+from tuner.learn.trained import KeptModel
 from tuner.learn.training import Trainer
 from tuner.measure.grants import same_grants
+from tuner.measure.published import read_published
 from tuner.measure.runners import named_by
 from tuner.request import Snapshot, TuneRequest
 from tuner.search.champions import Champions
@@ -30,6 +36,7 @@ from tuner.store.checkpoint import Checkpoint
 from tuner.store.read import read_log
 from tuner.store.run_log import RunLog
 from tuner.store.runfolder import SearchFolder
+from tuner.store.task_numbers import first
 from tuner.world.world import World
 
 
@@ -45,12 +52,12 @@ class OneSearch:
     """The search of one run, its log, its checkpoints and what a person sees of it.
 
     said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: genomes that it begins with, None where they
-    were not named again.
+    were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.
     """
 
     def __init__(
         self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
-        budget: RunBudget, said: Sequence[str] = (), start: Sequence[Genome] | None = (),
+        budget: RunBudget, said: Sequence[str] = (), start: Sequence[Genome] | None = (), prior: KeptModel | None = None,
     ) -> None:  # fmt: skip
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
@@ -58,10 +65,10 @@ class OneSearch:
         self.champions = Champions(len(facts.levels), same_grants(facts.unit.machine, facts.levels))
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = EpochSchedule([b""] * config.islands)
-        self.trainer = Trainer(place.models, facts.levels, config.model)
+        self.trainer = Trainer(place.models, config.model)
         trainer = self.trainer if config.learns else None
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
-        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau)
+        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, self._rows)
         self.checkpoint = Checkpoint(place.checkpoint, log)
         self.warm_start: list[str] = []  # lines for a person
         self._warm_tasks: list[str] = []
@@ -69,7 +76,7 @@ class OneSearch:
         self._began = 0
         self._shown: ProgressBar | None = None
         self._saved_s = self.clock.monotonic_s()
-        self._resume(request.warm_start, said, start)
+        self._resume(request.warm_start, said, start, prior)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
@@ -95,28 +102,35 @@ class OneSearch:
         note = f"epoch {self.schedule.complete}, {tasks} tasks"
         return Snapshot(champions.programs, best, baseline, dict(failures), note)
 
-    def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None) -> None:
-        """Go on from the last checkpoint: what was measured after it counts, is measured again in its place, and not logged twice."""
+    def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None, prior: KeptModel | None) -> None:
+        """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
+        in its place, and then it is what the log says."""
+        log, levels = self.ledger.log, len(self.levels)
         found = self.checkpoint.load() if self.place.resumed else None
+        beyond = log.numbers.beyond([] if found is None else found[0]["numbers"])
+        if beyond:
+            self.conductor.jobs.tell_answers(read_published(self.place.path, log.origin.run, beyond, levels))
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
         if found is None:
             if start is None:
                 raise BadInputError("--start: the run was stopped before its first checkpoint; name the plans again that it began with")
+            if prior is not None:
+                self.trainer.begin(prior)
+                self.schedule.begin_trained()
             self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner), start)
             return
         state, findings = found
         self._began, self._unsaved = int(state["began"]), []
         self.champions.restore(state["champions"])
         self.trainer.restore(state["trainer"])
-        log, ledger = self.ledger.log, self.ledger
+        ledger = self.ledger
         ledger.numbers = state["numbers"]
         ledger.failures.update(state["failures"])
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
         if not lost:  # else what is there may lie behind what is not, which is to be measured again
-            unit, beyond = self.facts.unit, log.numbers.beyond(ledger.numbers)
-            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, unit, self.champions.empty())
+            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.facts.unit, self.champions.empty())
         self.conductor.plateau.restore(state["plateau"])
         self.conductor.models_used = int(state["models_used"])
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
@@ -133,7 +147,6 @@ class OneSearch:
         if warm is not None:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
             self.ledger.tasks.update(warm.tasks)
-            self.trainer.measured = warm.described
             if not self.quiet:
                 for line in self.warm_start:
                     say(line)
@@ -165,6 +178,13 @@ class OneSearch:
         row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
         why = f"{row['status']}: {row['error']}"
         raise BadInputError(f"{named_by(runner)}: the first program could not be measured: {why}; when it can be, give another --out")
+
+    def _rows(self, tasks: int) -> bytes:
+        """Of so many tasks, the first in their order, as the log has them: it is published first, so that it can be read again."""
+        self.ledger.log.flush()
+        unit, seqs = self.facts.unit, first(self.ledger.numbers, tasks)
+        conditions = np.stack([condition_of(unit.machine, unit.dtype, level) for level in self.levels])
+        return packed_rows(rows_of_search(self.place.path, self.ledger.log.origin.run, seqs, conditions))
 
     def _committed(self, findings: bytes) -> None:
         """After a result, not more often than the configuration says; after the first one at once."""

@@ -5,8 +5,8 @@ pieces: one search for each of them is right, and one over all of them would fin
 same (the blocks of a transformer around an operator that is refused) are one search, whose result serves all.
 
 The budget is dealt by what pieces take layer by layer, one program after the other to the one that is furthest behind its share
-(Sainte-Laguë), and at least one to each.  So a larger budget takes nothing away from any, and a run that is resumed with more ends where
-it would have ended from the start.
+(Sainte-Laguë), and to each at least one for everything that levels grant: its baselines.  So a larger budget takes nothing away from
+any, and a run that is resumed with more ends where it would have ended from the start.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:
     return weights
 
 
-def dealt(count: int, weights: Sequence[int]) -> list[int]:
-    """`count` programs by weight, at least one each."""
-    shares = [1] * len(weights)
-    for _ in range(count - len(weights)):
+def dealt(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
+    """`count` programs by weight, at least so many each."""
+    shares = [least] * len(weights)
+    for _ in range(count - sum(shares)):
         furthest = max(range(len(weights)), key=lambda i: (weights[i] / (2 * shares[i] + 1), -i))
         shares[furthest] += 1
     return shares

@@ -37,10 +37,10 @@ class Facts:
 
 
 class Recorder:
-    """A `Listener`: of every task once.  versions: of the models that predict, by level."""
+    """A `Listener`: of every task once.  version: of the model that predicts, None where the estimate does."""
 
-    def __init__(self, facts: Facts, island: int, generation: int, versions: Sequence[str | None]) -> None:
-        self.facts, self.island, self.generation, self.versions = facts, island, generation, versions
+    def __init__(self, facts: Facts, island: int, generation: int, version: str | None) -> None:
+        self.facts, self.island, self.generation, self.version = facts, island, generation, version
         self._tasks: set[str] = set()
         self._rows = list[_Row]()
 
@@ -119,16 +119,14 @@ class Recorder:
                 yield measurement.status, measurement.error
 
     def _predictions(self) -> tuple[NDArray[np.float64], Any]:
-        """By row of the log: what was expected (NaN: nothing), and the model that said so."""
+        """By row of the log: what was expected (NaN: nothing), and the model that said so, where one did."""
         levels = len(self.facts.levels)
         predicted = np.full((len(self._rows), levels), np.nan)
         for at, row in enumerate(self._rows):
             if row.request.predicted is not None:
                 predicted[at] = row.request.predicted
-        known = np.array([version is not None for version in self.versions], np.bool_)
-        used = ~np.isnan(predicted) & known[None]
-        index = np.where(used, np.arange(levels)[None], 0).astype(np.int32).ravel()
-        return predicted.ravel(), pa.array(list(self.versions), pa.string()).take(pa.array(index, mask=~used.ravel()))
+        flat = predicted.ravel()
+        return flat, pa.array(np.full(len(flat), self.version), pa.string(), mask=np.isnan(flat))
 
     def _workload(self, row: _Row) -> str:
         name = self.facts.origin.model

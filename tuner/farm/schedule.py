@@ -111,6 +111,10 @@ class EpochSchedule:
         """From the epochs that are complete now."""
         self.trainings[self.complete] = len(self.trainings) + 1
 
+    def begin_trained(self) -> None:
+        """With a model from elsewhere: the first, of no epochs."""
+        self.trainings[FIRST], self.trained = 1, 1
+
     def next_training(self) -> Training | None:
         """The training that may run now, if there is one: they run one after the other."""
         for epochs, number in self.trainings.items():

@@ -1,8 +1,9 @@
 """What earlier runs measured, for a new one: segments that need not be measured again, and programs to begin with.
 
 A task of an earlier log counts where its digest would be the same here: equal computation (of any network), equal way to run it, equal
-machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments and
-train the first cost model; of programs of the same unit the best of each level are measured again, before anything else is proposed.
+machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments; of
+programs of the same unit the best of each level are measured again, before anything else is proposed.  No model learns from them: one of
+earlier runs is made by `tilefarm train`.
 
 Which runs those were, and what their logs held, is part of the new run's identity (`run.json`); what was taken of them lies in its
 checkpoint, so it can be resumed whatever becomes of them.
@@ -24,7 +25,6 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 import simulator
-from compiler.cost.features import FEATURE_SET, FEATURES
 from compiler.plan.plan import Plan, SegmentPlan
 from compiler.space.gene import MAX_SEGMENT, Gene, Genome
 from compiler.space.gene_of import gene_of, genome_of
@@ -36,7 +36,6 @@ from tuner.store.digests import task_digest, text_digest
 from tuner.store.read import read_log, read_rows
 from tuner.store.runfolder import IDENTITY, began_with
 from tuner.store.runs import RunEntry, open_run
-from tuner.store.schema import FEATURE_PREFIX
 from tuner.world.place import Place
 
 _SEGMENTS = ("operator", "segment")
@@ -73,7 +72,7 @@ class WarmStartSource:
 class WarmStart:
     """segments: task, gene, bytes moved of those that are known.  programs: genomes to begin with.
 
-    cycles: int64 [segments, levels].  features: float32 [segments, F], rows of NaN where there are none.
+    cycles: int64 [segments, levels].
     """
 
     sources: tuple[WarmStartSource, ...]
@@ -81,7 +80,6 @@ class WarmStart:
     genes: tuple[Gene, ...]
     moved_bytes: NDArray[np.int64]
     cycles: NDArray[np.int64]
-    features: NDArray[np.float32]
     programs: tuple[Genome, ...]
 
     @property
@@ -89,14 +87,9 @@ class WarmStart:
         """Nothing of it is usable."""
         return not (self.genes or self.programs)
 
-    @property
-    def described(self) -> int:
-        """Segments that a model can learn from: others were logged with other features."""
-        return int((~np.isnan(self.features).any(1)).sum())
-
     def findings(self, programs: Sequence[Genome]) -> bytes:
         """Its segments as a search begins with them, and the programs that are to be measured."""
-        return pack_segments(self.genes, self.cycles, self.moved_bytes, self.features, programs)
+        return pack_segments(self.genes, self.cycles, self.moved_bytes, programs)
 
 
 def sources(paths: Sequence[Path], out: Place | Path, resume: bool) -> tuple[str, ...]:
@@ -154,7 +147,6 @@ def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], 
         tuple(row.gene for row in rows),
         np.array([row.moved_bytes for row in rows], np.int64),
         np.array([row.cycles for row in rows], np.int64).reshape(len(rows), len(levels)),
-        np.array([row.features for row in rows], np.float32).reshape(len(rows), len(FEATURES)),
         tuple(programs),
     )
 
@@ -164,7 +156,6 @@ class _Segment:
     gene: Gene
     moved_bytes: int
     cycles: NDArray[np.int64]
-    features: NDArray[np.float32]
 
 
 class _Reader:
@@ -192,7 +183,6 @@ class _Reader:
         cycles = cycles.reindex(index=list(dict.fromkeys(log["task"])), columns=list(self.levels)).astype(np.int64)
         first = log[log["level"] == self.levels[0]].drop_duplicates("task", keep="last").set_index("task")
         moved = (first["ddr_read_bytes"] + first["ddr_write_bytes"]).astype(np.int64)
-        features = tasks[[name for name in map(FEATURE_PREFIX.__add__, FEATURES) if name in tasks.columns]]
         whole: list[tuple[NDArray[np.int64], str, Plan]] = []
         for task, values in zip(cycles.index, cycles.to_numpy(), strict=True):
             kind, payload = str(tasks.at[task, "kind"]), str(tasks.at[task, "payload"])
@@ -205,9 +195,7 @@ class _Reader:
             elif isinstance(found, Plan):
                 whole.append((values, task, found))
             else:
-                described = tasks.at[task, "feature_set"] == FEATURE_SET and features.shape[1] == len(FEATURES)
-                row = features.loc[task].to_numpy(np.float32) if described else np.full(len(FEATURES), np.nan, np.float32)
-                self.segments[task] = _Segment(found, int(moved[task]), values, row)
+                self.segments[task] = _Segment(found, int(moved[task]), values)
         self._best(whole)
 
     def _content(self, kind: str, content: Mapping[str, Any]) -> Gene | Plan | str:

@@ -1,23 +1,27 @@
-"""What a cost model is: features of segments to cycles at one level of contention, whoever wrote it.
+"""What a cost model is: features of segments, and the condition under which each runs, to cycles, whoever wrote it.
 
-| name     | dtype          | meaning                                                      |
-|----------|----------------|--------------------------------------------------------------|
-| features | float32 [n, F] | one row per task, columns in the order of the feature set    |
-| cycles   | float64 [n]    | measured run times                                           |
-| groups   | [n]            | workload of each row                                         |
+| name     | dtype              | meaning                                                                            |
+|----------|--------------------|------------------------------------------------------------------------------------|
+| features | float32 [n, F + C] | of a task, in the order of the feature set; then its condition: level and machine  |
+| cycles   | float64 [n]        | measured run times                                                                 |
+| groups   | [n]                | workload of each row: segments over the same operators                             |
+| levels   | [n]                | under which condition; only rows of one group and one level are alternatives       |
 
+`compiler.cost.conditions` has the last C columns, so that one model knows every level, and as many machines as it has seen.
 A model learns and predicts; which rows it is judged by, whether it is used, and how it is kept is the same for every model
 (`tuner.learn.promotion`, `tuner.learn.trained`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.level import Level
+from compiler.cost.conditions import under
 from tuner.config import ModelSettings
 from tuner.plugins import COST_MODELS, find
 
@@ -28,30 +32,54 @@ class TrainingRows(NamedTuple):
     features: NDArray[np.float32]
     cycles: NDArray[np.float64]
     groups: NDArray[np.str_]
+    levels: NDArray[np.str_]
     left_out: int = 0
+
+    @classmethod
+    def at_levels(
+        cls,
+        features: NDArray[np.float32],
+        cycles: NDArray[np.int64],
+        groups: Sequence[str] | NDArray[np.str_],
+        conditions: Mapping[str, NDArray[np.float32]],
+    ) -> TrainingRows:
+        """Tasks that were measured at every level.  features: [n, F].  cycles: [n, levels].  conditions: level -> [C]."""
+        return cls(
+            np.concatenate([under(features, condition) for condition in conditions.values()]),
+            cycles.T.ravel().astype(np.float64),
+            np.tile(np.asarray(groups, np.str_), len(conditions)),
+            np.repeat(np.array(list(conditions), np.str_), len(features)),
+        )
+
+    def some(self, kept: NDArray[np.bool_] | NDArray[np.int64]) -> TrainingRows:
+        """Of these rows those that are kept: a mask, or their places."""
+        return TrainingRows(self.features[kept], self.cycles[kept], self.groups[kept], self.levels[kept])
 
 
 class Predictor(Protocol):
-    """What a search needs of a model."""
+    """What a search needs of a model: cycles of segments at one level of its machine."""
 
-    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]: ...
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        """float64 [n] of features float32 [n, F]."""
+        ...
 
 
 class CostModel(Protocol):
-    """Of one level.  Plain functions of their arguments: the same rows, level, seed and settings give a model of the same bytes.
+    """Plain functions of their arguments: the same rows, seed and settings give a model of the same bytes.
 
-    version: of the class, part of a run's identity.  level: its share of the DDR bandwidth and the latency that it adds.
+    version: of the class, part of a run's identity.  A class may have `ranges` as well: name of a setting -> `tuner.config.Range`, where
+    `tilefarm train --trials` looks.
     """
 
     version: ClassVar[str]
 
     @classmethod
-    def train(cls, rows: TrainingRows, level: Level, seed: int, settings: ModelSettings) -> Self:
+    def train(cls, rows: TrainingRows, seed: int, settings: ModelSettings) -> Self:
         """rows: two at least.  settings: the section `model` of the configuration, of which a model takes what it knows."""
         ...
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Expected cycles, float64 [n], finite and above 0, for features float32 [n, F] of the width that it was trained with; n > 0."""
+        """Expected cycles, float64 [n], finite and above 0, for features of the width that it was trained with; n > 0."""
         ...
 
     def save(self) -> bytes:
@@ -59,9 +87,20 @@ class CostModel(Protocol):
         ...
 
     @classmethod
-    def load(cls, data: bytes, level: Level) -> Self:
-        """What `save` gave, for the level that it was trained for."""
+    def load(cls, data: bytes) -> Self:
+        """What `save` gave."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class AtLevel:
+    """A `Predictor`: a model under one condition (`compiler.cost.conditions.condition_of`)."""
+
+    model: Predictor
+    condition: NDArray[np.float32]
+
+    def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        return self.model.predict(under(features, self.condition))
 
 
 def find_cost_model(name: str) -> type[CostModel]:

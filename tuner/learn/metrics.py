@@ -7,18 +7,19 @@ so two judges are compared on rows that neither was trained on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import pandas as pd
+from numba import njit
 from numpy.typing import NDArray
 
+from compiler.cost.conditions import CONDITIONS
 from tuner.learn.cost_model import TrainingRows
 
 REGRET_AT = (1, 8, 32)
-MAX_PAIRS = 200_000
+MOST_IN_PAIRS = 632  # rows of a workload, evenly spaced: 200,000 pairs
+_PAIRS, _REGRETS = 1, 2 + len(REGRET_AT)  # columns of `_of_groups`
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,10 @@ class Metrics:
     log2_error: float
 
 
-def usable(features: NDArray[np.float32], cycles: NDArray[Any], groups: Sequence[Any] | NDArray[Any]) -> TrainingRows:
+def usable(rows: TrainingRows) -> TrainingRows:
     """Leave out rows whose cycles or features are no finite numbers, or whose cycles are not positive."""
-    x, y = np.asarray(features, np.float32), np.asarray(cycles, np.float64)
-    good = np.isfinite(y) & (y > 0) & np.isfinite(x).all(axis=1)
-    return TrainingRows(x[good], y[good], np.asarray(groups).astype(str)[good], int((~good).sum()))
+    good = np.isfinite(rows.cycles) & (rows.cycles > 0) & np.isfinite(rows.features).all(axis=1)
+    return rows.some(good)._replace(left_out=int((~good).sum()))
 
 
 def _unit(seed: int, data: bytes) -> float:
@@ -58,52 +58,107 @@ def held_out(rows: TrainingRows, seed: int, share: float) -> NDArray[np.bool_]:
             first = min(place, key=lambda name: (place[name], name))
             back = {first}
         return np.isin(rows.groups, sorted(back))
-    return np.array([_unit(seed, row.tobytes()) < share for row in rows.features], np.bool_)
+    return np.array([_unit(seed, row.tobytes()) < share for row in rows.features[:, : -len(CONDITIONS)]], np.bool_)
 
 
-def evaluate(predicted: NDArray[np.float64], rows: TrainingRows, seed: int) -> Metrics:
-    """Ranking metrics, workload by workload, then averaged."""
-    rng = np.random.default_rng(seed)
-    spearmans, pairs, regrets = [], [], {k: list[float]() for k in REGRET_AT}
-    for name in np.unique(rows.groups):
-        own = rows.groups == name
-        guess, truth = predicted[own], rows.cycles[own]
-        if len(np.unique(truth)) < 2:
-            continue
-        a, b = _ranks(guess), _ranks(truth)
-        spearmans.append(float(np.corrcoef(a, b)[0, 1]) if a.std() > 0 else 0.0)
-        pairs.append(_pair_accuracy(a, b, rng))
-        order = np.argsort(guess, kind="stable")
-        for k in REGRET_AT:
-            regrets[k].append(float(truth[order[:k]].min() / truth.min() - 1))
+def by_level(predicted: NDArray[np.float64], rows: TrainingRows) -> dict[str, Metrics]:
+    """Of every level that there are rows of, by name."""
+    found = {}
+    for level in np.unique(rows.levels).tolist():
+        own = rows.levels == level
+        found[level] = evaluate(predicted[own], rows.some(own))
+    return found
+
+
+def evaluate(predicted: NDArray[np.float64], rows: TrainingRows) -> Metrics:
+    """Ranking metrics of rows of one level, workload by workload, then averaged."""
+    _, group = np.unique(rows.groups, return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(group[order])) + 1, len(order)).astype(np.int64)
+    each = _of_groups(predicted[order], rows.cycles[order], ends, REGRET_AT) if len(order) else np.zeros((0, _REGRETS))
+    each = each[~np.isnan(each[:, _PAIRS])]
+    spearman, pairs, *regret = each.mean(0).tolist() if len(each) else [0.0, 0.5, *(0.0 for _ in REGRET_AT)]
     error = np.log2(predicted / rows.cycles) if len(predicted) else np.zeros(1)
     return Metrics(
         rows=len(rows.cycles),
-        groups=len(spearmans),
-        spearman=float(np.mean(spearmans)) if spearmans else 0.0,
-        pair_accuracy=float(np.mean(pairs)) if pairs else 0.5,
-        regret={str(k): float(np.mean(values)) if values else 0.0 for k, values in regrets.items()},
+        groups=len(each),
+        spearman=spearman,
+        pair_accuracy=pairs,
+        regret={str(k): value for k, value in zip(REGRET_AT, regret, strict=True)},
         log2_error=float(np.sqrt(np.mean(error**2))),
     )
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+@njit(cache=True)
+def _of_groups(guess: NDArray[np.float64], truth: NDArray[np.float64], ends: NDArray[np.int64], at: tuple[int, ...]) -> NDArray[np.float64]:
+    """float64 [groups, (rank correlation, pairs in order, regret at each)]; NaN of a group whose rows all took the same.
+
+    ends: one past each group's last row.
+    """
+    out = np.full((len(ends), 2 + len(at)), np.nan)
+    start = 0
+    for g, end in enumerate(ends):
+        a, b = guess[start:end], truth[start:end]
+        start = end
+        least = b.min()
+        if b.max() == least:
+            continue
+        order = np.argsort(a, kind="mergesort")
+        x, y = _ranks(a, order), _ranks(b, np.argsort(b, kind="mergesort"))
+        x -= x.mean()
+        y -= y.mean()
+        size = np.sqrt((x * x).sum() * (y * y).sum())
+        out[g, 0] = (x * y).sum() / size if size > 0 else 0.0
+        step = -(-len(a) // MOST_IN_PAIRS)
+        right, pairs = 0.0, 0
+        for i in range(0, len(a), step):
+            for j in range(i + step, len(a), step):
+                if b[i] != b[j]:
+                    pairs += 1
+                    if a[i] == a[j]:
+                        right += 0.5
+                    elif (a[i] < a[j]) == (b[i] < b[j]):
+                        right += 1.0
+        out[g, 1] = right / pairs if pairs else 0.5
+        for k, many in enumerate(at):
+            out[g, 2 + k] = b[order[:many]].min() / least - 1
+    return out
+
+
+@njit(cache=True)
+def _ranks(values: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.float64]:
     """1 for the smallest; equal values share their mean rank."""
-    return np.asarray(pd.Series(values).rank(), np.float64)
+    out = np.empty(len(values))
+    i = 0
+    while i < len(values):
+        j = i
+        while j + 1 < len(values) and values[order[j + 1]] == values[order[i]]:
+            j += 1
+        out[order[i : j + 1]] = 1 + (i + j) / 2
+        i = j + 1
+    return out
 
 
-def _pair_accuracy(guess: NDArray[np.float64], truth: NDArray[np.float64], rng: np.random.Generator) -> float:
-    n = len(truth)
-    if n * (n - 1) // 2 <= MAX_PAIRS:
-        i, j = np.triu_indices(n, 1)
-    else:
-        i, j = rng.integers(0, n, (2, MAX_PAIRS))
-    differ = truth[i] != truth[j]
-    i, j = i[differ], j[differ]
-    product = np.sign(guess[i] - guess[j]) * np.sign(truth[i] - truth[j])
-    return float(np.mean((product + 1) / 2)) if len(product) else 0.5
+def mean_of(metrics: Mapping[str, Metrics]) -> Metrics:
+    """Over levels, each counting the same; rows and groups are summed."""
+    each = list(metrics.values())
+    if not each:
+        return Metrics(0, 0, 0.0, 0.5, {str(k): 0.0 for k in REGRET_AT}, 0.0)
+
+    def mean(values: Iterable[float]) -> float:
+        return float(np.mean(list(values)))
+
+    return Metrics(
+        sum(m.rows for m in each),
+        sum(m.groups for m in each),
+        mean(m.spearman for m in each),
+        mean(m.pair_accuracy for m in each),
+        {str(k): mean(m.regret[str(k)] for m in each) for k in REGRET_AT},
+        mean(m.log2_error for m in each),
+    )
 
 
-def merit(metrics: Metrics) -> tuple[float, float, float]:
-    """What the gate compares: the order of pairs first, then rank correlation, then the regret of a short list."""
-    return metrics.pair_accuracy, metrics.spearman, -metrics.regret.get("8", 0.0)
+def merit(metrics: Mapping[str, Metrics]) -> tuple[float, float, float]:
+    """What the gate compares, over the levels: the order of pairs first, then rank correlation, then the regret of a short list."""
+    mean = mean_of(metrics)
+    return mean.pair_accuracy, mean.spearman, -mean.regret["8"]

@@ -1,7 +1,7 @@
-"""Tilings by a cost model alone: every operator by itself, the way that the model of a run expects to be fastest at each level, unmeasured.
+"""Tilings by a cost model alone: every operator by itself, the way that a model expects to be fastest at each level, unmeasured.
 
 Of all legal ways to run an operator (`compiler.cost.operator_space`) those with the best estimates are put to the model: 256 of each level.
-What the model has learnt on other operators of the same machine decides among them.
+What the model has learnt on other operators decides among them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURE_SET, FEATURES, raw_features, scaled
+from compiler.cost.conditions import condition_of
+from compiler.cost.features import raw_features, scaled
 from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
@@ -23,12 +24,9 @@ from compiler.space.gene import Gene, block_counts, choice_count
 from compiler.space.stays import settled
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
-from simulator.npu.errors import BadInputError, InfeasibleError
-from tuner.learn.cost_model import Predictor, find_cost_model
-from tuner.learn.trained import KeptModel, load_trained
-from tuner.plugins import COST_MODELS, offered_names
-from tuner.store.runfolder import read_json
-from tuner.store.source import SOURCE, read_source
+from simulator.npu.errors import InfeasibleError
+from tuner.learn.cost_model import AtLevel, Predictor
+from tuner.learn.trained import load_trained
 from tuner.world.local import LocalPlace
 
 SHORTLIST = 256
@@ -36,53 +34,12 @@ Models = Mapping[str, Predictor]  # by level
 
 
 def load_models(path: Path, unit: Unit) -> Models:
-    """The models that a run promoted last, level by level; path: the run's folder or its `models/`.
+    """What a model expects at every level of the unit's machine.  path: of `tilefarm train`, or of a run's `models/`.
 
-    Of a run of several pieces, which has a search and models for each, those that learnt from the most rows.
-
-    Raises `BadInputError` where there is none, or it was trained for another machine, data type or set of features.
+    Raises `BadInputError` where there is none, or it was made for other features, another simulator or another schema.
     """
-    path = LocalPlace(path)
-    run = path if (path / SOURCE).is_file() else path.resolve().parent
-    source = read_source(run).source
-    for what, theirs, ours in (
-        ("machine", source.machine.digest, unit.machine.digest),
-        ("dtype", source.dtype.name, unit.dtype.name),
-    ):
-        if theirs != ours:
-            shown = source.machine.name if what == "machine" else theirs
-            raise BadInputError(f"--tile-model {path}: trained for {what} {shown} ({theirs}), this is {ours}")
-    promoted = _promoted(run / "models")
-    missing = [level for level in unit.machine.contention if level not in promoted]
-    if missing:
-        why = "tune with --set use.cost_model=true, or longer"
-        raise BadInputError(f"--tile-model {path}: no cost model of level {missing[0]} earned its place in that run; {why}")
-    models = {}
-    for level in unit.machine.contention:
-        file, kept = max(((each, load_trained(each)) for each in promoted[level]), key=lambda pair: pair[1].model.trained_rows)
-        if (width := kept.model.width) != len(FEATURES):
-            raise BadInputError(f"--tile-model {path}: {file.name} takes {width} features, feature set {FEATURE_SET} has {len(FEATURES)}")
-        models[level] = _loaded(path, kept)
-    return models
-
-
-def _loaded(path: LocalPlace, kept: KeptModel) -> Predictor:
-    """A file names a class, but no file decides which module is imported: what is installed is somebody's choice."""
-    if ":" in kept.kind:
-        known = ", ".join((*COST_MODELS.built_in, *offered_names(COST_MODELS)))
-        what = f"trained by {kept.kind}, which is not installed as an entry point of {COST_MODELS.group}"
-        raise BadInputError(f"--tile-model {path}: {what}; expected one of {known}")
-    return kept.model.load(find_cost_model(kept.kind))
-
-
-def _promoted(models: LocalPlace) -> dict[str, list[LocalPlace]]:
-    """By level the file that was promoted last, of each search of a run.  models: of the run, with a folder for each of several pieces."""
-    found: dict[str, list[LocalPlace]] = {}
-    for history in sorted([*models.glob("history.json"), *models.glob("*/history.json")]):
-        last = {row["level"]: history.parent / row["file"] for row in read_json(history) if row["promoted"]}
-        for level, file in last.items():
-            found.setdefault(level, []).append(file)
-    return found
+    loaded = load_trained(LocalPlace(path)).load(f"--model {path}")
+    return {level: AtLevel(loaded, condition_of(unit.machine, unit.dtype, level)) for level in unit.machine.contention}
 
 
 def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:

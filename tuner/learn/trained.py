@@ -1,67 +1,88 @@
-"""Trained models as bytes: on their way from whoever trained them to the driver, which keeps them as files, and to whoever predicts."""
+"""A trained model as bytes: on its way from whoever trained it to the driver, as a file, and to whoever predicts.
+
+One file for a model of a run and for one of `tilefarm train`: a line that says what it is, a line of JSON, then what the class of models
+saved.  The JSON names what the model was made for.  Features, a simulator or a schema that differ would be answered with numbers that mean
+something else, so they are refused.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+import simulator
+from compiler.cost.conditions import CONDITIONS
+from compiler.cost.features import FEATURE_SET, FEATURES
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import write_whole
-from simulator.npu.level import Level
-from tuner.learn.cost_model import CostModel
+from tuner.learn.cost_model import CostModel, find_cost_model
 from tuner.learn.metrics import Metrics
-from tuner.store.runfolder import read_json, write_json
+from tuner.plugins import COST_MODELS, offered_names
+from tuner.store.digests import canonical_json, digest
+from tuner.store.runfolder import Readable
+from tuner.store.schema import SCHEMA_VERSION
 from tuner.world.place import Place
 
-VERSION = 4
-SUFFIX, JUDGE = ".model", ".judge"
+MAGIC = b"tilefarm cost model 5\n"
+SUFFIX = ".model"
+WIDTH = len(FEATURES) + len(CONDITIONS)
+
+
+def made_for() -> dict[str, str]:
+    """What a model of this program is made for: its features, its simulator and the schema of its logs, in words that digests end."""
+    return {
+        "features": f"{FEATURE_SET} {digest([FEATURES, CONDITIONS])[:8]}",
+        "simulator": simulator.VERSION,
+        "schema": str(SCHEMA_VERSION),
+    }
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """One level's.  raw: what predicts.  judge: what `metrics` are of.  width: features that both take."""
+    """raw: what predicts.  judge: what `metrics` are of, b'' for the same.  width: columns that both take.  metrics: by level."""
 
     raw: bytes
     judge: bytes
-    level: Level
     width: int
     trained_rows: int
     left_out: int
-    metrics: Metrics
+    metrics: Mapping[str, Metrics]
 
     @property
     def version(self) -> str:
         """Digest of what predicts; the log's column `model_version`."""
-        return _digest(self.raw)
+        return hashlib.sha256(self.raw).hexdigest()[:32]
 
     def load(self, kind: type[CostModel]) -> Loaded:
         """What predicts, ready to."""
-        return Loaded(kind.load(self.raw, self.level), self.width)
+        return Loaded(kind.load(self.raw), self.width)
 
     def judge_of(self, kind: type[CostModel]) -> Loaded:
         """What has not seen the rows that are held out."""
-        return Loaded(kind.load(self.judge, self.level), self.width)
+        return Loaded(kind.load(self.judge or self.raw), self.width)
 
-    def save(self, path: Place, kind: str) -> None:
-        """`path` (.model) holds what predicts, with .judge the judge, with .json the metrics and the digests.  kind: name of the class."""
+    def encoded(self, kind: str) -> bytes:
+        """A file of it.  kind: name of the class."""
         facts = {
-            "version": VERSION,
             "kind": kind,
-            "model_version": self.version,
-            "judge_version": _digest(self.judge),
-            "level": self.level.model_dump(),
+            "made_for": made_for(),
+            "digest": _digest(self.raw, self.judge),
+            "bytes": [len(self.raw), len(self.judge)],
             "width": self.width,
             "trained_rows": self.trained_rows,
             "left_out": self.left_out,
-            "metrics": asdict(self.metrics),
+            "metrics": {level: asdict(each) for level, each in self.metrics.items()},
         }
-        write_whole(path, [self.raw])
-        write_whole(_beside(path, JUDGE), [self.judge])
-        write_json(_beside(path, ".json"), facts)
+        return b"".join([MAGIC, canonical_json(facts).encode(), b"\n", self.raw, self.judge])
+
+    def save(self, path: Place, kind: str) -> None:
+        write_whole(path, [self.encoded(kind)])
 
 
 class KeptModel(NamedTuple):
@@ -70,33 +91,57 @@ class KeptModel(NamedTuple):
     kind: str
     model: TrainedModel
 
+    def load(self, where: str) -> Loaded:
+        """What predicts.  A file names a class, but no file decides which module is imported: what is installed is somebody's choice.
 
-def load_trained(path: Place) -> KeptModel:
-    """What `save` wrote; `BadInputError` where the files do not belong together.  Digests are checked before a model sees a byte."""
-    about = _beside(path, ".json")
-    facts = read_json(about)
-    if isinstance(facts, dict) and facts.get("version") != VERSION:
-        raise BadInputError(f"{about}: version {facts.get('version')!r}; this program reads {VERSION}")
+        Raises `BadInputError`.
+        """
+        if ":" in self.kind:
+            known = ", ".join((*COST_MODELS.built_in, *offered_names(COST_MODELS)))
+            what = f"trained by {self.kind}, which is not installed as an entry point of {COST_MODELS.group}"
+            raise BadInputError(f"{where}: {what}; expected one of {known}")
+        return self.model.load(find_cost_model(self.kind))
+
+
+def load_trained(path: Readable) -> KeptModel:
+    """What `save` wrote.  Raises `BadInputError`: no model, a damaged one, or one that was made for something else.
+
+    A model's class sees no byte of a file whose digest differs.
+    """
     try:
-        kind, level, width = str(facts["kind"]), Level.model_validate(facts["level"]), int(facts["width"])
-        versions = {path: facts["model_version"], _beside(path, JUDGE): facts["judge_version"]}
-        trained, left_out, metrics = int(facts["trained_rows"]), int(facts["left_out"]), Metrics(**facts["metrics"])
-    except (TypeError, KeyError, ValueError) as error:
-        raise BadInputError(f"{about}: not the facts of a cost model: {error!r}") from None
-    raws = []
-    for file, version in versions.items():
-        try:
-            raws.append(file.read_bytes())
-        except OSError as error:
-            raise BadInputError(f"{file}: cannot be read: {error.strerror or error}") from None
-        if _digest(raws[-1]) != version:
-            raise BadInputError(f"{file}: damaged, or not the model of {about.name} (digest differs)")
-    return KeptModel(kind, TrainedModel(raws[0], raws[1], level, width, trained, left_out, metrics))
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    return decoded_model(data, str(path))
+
+
+def decoded_model(data: bytes, where: str) -> KeptModel:
+    """As `load_trained`.  where: for messages."""
+    if not data.startswith(MAGIC):
+        raise BadInputError(f"{where}: not a cost model of this version; expected a file of `tilefarm train`, or of RUN/models")
+    line, _, rest = data[len(MAGIC) :].partition(b"\n")
+    try:
+        facts = json.loads(line)
+        kind, theirs, (size, more) = str(facts["kind"]), dict(facts["made_for"]), map(int, facts["bytes"])
+        width, trained, left_out = int(facts["width"]), int(facts["trained_rows"]), int(facts["left_out"])
+        metrics = {level: Metrics(**each) for level, each in facts["metrics"].items()}
+        expected = str(facts["digest"])
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise BadInputError(f"{where}: not the facts of a cost model: {error!r}") from None
+    raw, judge = rest[:size], rest[size:]
+    if len(judge) != more or _digest(raw, judge) != expected:
+        raise BadInputError(f"{where}: damaged (digest differs)")
+    for what, ours in made_for().items():
+        if theirs.get(what) != ours:
+            raise BadInputError(
+                f"{where}: made for {what} {theirs.get(what)}, this program has {ours}; `tilefarm train RUN... --out MODEL`"
+            )
+    return KeptModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model that is asked for what it was trained for, and whose answers can be used.  width: features that it takes."""
+    """A model that is asked for what it was trained for, and whose answers can be used.  width: columns that it takes."""
 
     model: CostModel
     width: int
@@ -114,20 +159,16 @@ class Loaded:
         return found
 
 
-Models = tuple[TrainedModel | None, ...]  # those in use, by level
+Models = tuple[TrainedModel, ...]  # the one in use; () while none is
 
 
 class Trained(NamedTuple):
-    """Of a training: what was trained, level by level, whether it replaces the older one, and what is in use after it."""
+    """Of a training: what was trained, whether it replaces the older one, and which is in use after it."""
 
-    candidates: tuple[TrainedModel, ...]
-    promoted: tuple[bool, ...]
+    candidate: TrainedModel
+    promoted: bool
     models: Models
 
 
-def _beside(path: Place, suffix: str) -> Place:
-    return path.parent / (path.name.rpartition(".")[0] + suffix)
-
-
-def _digest(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()[:32]
+def _digest(raw: bytes, judge: bytes) -> str:
+    return hashlib.sha256(b"%d:" % len(raw) + raw + judge).hexdigest()[:32]

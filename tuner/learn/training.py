@@ -1,15 +1,21 @@
-"""The cost models of a run, in the driver: when to train, every version kept, promoted only when better."""
+"""The cost models of a run, in the driver: when to train, every version kept, promoted only when better.
+
+A run may begin with a model from elsewhere, its prior (`begin`): the first in use, and what the first training has to beat.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from tuner.config import ModelSettings
-from tuner.learn.trained import SUFFIX, Models, Trained, TrainedModel, load_trained
+from tuner.learn.trained import SUFFIX, KeptModel, Models, Trained, TrainedModel, load_trained
 from tuner.store.runfolder import write_json
 from tuner.world.place import Place
+
+PRIOR = f"prior{SUFFIX}"
+HISTORY = "history.json"
 
 
 class Trainer:
@@ -17,48 +23,44 @@ class Trainer:
 
     By growth, because what another hundred of them teach falls and what a training takes rises with how many there are.
 
-    measured: segments so far.  models: those in use after each training that is done.
+    measured: segments so far.  models: in use after each training that is done, the prior first where there is one.
     """
 
-    def __init__(self, folder: Place, levels: Sequence[str], settings: ModelSettings) -> None:
-        self.folder, self.levels, self.settings = folder, tuple(levels), settings
+    def __init__(self, folder: Place, settings: ModelSettings) -> None:
+        self.folder, self.settings = folder, settings
         self.measured = self.trained_at = 0
-        self.asked_at: list[int] = []  # segments measured when each training was asked for
+        self.asked_at: list[int] = []  # segments measured when each training was asked for; of a prior 0
+        self.tasks: list[int] = []  # that had their place then: what each learns from
         self.models: list[Models] = []
-        self.files: list[list[str | None]] = []  # of `models`
+        self.files: list[str | None] = []  # of `models`
         self.history: list[dict[str, object]] = []
 
-    def due(self) -> bool:
-        """Whether to train now; to be asked where it is fixed what was measured, and then done."""
+    def begin(self, prior: KeptModel) -> None:
+        """With the copy of a model that is in the folder (`PRIOR`)."""
+        self.asked_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
+
+    def due(self, tasks: int) -> bool:
+        """Whether to train now; to be asked where it is fixed what was measured, and then done.  tasks: that have their place."""
         if self.measured < max(self.settings.min_rows, (1 + self.settings.growth) * self.trained_at):
             return False
         self.trained_at = self.measured
         self.asked_at.append(self.measured)
+        self.tasks.append(tasks)
         return True
-
-    @property
-    def in_use(self) -> Models:
-        """Of the last training that is done."""
-        return self.models[-1] if self.models else (None,) * len(self.levels)
 
     def finished(self, trained: Trained) -> list[str]:
         """Keep what the next training in order made; returns a line per level for a person."""
-        at = self.asked_at[len(self.models)]
-        files: list[str | None] = list(self.files[-1]) if self.files else [None for _ in self.levels]
-        lines = []
-        for i, (level, model, promoted) in enumerate(zip(self.levels, trained.candidates, trained.promoted, strict=True)):
-            name = f"{level}-{at:07d}{SUFFIX}"
-            model.save(self.folder / name, self.settings.name)
-            self.history.append({"file": name, "level": level, "promoted": promoted, **asdict(model.metrics)})
-            if promoted:
-                files[i] = name
-            verdict = "promoted" if promoted else "kept the older one"
-            pairs, rms = model.metrics.pair_accuracy, model.metrics.log2_error
-            lines.append(f"cost model {level}: pairs {pairs:.1%}, rms {rms:.3f} octaves, {verdict}")
+        name = f"{self.asked_at[len(self.models)]:07d}{SUFFIX}"
+        trained.candidate.save(self.folder / name, self.settings.name)
+        metrics = trained.candidate.metrics
+        self.history += [{"file": name, "level": level, "promoted": trained.promoted, **asdict(m)} for level, m in metrics.items()]
         self.models.append(trained.models)
-        self.files.append(files)
-        write_json(self.folder / "history.json", self.history)
-        return lines
+        self.files.append(name if trained.promoted else self.files[-1] if self.files else None)
+        write_json(self.folder / HISTORY, self.history)
+        verdict = "promoted" if trained.promoted else "kept the older one"
+        return [
+            f"cost model {level}: pairs {m.pair_accuracy:.1%}, rms {m.log2_error:.3f} octaves, {verdict}" for level, m in metrics.items()
+        ]
 
     def state(self) -> dict[str, Any]:
         """As JSON; trainings that are not done are asked for again."""
@@ -66,14 +68,16 @@ class Trainer:
             "measured": self.measured,
             "trained_at": self.trained_at,
             "asked_at": self.asked_at,
+            "tasks": self.tasks,
             "files": self.files,
             "history": self.history,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.measured, self.trained_at = int(state["measured"]), int(state["trained_at"])
-        self.asked_at, self.files, self.history = list(state["asked_at"]), [list(row) for row in state["files"]], list(state["history"])
+        self.tasks = list(state["tasks"])
+        self.asked_at, self.files, self.history = list(state["asked_at"]), list(state["files"]), list(state["history"])
         kept: dict[str, TrainedModel] = {}
-        for name in {name for row in self.files for name in row if name is not None}:
+        for name in dict.fromkeys(name for name in self.files if name is not None):
             kept[name] = load_trained(self.folder / name).model
-        self.models = [tuple(None if name is None else kept[name] for name in row) for row in self.files]
+        self.models = [() if name is None else (kept[name],) for name in self.files]

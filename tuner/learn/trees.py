@@ -6,6 +6,7 @@ first trees on how large segments are (docs/decisions.md).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -14,8 +15,7 @@ import xgboost as xgb
 from numpy.typing import NDArray
 
 from compiler.cost.features import seen
-from simulator.npu.level import Level
-from tuner.config import ModelSettings
+from tuner.config import ModelSettings, Range
 from tuner.learn.cost_model import TrainingRows
 
 BINS = 64  # of a column: few hundred rows fill no more, and a search waits for trainings
@@ -23,16 +23,24 @@ BINS = 64  # of a column: few hundred rows fill no more, and a search waits for 
 
 @dataclass(frozen=True, eq=False)
 class BoostedTrees:
-    """level: that it was trained for.  raw: the trees in XGBoost's own format (UBJSON)."""
+    """raw: the trees in XGBoost's own format (UBJSON)."""
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
+    ranges: ClassVar[Mapping[str, Range]] = {  # of settings that `tilefarm train --trials` may change
+        "rounds": Range(low=100, high=800, log=True),
+        "max_depth": Range(low=3, high=8),
+        "learning_rate": Range(low=0.03, high=0.3, log=True),
+        "subsample": Range(low=0.5, high=1.0),
+        "column_sample": Range(low=0.2, high=1.0),
+        "min_child_weight": Range(low=1.0, high=32.0, log=True),
+        "l2": Range(low=0.1, high=32.0, log=True),
+    }
     booster: xgb.Booster
     raw: bytes
-    level: Level
 
     @classmethod
-    def train(cls, rows: TrainingRows, level: Level, seed: int, settings: ModelSettings) -> Self:
-        columns, expected = seen(rows.features, level)
+    def train(cls, rows: TrainingRows, seed: int, settings: ModelSettings) -> Self:
+        columns, expected = seen(rows.features)
         off = np.log2(rows.cycles / expected)
         parameters = {
             "objective": "reg:squarederror",
@@ -51,10 +59,10 @@ class BoostedTrees:
         }
         matrix = xgb.QuantileDMatrix(columns, label=off, max_bin=BINS, nthread=1)
         booster = xgb.train(parameters, matrix, num_boost_round=settings.rounds)
-        return cls(booster, bytes(booster.save_raw("ubj")), level)
+        return cls(booster, bytes(booster.save_raw("ubj")))
 
     def predict(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        columns, expected = seen(features, self.level)
+        columns, expected = seen(features)
         off = self.booster.inplace_predict(np.ascontiguousarray(columns), missing=np.nan)
         return expected * np.exp2(np.asarray(off, np.float64))
 
@@ -62,7 +70,7 @@ class BoostedTrees:
         return self.raw
 
     @classmethod
-    def load(cls, data: bytes, level: Level) -> Self:
+    def load(cls, data: bytes) -> Self:
         booster = xgb.Booster({"nthread": 1})
         booster.load_model(bytearray(data))
-        return cls(booster, data, level)
+        return cls(booster, data)

@@ -1,6 +1,7 @@
 """A runner that asks a command: the worked example of a runner, and enough for most boards.
 
-`COMMAND... CONTAINER LEVEL` is run with the path of the container and the name of the level behind its own words.  The last line that it
+`COMMAND... CONTAINER LEVEL` is run with the path of the container and the name of the level behind its own words; one that sees to grants
+has behind those what the level grants, as JSON: `{"l1_bytes": 524288, "shared_bytes": 0, "cores": 1}`.  The last line that it
 prints is one JSON object: `{"cycles": 12345}` or `{"seconds": 1.2e-5}`.  It runs in a process group of its own, which is killed when it
 has said enough, when its time is over, and when this process dies.
 """
@@ -31,17 +32,19 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True)
 class CommandRunner:
-    """words: of the command.  timeout_s: for one run of it."""
+    """words: of the command.  timeout_s: for one run of it.  grants: whether it sees to them."""
 
     words: tuple[str, ...]
     timeout_s: float = 10.0
+    grants: bool = False
 
     def __call__(self, program: Encoded, level: str) -> Reading:
         with tempfile.TemporaryDirectory(prefix="tilefarm-runner-") as room:
             container = Path(room) / "program.tfnpu"
             container.write_bytes(program.container)
             try:
-                ended = run([*self.words, str(container), level], self.timeout_s)
+                granted = [json.dumps(program.granted(level)._asdict())] if self.grants else []
+                ended = run([*self.words, str(container), level, *granted], self.timeout_s)
             except OSError as error:
                 return Reading(None, "crash", f"{self.words[0]}: cannot be started: {error.strerror or error}")
         return reading_of(ended, program, self.timeout_s)

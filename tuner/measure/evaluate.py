@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
@@ -27,13 +27,14 @@ from compiler.unit.unit import Unit
 from tuner.config import NPU
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.npu import Npu
+from tuner.measure.published import Answer
 from tuner.measure.reading import Reading
 from tuner.measure.roofline import Roofline
 from tuner.measure.runners import RunnerSpec
 from tuner.measure.shared import SharedResults
 from tuner.measure.target import Target, Timed, find_target
 from tuner.store.digests import canonical_json
-from tuner.store.schema import RESULTS
+from tuner.store.schema import RESULTS, STATUSES
 
 _CYCLES, _ROOFLINE = RESULTS.index("cycles"), RESULTS.index("roofline_cycles")
 _KEPT_GENES = 20_000
@@ -100,7 +101,7 @@ class EvaluatorSpec:
 class Evaluator:
     """Holds the unit and the plans of genes seen; the target times them, the NPU unless another one is given.
 
-    shared: what others measured, for the simulator alone: what others time is their own.
+    shared: what others measured, for the simulator alone: what others time is their own.  published: see `answer_by`.
     """
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], target: Target | None = None) -> None:
@@ -112,10 +113,16 @@ class Evaluator:
         self._digest = unit.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
         self.shared: SharedResults | None = None
+        self.published: Mapping[str, Answer] = {}
+        self._died = False
 
     def measure(self, request: Request) -> Measurement:
         genome = tuple(Gene(*gene) for gene in request.genome)
         request = Request(request.kind, genome, request.measure)
+        if self._died and request.measure:  # what took its worker along has no plan
+            task = request.task(payload := request.without_plan(self._digest))
+            if (found := self.published.get(task)) is not None:
+                return self._answered(found, task, payload, None)
         known = []
         for gene in genome:
             segment = self._look_at(gene)
@@ -135,9 +142,17 @@ class Evaluator:
         plan = plan_of(self.unit, [segment.plan for segment in known])
         return self._measured(request, partial(self.target.program, plan), range(len(self.unit.operators)), self._payload(known), raw)
 
+    def _answered(self, known: Answer, task: str, payload: str, raw: NDArray[np.float64] | None) -> Measurement:
+        values = known.values if known.status == 0 else None
+        return Measurement(STATUSES[known.status], known.error if known.status else None, task, payload, raw, values, attempt=known.attempt)
+
     def failed(self, request: Request, status: Literal["crash", "timeout"], error: str) -> Measurement:
         """The measurement of what raised, or took its worker along."""
         return Measurement(status, error, request.task(request.without_plan(self._digest)))
+
+    def answer_by(self, published: Mapping[str, Answer]) -> None:
+        """Measure nothing of this again, which earlier sessions of the run have published, by task."""
+        self.published, self._died = published, any(STATUSES[each.status] in ("crash", "timeout") for each in published.values())
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)
@@ -202,8 +217,10 @@ class Evaluator:
     def _measured(
         self, request: Request, timed: Callable[[], Timed], operators: Sequence[int], payload: str, raw: NDArray[np.float64]
     ) -> Measurement:
-        """As another search measured it; else by the target."""
+        """As the run has it, or another search measured it; else by the target."""
         task = request.task(payload)
+        if (known := self.published.get(task)) is not None:
+            return self._answered(known, task, payload, raw)
         if self.shared is not None and (shared := self.shared.find(task)) is not None:
             return Measurement("ok", None, task, payload, raw, shared, True)
         values = timed()

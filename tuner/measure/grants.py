@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
-from tuner.config import BUILT_IN
 
 NEVER = 1 << 50
 """Cycles of a program at a level that does not grant what it needs: more than any takes, and sums of thousands of them are still exact."""
@@ -21,20 +20,18 @@ def same_grants(machine: Machine, levels: Sequence[str]) -> tuple[tuple[int, ...
     return tuple(map(tuple, groups.values()))
 
 
-def check_grants(machine: Machine, levels: Sequence[str], candidates: int | None, runner: str) -> None:
-    """Raise `BadInputError` for fewer programs than one for each grant, and where a board would have to grant less than it has."""
-    less = [level for level in levels if machine.granted(level) != machine.whole]
-    if not less:
-        return
-    if runner != BUILT_IN:
-        what = f"level {less[0]} grants less than the machine has"
-        raise BadInputError(f"runner {runner}: {what}; accepted: levels that grant all, or the simulator (runner.name={BUILT_IN})")
+def check_grants(machine: Machine, levels: Sequence[str], candidates: int | None) -> None:
+    """Raise `BadInputError` for fewer programs than one for each grant."""
     groups = len(same_grants(machine, levels))
-    if candidates is not None and candidates < groups:
+    if candidates is not None and candidates < groups and groups > 1:
         raise BadInputError(f"{candidates} candidates: levels grant {groups} different things; accepted: {groups} or more, one for each")
 
 
 def refusal(machine: Machine, level: str) -> str:
     """Why a program does not run at a level that grants less than it needs."""
-    less = machine.granted(level).less(machine.whole)
-    return f"needs more than level {level} grants: {', '.join(f'{have:,} {what}' for have, what, _ in less)}"
+    return f"needs more than level {level} grants: {granted_text(machine, level)}"
+
+
+def granted_text(machine: Machine, level: str) -> str:
+    """What a level leaves of memory and cores, where that is not all."""
+    return ", ".join(f"{have:,} {what}" for have, what, _ in machine.granted(level).less(machine.whole))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal, NamedTuple, Protocol
 
+from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
 
 Kind = Literal["segment", "stage", "program"]
@@ -23,6 +24,10 @@ class Encoded(NamedTuple):
     container: bytes
     machine: Machine
     kind: Kind
+
+    def granted(self, level: str) -> Grant:
+        """Memory and cores that the level leaves the program, which needs no more: to be seen to by a runner that says `grants`."""
+        return self.machine.granted(level)
 
 
 class Reading(NamedTuple):
@@ -45,6 +50,8 @@ class Runner(Protocol):
     """Runs an encoded program on something real, at a level of DDR contention that it sees to, and says how long that took.
 
     A function will do; a class is made once in each process that measures, without arguments.  One program at a time.
+    One whose attribute `grants` is True (of the function or the class) sees to `Encoded.granted` as well; others are asked for levels
+    that grant all, and for no others.
     """
 
     def __call__(self, program: Encoded, level: str, /) -> Reading: ...

@@ -5,16 +5,20 @@ from __future__ import annotations
 import inspect
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.measure.command import CommandRunner
+from tuner.measure.grants import granted_text
 from tuner.measure.reading import Bench, Runner
 from tuner.plugins import RUNNERS, Plugin, files_digest, find
 
 COMMAND = "command:"
+GRANTING = "command+grants:"  # that sees to what levels grant
 _TARGET = "target "
 
 
@@ -53,18 +57,33 @@ def named_by(runner: str) -> str:
 
 
 def find_runner(name: str, timeout_s: float = 10.0) -> Runner | None:
-    """`simulator` (None), `command:WORDS...`, or what `find` finds; a class is made once.  Raises `BadInputError`."""
+    """`simulator` (None), `command:WORDS...`, `command+grants:WORDS...`, or what `find` finds; a class is made once.
+
+    Raises `BadInputError`.
+    """
     if name == BUILT_IN:
         return None
-    if name.startswith(COMMAND):
-        return CommandRunner(_words(name), timeout_s)
+    if name.startswith((COMMAND, GRANTING)):
+        return CommandRunner(_words(name), timeout_s, name.startswith(GRANTING))
     found = find(RUNNERS, name).object
     return cast(Runner, found() if inspect.isclass(found) else found)
 
 
+def check_runner(machine: Machine, levels: Sequence[str], name: str) -> None:
+    """Raise `BadInputError` for a level that grants less than all, where the runner does not say that it sees to that."""
+    less = [level for level in levels if machine.granted(level) != machine.whole]
+    if not less or name == BUILT_IN or name.startswith(GRANTING):
+        return
+    if name.startswith(COMMAND) or getattr(find(RUNNERS, name).object, "grants", False) is not True:
+        raise BadInputError(
+            f"runner {name}: level {less[0]} grants less than the machine has ({granted_text(machine, less[0])}), which this runner does"
+            f" not say it sees to; accepted: levels that grant all, a runner with grants = True or {GRANTING}WORDS, or {BUILT_IN}"
+        )
+
+
 def runner_plugin(name: str) -> Plugin:
     """Of a runner that does not come along; of a command, the digest is that of the files among its words.  Raises `BadInputError`."""
-    if name.startswith(COMMAND):
+    if name.startswith((COMMAND, GRANTING)):
         first, *words = _words(name)
         return Plugin(RUNNERS.name, name, "", files_digest(shutil.which(first) or first, *words))
     return find(RUNNERS, name).plugin
@@ -72,7 +91,7 @@ def runner_plugin(name: str) -> Plugin:
 
 def _words(name: str) -> tuple[str, ...]:
     try:
-        words = shlex.split(name.removeprefix(COMMAND))
+        words = shlex.split(name.partition(":")[2])
     except ValueError as error:
         raise BadInputError(f"--runner {name}: {error}") from None
     if not words or shutil.which(words[0]) is None:

@@ -35,7 +35,7 @@ class BoardFailedError(TilefarmError):
 
 @dataclass(frozen=True)
 class Contender:
-    """A program that is to be measured again.  simulated: cycles by level, by the simulator."""
+    """A program that is to be measured again.  simulated: cycles by level that grants what it needs, by the simulator."""
 
     plan: Plan
     program: Encoded
@@ -52,8 +52,8 @@ class Contender:
 class Finalist:
     """What was read of a contender.
 
-    By level: cycles (None where half of the rounds failed, see `estimates`); spread, of its readings, in parts of them; readings; standing,
-    of no level for the baseline.
+    By level that it was read at: cycles (None where half of the rounds failed, see `estimates`); spread, of its readings, in parts of them;
+    readings; standing, of no level for a baseline.
     """
 
     contender: Contender
@@ -65,25 +65,42 @@ class Finalist:
 
 @dataclass(frozen=True)
 class Verdict:
-    """plans: the winner's per level.  baseline: as `finalists`, and not one of them."""
+    """plans: the winner's per level.  baselines: as `finalists`, and none of them; one for everything that levels grant."""
 
     plans: Mapping[str, Plan]
     finalists: tuple[Finalist, ...]
-    baseline: Finalist
+    baselines: tuple[Finalist, ...]
 
     @property
-    def robust(self) -> Plan:
-        """Of the finalists that ran at every level: the robust one (`tuner.measure.robust`), by their readings."""
-        read = [[each.cycles[level] for level in self.plans] for each in self.finalists]
+    def robust(self) -> Plan | None:
+        """Of the finalists that ran at every level: the robust one (`tuner.measure.robust`), by their readings; None where none did."""
+        read = [[each.cycles.get(level) for level in self.plans] for each in self.finalists]
         at = robust(np.array([[np.nan if cycles is None else cycles for cycles in row] for row in read], np.float64))
-        assert at is not None, "winners ran at every level"
-        return self.finalists[at].contender.plan
+        return None if at is None else self.finalists[at].contender.plan
 
-    def cycles(self, plan: Plan, level: str) -> int:
-        """Of a winner, the robust one or the baseline, which ran at every level."""
-        found = next(each for each in (*self.finalists, self.baseline) if each.contender.plan.digest == plan.digest).cycles[level]
-        assert found is not None
-        return found
+    def cycles(self, plan: Plan, level: str) -> int | None:
+        """Of a finalist or a baseline; None where it did not run."""
+        read = [each.cycles.get(level) for each in (*self.finalists, *self.baselines) if each.contender.plan.digest == plan.digest]
+        return next((cycles for cycles in read if cycles is not None), None)
+
+    @classmethod
+    def of(cls, parts: Sequence[Verdict]) -> Verdict:
+        """One of several, about levels that grant different things."""
+        plans = {level: plan for part in parts for level, plan in part.plans.items()}
+        read: dict[str, list[Finalist]] = {}
+        for each in (finalist for part in parts for finalist in part.finalists):
+            read.setdefault(each.contender.plan.digest, []).append(each)
+        finalists = [
+            Finalist(
+                some[0].contender,
+                {level: cycles for each in some for level, cycles in each.cycles.items()},
+                {level: spread for each in some for level, spread in each.spread.items()},
+                {level: count for each in some for level, count in each.readings.items()},
+                {level: standing for each in some for level, standing in each.standing.items()},
+            )
+            for some in read.values()
+        ]
+        return cls(plans, tuple(finalists), tuple(baseline for part in parts for baseline in part.baselines))
 
 
 def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence[str], count: int) -> list[Plan]:
@@ -97,13 +114,13 @@ def finalists(log: pd.DataFrame, tasks: pd.DataFrame, run: str, levels: Sequence
 
 
 def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> list[Contender]:
-    """Plans as what a board is given."""
+    """Plans as what a board is given, each for the levels that grant what it needs."""
     compiler = Compiler(packed.unit)
-    found = []
+    machine, found = packed.unit.machine, []
     for plan in plans:
         program = compile_plan(compiler, plan)
-        timings = simulate_levels(program, compiler.unit.machine, levels)
-        expected = {level: timings[level].cycles for level in levels}
+        fits = [level for level in levels if program.needs.fits(machine.granted(level))]
+        expected = {level: timing.cycles for level, timing in simulate_levels(program, machine, fits).items()}
         found.append(Contender(plan, encoded(packed, "program", program, plan.segments, expected), program.instructions, expected))
     return found
 
@@ -111,7 +128,7 @@ def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> 
 def decide(
     entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None
 ) -> Verdict:
-    """Let them race at every level.
+    """Let them race at every one of the levels, which all of them fit.
 
     measure: numbers are places in `entered`, the baseline's is behind them.  budget: readings of each at a level.  A finalist that
     fails at any level does not win, since a variant is switched to and from at any.  Raises `BoardFailedError` where all of them do, or
@@ -135,7 +152,7 @@ def decide(
         )
         for at, contender in enumerate((*entered, baseline))
     ]
-    return Verdict({level: entered[at].plan for level, at in winners.items()}, tuple(found[:-1]), found[-1])
+    return Verdict({level: entered[at].plan for level, at in winners.items()}, tuple(found[:-1]), (found[-1],))
 
 
 def _standing(placing: Placing, winner: int, at: int, able: bool) -> Standing:

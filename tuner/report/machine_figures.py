@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
 from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
-from simulator.timeline import Cause, Timeline
+from simulator.timeline import Cause, Timeline, union
 from simulator.timing_kernel import ENGINES
 from tuner.report.html import as_text
 from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
@@ -110,7 +110,8 @@ def pipeline(run: RunView, t: Timeline) -> go.Figure:
     names = [engine.name if t.cores == 1 else f"{core}: {engine.name}" for core, engine in lanes]
     for (core, engine), lane in zip(lanes, names, strict=True):
         rows = t.queues[core * ENGINES + engine]
-        for start, end, segment, first, last in _bars(t, rows[t.work[rows]], gap):
+        rows = rows[t.work[rows]]
+        for start, end, segment, first, last in _bars(t, rows[np.argsort(t.start[rows], kind="stable")], gap):
             x, y, text = parts.setdefault(segment % 8, ([], [], []))
             x += [start, end, None]
             y += [lane, lane, None]
@@ -147,7 +148,8 @@ def standing(t: Timeline) -> go.Figure:
     for core, engine in lanes:
         rows = t.queues[core * ENGINES + engine]
         rows = rows[t.work[rows]]
-        spent = {"work": int((t.end[rows] - t.start[rows]).sum())}
+        begin, end = union(t.start[rows], t.end[rows])
+        spent = {"work": int((end - begin).sum())}
         mine = (found.core == core) & (found.engine == engine)
         for cause in Cause:
             part = mine & (found.cause == cause)

@@ -77,6 +77,10 @@ _SEGMENTS = (
     "<p>Busy: of the engine that bounds the segment. Ops/load: operators and blocks for each that loads from DDR, 1 where all do. Halo: "
     "work because rows are made twice; padding: multiply-adds because channels and pixels are rounded up; 1 is none.</p>"
 )
+_GRANTS = (
+    "<p>Some levels grant less of the machine's memory or cores: of the variants that fit what is granted, the controller runs the "
+    "fastest at its share.</p>"
+)
 _MOST = 40  # rows of a table that a model can make as long as it is
 _FARM = "Share of the time in which a worker was measuring; the rest is choosing what to measure, training, and the start."
 
@@ -94,11 +98,15 @@ def _result(levels: dict[str, Any]) -> str:
         ))  # fmt: skip
         rounding = "" if at["rounding_rel_error"] is None else error_text(at["rounding_rel_error"])
         errors.append((name, error_text(at["max_rel_error"]), rounding, error_text(at["limit_rel_error"])))
-    each = [(name, *(at["variant_cycles"].get(other) for other in levels)) for name, at in levels.items()]
+    each = [(name, *(_fitting(at["variant_cycles"].get(other, "")) for other in levels)) for name, at in levels.items()]
     matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
     values = table(("<level", "max error", "of rounding", "limit"), errors)
     variants = "<h3>Every variant at every level, cycles</h3>" + matrix
     return table(columns, rows) + variants + "<h3>Values against onnxruntime</h3>" + values
+
+
+def _fitting(cycles: int | str | None) -> int | str:
+    return "does not fit" if cycles is None else cycles
 
 
 def _robust(summary: dict[str, Any]) -> str:
@@ -149,7 +157,8 @@ def _pieces(summary: dict[str, Any]) -> str:
 def _crossings(run: RunView, figures: Figures) -> str:
     if len(run.response.variants) == 1:
         return "<p>One program is the best at every level.</p>"
-    apart = "<h3>What the wrong variant costs</h3>" + figures.place(machine.behind(run))
+    less = any(run.machine.granted(level) != run.machine.whole for level in run.levels)
+    apart = "<h3>What the wrong variant costs</h3>" + figures.place(machine.behind(run)) + (_GRANTS if less else "")
     met = machine.crossings(run)
     if not met:
         return apart + "<p>No two variants cross on this range.</p>"

@@ -13,11 +13,11 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from simulator.npu.errors import BadInputError
 from tuner.config import Range
+from tuner.learn.ranges import distribution
 from tuner.measure.merit import speedup
 from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
 from tuner.store.studies import study_summary
-from tuner.study.trials import distribution
 from tuner.world.place import Place
 
 _FEW = 8  # trials under which an importance is noise

@@ -74,12 +74,11 @@ def pack_segments(
     genes: Sequence[Gene],
     cycles: NDArray[np.int64],
     moved_bytes: NDArray[np.int64],
-    features: NDArray[np.float32],
     proposed: Sequence[Genome],
 ) -> bytes:
     """Columns of `EPOCH` for what was measured elsewhere.
 
-    cycles: int64 [segments, levels].  features: float32 [segments, F], rows of NaN where there are none.  proposed: programs.
+    cycles: int64 [segments, levels].  proposed: programs.
     """
     count = len(genes)
     values = np.zeros((*cycles.shape, len(RESULTS)), np.int64)
@@ -92,7 +91,6 @@ def pack_segments(
         "asked": np.ones(count, np.bool_),
         "genome": pack_genomes([(gene,) for gene in genes]),
         "values": values,
-        "features": features,
         "island": [0],
         "proposed": pack_genomes(proposed),
     }

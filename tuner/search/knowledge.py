@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURES
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structures import Structures
 from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request, told
@@ -25,19 +23,6 @@ from tuner.search.table import SegmentTable
 from tuner.store.columns import from_bytes
 from tuner.store.schema import RESULTS
 from tuner.store.travelling import EPOCH
-
-
-@dataclass(frozen=True, eq=False)
-class Learnable:
-    """Segments of one set of findings, as the cost model takes them.  features: float32 [n, F].  cycles: int64 [n, levels], 0 where one
-    does not fit a level.
-
-    spans: int64 [n, 2], first operator and the one behind the last.
-    """
-
-    features: NDArray[np.float32]
-    cycles: NDArray[np.int64]
-    spans: NDArray[np.int64]
 
 
 class Knowledge:
@@ -55,7 +40,6 @@ class Knowledge:
         self.programs: set[int] = set()
         self.elites: dict[int, list[Individual]] = {}
         self.proposed: list[Genome] = []
-        self.learnable: list[Learnable] = []
         self.version = 0
 
     def learn_epoch(self, findings: Sequence[bytes]) -> None:
@@ -72,15 +56,12 @@ class Knowledge:
         cycles, moved = values[segments, :, CYCLES], values[segments][:, :, MOVED].sum(2).max(1)
         genomes = unpack_genomes(epoch.arrow("genome"))
         genes = [genomes[at][0] for at in segments.tolist()]
-        fresh = epoch["status"][segments] == 0  # what another island measured too teaches nothing more
-        for at, (gene, good, each, bytes_) in enumerate(zip(genes, fresh.tolist(), cycles, moved.tolist(), strict=True)):
-            fresh[at] &= self.table.add(gene, told(each) if good else None, bytes_)
+        good = epoch["status"][segments] == 0
+        for gene, fits, each, bytes_ in zip(genes, good.tolist(), cycles, moved.tolist(), strict=True):
+            self.table.add(gene, told(each) if fits else None, bytes_)
         self.add_programs(epoch["programs"].tolist())
         if len(border := epoch["border"]):
             self.add_border(border)
-        spans = np.array([(gene.start, gene.stop) for gene in genes], np.int64).reshape(len(genes), 2)
-        features = epoch["features"].reshape(count, len(FEATURES))[segments[fresh]]
-        self.learnable.append(Learnable(features, cycles[fresh], spans[fresh]))
         if elites := unpack_individuals(epoch, "elite_"):
             self.elites[epoch["island"].item()] = elites
         self.proposed = [*self.proposed, *unpack_genomes(epoch.arrow("proposed"))]
@@ -106,7 +87,7 @@ class Knowledge:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """What is learnt inside is forgotten at the end."""
-        border, programs, elites, rows = self.border, self.programs, dict(self.elites), len(self.learnable)
+        border, programs, elites = self.border, self.programs, dict(self.elites)
         proposed = self.proposed
         self.programs = set(programs)
         try:
@@ -114,7 +95,6 @@ class Knowledge:
                 yield
         finally:
             self.border, self.programs, self.elites, self.proposed = border, programs, elites, proposed
-            del self.learnable[rows:]
 
     def key(self, gene: Gene) -> Key:
         return self.structures.key(gene)

@@ -11,7 +11,6 @@ Whoever reads one here goes by `whole`, which refuses a dataset that is not as i
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -111,11 +110,11 @@ def examine(folder: Place, name: str, columns: Sequence[str] | None = None, coun
         waiting = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
     parts.sort(key=lambda part: part.mark.number)
     faults += [Fault(f"{name}/{part_name(number)}", "missing") for number in _gaps(count, parts, faults)]
-    schema = _schema(folder, name, parts, others)
-    right = tuple(part for part in parts if part.schema.equals(schema, check_metadata=True))
-    wrong = [part for part in parts if not part.schema.equals(schema, check_metadata=True)]
-    faults += [Fault(part.mark.file, "its schema is not that of the dataset", there=True) for part in wrong]
-    return Dataset(folder, name, schema, right, tuple(faults), count)
+    alike = _alike(parts)
+    right = max(alike, key=len, default=[])
+    wrong = sorted(part.mark.file for group in alike if group is not right for part in group)
+    faults += [Fault(file, "its schema is not that of the dataset", there=True) for file in wrong]
+    return Dataset(folder, name, _schema(folder, name, right, others), tuple(right), tuple(faults), count)
 
 
 def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> list[int]:
@@ -125,16 +124,25 @@ def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> l
     return [number for number in range(max(count.parts, max(there, default=-1) + 1)) if number not in taken]
 
 
+def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
+    """Parts by their schemas."""
+    found = list[list[PartFile]]()
+    for part in parts:
+        group = next((group for group in found if group[0].schema.equals(part.schema, check_metadata=True)), None)
+        if group is None:
+            found.append(group := [])
+        group.append(part)
+    return found
+
+
 def _schema(folder: Place, name: str, parts: Sequence[PartFile], others: Sequence[pa.Schema]) -> pa.Schema | None:
-    """What most parts have."""
-    found = Counter(part.schema.serialize().to_pybytes() for part in parts)
-    if not found:
-        for schema in others:  # parts of earlier versions had no mark
+    """That of the parts.  others: of files that have no mark, as parts of earlier versions."""
+    if not parts:
+        for schema in others:
             check_version(schema, folder)
         return log_schema() if name == "log" else None
-    schema = pa.ipc.read_schema(pa.py_buffer(found.most_common(1)[0][0]))
-    check_version(schema, folder)
-    return schema
+    check_version(parts[0].schema, folder)
+    return parts[0].schema
 
 
 def whole(folder: Place, name: str, columns: Sequence[str] | None = None) -> Dataset:

@@ -29,7 +29,7 @@ _FAILS = (OSError, BadInputError)  # whoever looks, or reads what is counted, sa
 
 RUN_DATASETS = ("tasks", "log")
 RUN_FILES = (
-    "parts.json", "machine.yaml", "source.json", "config.yaml", "pieces.json", "models/**/*.model", "models/**/*.judge", "models/**/*.json",
+    "parts.json", "machine.yaml", "source.json", "config.yaml", "pieces.json", "models/**/*.model", "models/**/*.json",
     "plans/**/*.json", "best_tilefarm.bin", "best.onnx", "checkpoint/**/findings.bin", "checkpoint/**/state.json",
     "checkpoint/**/finals.jsonl", "summary.json",
 )  # fmt: skip

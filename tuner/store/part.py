@@ -65,21 +65,26 @@ def part_number(name: str) -> int | None:
 
 def encoded(table: pa.Table, mark: Mark) -> bytes:
     """The file of a part."""
-    # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
-    names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-    # a part has a hundred short columns of numbers, and zstd sets up for each of them what takes longer than to write it
-    codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}
     blank = f"tilefarm part {mark.dataset} {mark.number:08d} {0:016d} {'0' * _DIGEST}".encode()
-    sink = pa.BufferOutputStream()
-    # nobody skips a part of some seconds by the least and the greatest of its columns
-    with pq.ParquetWriter(sink, table.schema, compression=codecs, use_dictionary=names, write_statistics=False) as writer:
-        writer.write_table(table)
-        writer.add_key_value_metadata({_KEY: blank.decode()})
-    data = bytearray(sink.getvalue())
+    data = _parquet(table, blank)
     end = data.rindex(blank) + len(blank)
     data[end - _DIGEST - 17 : end - _DIGEST - 1] = b"%016d" % len(data)
     data[end - _DIGEST : end] = _digest(memoryview(data), end - _DIGEST)
     return bytes(data)
+
+
+def _parquet(table: pa.Table, mark: bytes) -> bytearray:
+    """The same with a mark in its footer that names neither bytes nor a digest."""
+    # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
+    names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    # a part has a hundred short columns of numbers, and zstd sets up for each of them what takes longer than to write it
+    codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}
+    sink = pa.BufferOutputStream()
+    # nobody skips a part of some seconds by the least and the greatest of its columns
+    with pq.ParquetWriter(sink, table.schema, compression=codecs, use_dictionary=names, write_statistics=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_KEY: mark.decode()})
+    return bytearray(sink.getvalue())
 
 
 def read_part(path: Place, columns: Sequence[str] | None = None) -> PartFile:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from tuner.store.dataset import whole
+from tuner.store.part import part_name, read_part
 from tuner.world.place import Place
 from tuner.world.url import place
 
@@ -51,7 +52,18 @@ def read_rows(where: Place | Path | str, name: str, columns: Sequence[str] | Non
 
 def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Of the dataset `name`, as `read_log`."""
+    found = whole(_dataset(where, name), name, columns)
+    return Table(found.table, found.lost)
+
+
+def each_part(where: Place | Path | str, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The same part after part, of which one is in memory.  Raises as `read_log`, before the first."""
+    folder = _dataset(where, name)
+    for part in whole(folder, name, ()).parts:
+        yield read_part(folder / part_name(part.mark.number), columns).table
+
+
+def _dataset(where: Place | Path | str, name: str) -> Place:
     path = place(where)
     within = path / name
-    found = whole(within if within.is_dir() or (path / "run.json").is_file() else path, name, columns)
-    return Table(found.table, found.lost)
+    return within if within.is_dir() or (path / "run.json").is_file() else path

@@ -59,6 +59,7 @@ class RunIdentity(Identity):
     tag: str = ""
     warm_start: tuple[str, ...] = ()
     start: tuple[str, ...] = ()
+    prior: str = ""  # digest of a cost model's file
     plugins: tuple[Plugin, ...] = ()
 
     @property

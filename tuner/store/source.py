@@ -7,6 +7,7 @@ kept as a path and a digest, so that an export refuses one that was.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -59,8 +60,7 @@ def write_source(run: Place, source: Source, model_digest: str, style: Style = "
         random_weights=source.random_weights,
         style=style,
     )
-    text = yaml.safe_dump(source.machine.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    write_whole(run / MACHINE, [text.encode()])
+    write_whole(run / MACHINE, [_written(source.machine)])
     write_json(run / SOURCE, saved.model_dump(mode="json"))
 
 
@@ -79,6 +79,12 @@ def read_source(run: Place) -> SavedSource:
         Path(saved.model), _machine(run / MACHINE, saved.machine_digest), DataType[saved.dtype], saved.shapes, saved.random_weights
     )
     return SavedSource(source, saved.model_digest, saved.style)
+
+
+@lru_cache(maxsize=4)
+def _written(machine: Machine) -> bytes:
+    """A file that says the whole machine."""
+    return yaml.safe_dump(machine.model_dump(mode="json"), sort_keys=False, allow_unicode=True).encode()
 
 
 def _machine(path: Place, digest: str) -> Machine:

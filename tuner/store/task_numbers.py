@@ -27,6 +27,12 @@ def add(ranges: Ranges, numbers: NDArray[np.int64]) -> None:
             ranges.append([int(part[0]), int(part[-1]) + 1])
 
 
+def first(ranges: Ranges, wanted: int) -> NDArray[np.int64]:
+    """The first of them that were given, ascending."""
+    found = [np.arange(start, stop) for start, stop in ranges]
+    return np.sort(np.concatenate(found)[:wanted]) if found else np.zeros(0, np.int64)
+
+
 def count(ranges: Ranges) -> int:
     """How many they are."""
     return sum(stop - first for first, stop in ranges)

@@ -11,11 +11,12 @@ from statistics import median
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution
 from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
-from tuner.config import Range, TuneConfig
+from tuner.config import TuneConfig
+from tuner.learn.ranges import distribution
 from tuner.store.digests import digest
 
 INSTANCES = 8
@@ -33,13 +34,6 @@ class Record:
     value: float | None = None
     pruned: bool = False
     error: str | None = None
-
-
-def distribution(span: Range) -> IntDistribution | FloatDistribution:
-    """What a value is drawn from: whole numbers where both ends are."""
-    if isinstance(span.low, int) and isinstance(span.high, int):
-        return IntDistribution(span.low, span.high, log=span.log)
-    return FloatDistribution(span.low, span.high, log=span.log)
 
 
 def _space(config: TuneConfig) -> dict[str, BaseDistribution]:

@@ -27,7 +27,9 @@ def without(source: str, destination: str) -> Machine:
 
 @pytest.mark.parametrize("path", [(p.source, p.destination) for p in EDGE.paths if (p.source, p.destination) != ("L0C", "L1")])
 def test_paths_that_every_program_needs(path: tuple[str, str]) -> None:
-    with pytest.raises(UnsupportedError, match=f"machine edge: path {path[0]} -> {path[1]} is missing; the compiler needs it, of "):
+    with pytest.raises(
+        UnsupportedError, match=f"machine edge: the compiler has no code for it: path {path[0]} -> {path[1]} is missing, needed of "
+    ):
         make_unit(small_graph("conv_chain"), without(*path), DataType.float16)
 
 
@@ -40,7 +42,7 @@ def test_a_path_of_another_engine() -> None:
     for p in raw["paths"]:
         if (p["source"], p["destination"]) == ("DDR", "L1"):
             p["engine"] = "MTE1"
-    with pytest.raises(UnsupportedError, match="path DDR -> L1 belongs to MTE1; the compiler needs it, of MTE2"):
+    with pytest.raises(UnsupportedError, match="path DDR -> L1 belongs to MTE1, needed of MTE2"):
         make_unit(small_graph("conv_chain"), Machine.model_validate(raw), DataType.float16)
 
 

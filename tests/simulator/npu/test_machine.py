@@ -80,7 +80,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
     [
         ("frequency", 5, r"frequency: no such key \(got 5\)"),
         ("ddr.speed", 5, r"ddr\.speed: no such key"),
-        ("ddr.latency_cycles", None, r"ddr\.latency_cycles: Field required"),
+        ("ddr.latency_cycles", None, r"missing: ddr\.latency_cycles"),
         ("buffers_bytes.L1", -32, r"buffers_bytes\.L1: .*greater than or equal to 1 \(got -32\)"),
         ("buffers_bytes.L1", 100, r"buffers_bytes: .*L1: 100 is not a multiple of 32"),
         ("buffers_bytes.L1", 2**80, r"buffers_bytes\.L1"),
@@ -115,7 +115,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("contention", {"none": [1.0]}, r"contention\.none: accepted: a share, or a mapping of share and latency_cycles"),
         ("contention", {"none": {"share": 1, "latency_cycles": -1}}, r"contention\.none\.latency_cycles: .*\(got -1\)"),
         ("contention", {"none": {"share": 1, "latency_cycles": 2**20 + 1}}, r"contention\.none\.latency_cycles: .*\(got 1048577\)"),
-        ("contention", {"none": {"latency_cycles": 1}}, r"contention\.none\.share: Field required"),
+        ("contention", {"none": {"latency_cycles": 1}}, r"missing: contention\.none\.share"),
         ("contention", {"none": {"share": 1, "delay": 1}}, r"contention\.none\.delay: no such key"),
     ],
 )
@@ -204,12 +204,23 @@ def test_a_wider_port_for_more_cores_or_with_wider_dmas():
     assert rates("edge:ddr.bytes_per_cycle=256,paths.DDR->*.bytes_per_cycle=256") == (256, 64)
     assert rates("edge:paths.DDR->L1.bytes_per_cycle=64,ddr.bytes_per_cycle=256") == (64, 64)
     assert rates("edge:ddr.bytes_per_cycle=256,paths.*DDR*.bytes_per_cycle=12.8") == (Fraction(64, 5), Fraction(64, 5))
+    assert rates("edge:ddr.bytes_per_cycle=256,dma.store_ports=4") == (64, 64)
     assert rates("edge:ddr.bytes_per_cycle=256,cores=4") == rates("edge:ddr.bytes_per_cycle=32") == (64, 64)
+
+
+def test_one_dma_port_of_each_is_not_written():
+    edge, several = load_machine("edge"), load_machine("edge:dma.load_ports=2,name=edge")
+    assert "dma" not in edge.model_dump()
+    assert several.digest != edge.digest
+    assert Machine.model_validate(several.model_dump()).dma_ports(Engine.MTE2) == 2
+    assert several.dma_bytes_per_cycle(Engine.MTE2) == 2 * several.dma_bytes_per_cycle(Engine.MTE3) == 128
 
 
 def test_a_level_more(tmp_path, tiny):
     levels = load_machine("edge:contention.half=0.5,contention.a.b=0.125,contention.none=0.75").contention
     assert {name: level.share for name, level in levels.items()} == {"none": 0.75, "slight": 0.5, "severe": 0.25, "half": 0.5, "a.b": 0.125}
+    late = load_machine("edge:contention.half=0.5,contention.half.latency_cycles=7").contention["half"]
+    assert late == Level(share=0.5, latency_cycles=7)
     assert load_machine("edge:contention.least=0.0000152587890625").contention["least"].share_units == 1
     tiny["contention"] = {"none": 1.0, "least": 2**-16}
     assert load(tmp_path, tiny).contention["least"].share_units == 1
@@ -251,8 +262,8 @@ def test_rates_are_the_decimal_numbers_of_the_file(tmp_path, tiny):
     [
         (
             "edge:ddr.bytes_per_cycle=256",
-            r"ddr\.bytes_per_cycle: 256; reads or writes of all cores \(1\) draw at most 64; accepted: up to 64, or more cores, or"
-            r" paths\.\*DDR\*\.bytes_per_cycle as well$",
+            r"ddr\.bytes_per_cycle: 256; reads or writes of all cores \(1\) draw at most 64; accepted: up to 64, or more cores or DMA"
+            r" ports, or paths\.\*DDR\*\.bytes_per_cycle as well$",
         ),
         ("ascend310:cores=4,ddr.bytes_per_cycle=269", r"draw at most 268"),
         ("edge:contention.gone=0.00001", r"contention\.gone\.share: .* from 1/65536, .* to 1 \(got 1e-05\)"),
@@ -271,6 +282,16 @@ def test_rates_are_the_decimal_numbers_of_the_file(tmp_path, tiny):
         ("edge:ddr.rate=effective", r"ddr: dram: lpddr5; an effective rate has none"),
         ("edge:ddr.dram=null", r"ddr: rate: pins needs dram"),
         ("edge:contention.severe.latency_cycles=-4", r"contention\.severe\.latency_cycles: .*got -4"),
+        ("edge:dma.load_ports=9,ddr.outstanding=9", r"dma\.load_ports: .*8 .*got 9"),
+        ("edge:dma.store_ports=0", r"dma\.store_ports: .*got 0"),
+        ("edge:dma.store_ports=4,ddr.outstanding=3", r"dma\.store_ports: 4; accepted: up to ddr\.outstanding, 3"),
+        ("edge:dma.ports=2", r"'dma.ports=2'; expected KEY=VALUE"),
+        ("edge:contention.severe.cores=2", r"cores=2': contention\.severe\.cores: 2; accepted: up to 1, what the machine has$"),
+        (
+            "edge:contention.severe.l1_byte=1",
+            r"'contention\.severe\.l1_byte=1'; expected.*contention\.LEVEL\.KEY \(share, latency_cycles, l1_bytes",
+        ),
+        ("edge:contention.half.cores=1", r"'contention\.half\.cores=1'; expected"),
         ("edge:cores=many", r"cores: .*got 'many'"),
         ("edge:cores=0", r"cores: .*got 0"),
         ("edge:name=No Name", r"name: "),

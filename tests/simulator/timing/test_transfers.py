@@ -8,7 +8,7 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.cycles import bank_wait_cycles, port_units, turned_units
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
-from simulator.npu.machine import load_machine
+from simulator.npu.machine import Dma, Engine, Machine, load_machine
 from simulator.timing import prepare, program_bound, simulate, simulate_levels, simulate_trace
 from tests.ddr_rates import with_path, with_rates
 from tests.programs import copy, flag_set, flag_wait, program, record
@@ -26,6 +26,7 @@ from tests.simulator.timing.on_paper import (
     spans,
     store,
     tiny_with,
+    up,
 )
 
 
@@ -45,6 +46,53 @@ def test_one_outstanding_pays_the_latency_every_time() -> None:
 
 def test_many_outstanding_pay_it_once() -> None:
     assert spans(run([load(1)] * 4, machine=tiny_with({"outstanding": 4}))) == [(4, 5), (5, 6), (6, 7), (7, 8)]
+
+
+def two_ports(latency: int = 4, bytes_per_cycle: int = 32) -> Machine:
+    """Three outstanding."""
+    ddr = {"outstanding": 3, "latency_cycles": latency, "bytes_per_cycle": bytes_per_cycle}
+    return tiny_with(ddr).model_copy(update={"dma": Dma(load_ports=2, store_ports=2)})
+
+
+def test_transfers_on_two_ports_share_the_rate_of_ddr() -> None:
+    # both from 4 on at half a block per cycle
+    assert spans(run([load(10), load(10)], machine=two_ports())) == [(4, 24), (4, 24)]
+
+
+def test_transfers_on_two_ports_have_each_the_rate_of_their_path() -> None:
+    # the third takes the first's port, the fourth the second's, which is free at 9: issued then, as three are in flight before
+    timing = run([load(10), load(5), load(2), load(1)], machine=two_ports(bytes_per_cycle=64))
+    assert spans(timing) == [(4, 14), (4, 9), (14, 16), (13, 14)]
+    assert timing.busy_cycles[0, MTE2] == timing.load_store_cycles == 12
+
+
+def test_a_flag_waits_for_all_ports() -> None:
+    # data of the second end at 6, those of the first at 14
+    streams = [load(10), load(2), flag_set(MTE2, 0, Engine.MTE1), flag_wait(Engine.MTE1, 0, MTE2), up(1)]
+    timing = run(streams, machine=two_ports(bytes_per_cycle=64))
+    assert spans(timing) == [(4, 14), (4, 6), (0, 14), (0, 14), (14, 15)]
+
+
+def test_a_move_on_chip_has_all_ports() -> None:
+    # stores at half a block per cycle: 4-14 and 4-8; UB -> L1 14-17; both stores behind it are issued when it starts
+    timing = run([store(5), store(2), copy(TINY, UB, L1, 3), store(1), store(1)], machine=two_ports(latency=1, bytes_per_cycle=64))
+    assert spans(timing) == [(1, 11), (1, 5), (11, 14), (14, 16), (14, 16)]
+
+
+def test_start_ups_on_one_port_pass_behind_data_on_the_other() -> None:
+    slow = with_path(tiny_with({"outstanding": 3}), "DDR->L1", startup_cycles=8)
+    assert spans(run([load(8)] * 3, machine=slow)) == [(12, 20), (28, 36), (44, 52)]
+    # the second finds all of DDR when the first is through
+    assert spans(run([load(8)] * 3, machine=slow.model_copy(update={"dma": Dma(load_ports=2)}))) == [(12, 28), (12, 28), (36, 44)]
+
+
+def test_bounds_count_ports() -> None:
+    p = program(two_ports(), [load(10), load(10), load(10), store(1)])
+    prepared = prepare(p, two_ports())
+    assert prepared.dma_ports == 3  # one store has one port
+    # 30 blocks over two ports of a block per cycle, the port of DDR has 32 bytes
+    assert program_bound(prepared, two_ports()) == 31
+    assert program_bound(program(two_ports(bytes_per_cycle=1024), [load(10)] * 3), two_ports(bytes_per_cycle=1024)) == 15
 
 
 def test_a_move_on_chip_in_a_dma_queue_waits_for_the_data_before_it() -> None:
@@ -202,7 +250,7 @@ def test_the_longest_path_shares_nothing() -> None:
     p = program(TINY, [load(16), store(8)])
     assert simulate(p, TINY, ALONE, shared=False).cycles == 20
     assert simulate(p, TINY, ALONE, shared=False, rate_divisor=2).cycles == 36
-    assert prepare(p, TINY).dma_queues == 2
+    assert prepare(p, TINY).dma_ports == 2
 
 
 def test_program_bound_is_the_busiest_engine_or_the_bus() -> None:

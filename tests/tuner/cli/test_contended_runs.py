@@ -124,8 +124,15 @@ def test_text(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, columns, *rows = served.splitlines()
     assert "edge; trace step:4: 3 steps, shares 0.25 to 1; cycles per switch: 250" in first
     assert columns.split()[:2] == ["controller", "inferences"]
+    *rows, gain = rows
     assert [row.split("  ")[0].removesuffix(" (best)") for row in rows] == ["estimator", "static none", "static severe", "oracle"]
     assert sum("(best)" in row for row in rows) == 1
+    found = report(capsys, compiled, "--trace", "step:4", "--inferences", 130, "--switch-cycles", 250)
+    less = 1 - found["result"]["cycles"] / found["static"][found["best_static"]]["cycles"]
+    word = "less" if less >= 0 else "more"
+    assert gain == f"estimator takes {abs(less):.1%} {word} time than the best variant alone, {found['best_static']}"
+    _, out, _ = simulate(capsys, compiled, "--trace", "step:4", "--inferences", 130, "--controller", "static")
+    assert "best variant alone" not in out  # it is that one
     title, columns, *rows = variants.splitlines()
     assert "computed per load" in title
     assert columns.split()[-6:] == ["rho", "none", "rho", "slight", "rho", "severe"]

@@ -93,7 +93,7 @@ def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     schedule = EpochSchedule([b""] * made.config.islands)
     with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), RunBudget(N))
-        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), LEVELS, made.config.model))
+        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), made.config.model))
         conductor.begin(())
         conductor.run()
     return read_log(folder).drop(columns=["worker", "wall_s", "time", "attempt", "row_id", "status", "error"])

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.cost.features import FEATURES
 from compiler.kinds.build import make_unit
 from compiler.space.gene import Gene
 from compiler.space.moves import random_genome
@@ -28,15 +27,17 @@ from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
 from tuner.config import load_config
+from tuner.contracts.samples import sample_rows
 from tuner.farm import schedule as schedule_module
 from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, JobRunnerSpec, Training, Update
 from tuner.farm.recorder import Facts
 from tuner.farm.schedule import BEGAN, EpochSchedule, in_use_from, version_of
 from tuner.farm.workers import JobWorker, Lone, Told
+from tuner.learn.logged import packed_rows
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
-from tuner.search.collector import STATUSES, Collector, pack_segments
+from tuner.search.collector import STATUSES, Collector
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
@@ -185,13 +186,6 @@ def test_what_is_aside_is_forgotten() -> None:
     assert not known.table.known(Gene(1, 2))
     assert known.programs == {name_of(1)}
     assert known.version == 1
-    assert len(known.learnable) == 1
-
-
-def test_what_two_islands_measured_teaches_once() -> None:
-    known = Knowledge(Structures(unit()), 3)
-    known.learn_epoch([findings(Gene(0, 1)), findings(Gene(0, 1), Gene(1, 2), island=1)])
-    assert [len(part.cycles) for part in known.learnable] == [1, 1]
 
 
 # schedule
@@ -396,7 +390,7 @@ def test_culprits_are_not_tried(course: Course) -> None:
 
 
 def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
-    training = Training(1, len(course.broadcast.epochs), 0)
+    training = Training(1, len(course.broadcast.epochs), 0, packed_rows(sample_rows("edge")))
     one, two = (made.work(training, course.broadcast.update(training, (0, 0))) for made in (course.spec(), course.spec()))
     assert isinstance(one, Trained)
     assert one == two
@@ -404,24 +398,10 @@ def test_trainings_repeat_and_their_models_predict(course: Course) -> None:
     job = course.done[-1][0]._replace(models=1)
     job_runner = course.spec()
     job_runner.work(job, course.broadcast.update(job, (0, 0)))
-    assert [model is not None for model in job_runner.predictors] == [model is not None for model in one.models]
-    assert any(model is not None for model in one.models)
-
-
-def test_poisoned_findings_are_left_out_of_a_training_and_counted(course: Course) -> None:
-    """Whatever bytes a checkpoint or an earlier run brought: no number that is none reaches a model."""
-    training = Training(1, len(course.broadcast.epochs) + 1, 0)
-    good, bad = np.ones(len(FEATURES), np.float32), np.full(len(FEATURES), np.nan, np.float32)
-    infinite = np.where(np.arange(len(FEATURES)) == 3, np.inf, good).astype(np.float32)
-    genes = [Gene(0, 1, choices=(60 + i,)) for i in range(4)]
-    cycles = np.repeat(np.array([[7], [7], [0], [-5]]), 3, axis=1)
-    poison = pack_segments(genes, cycles, np.full(4, 5), np.array([bad, infinite, good, good]), ())
-    found = [course.spec().work(training, Update(0, [*course.broadcast.epochs, [data]], None)) for data in (findings(), poison)]
-    clean, poisoned = found
-    assert isinstance(clean, Trained)
-    assert isinstance(poisoned, Trained)
-    assert [model.left_out for model in poisoned.candidates] == [model.left_out + 4 for model in clean.candidates]
-    assert [model.raw for model in poisoned.candidates] == [model.raw for model in clean.candidates]
+    assert len(one.models) == 1, "promoted"
+    assert all(model is not None for model in job_runner.predictors)
+    job_runner.hear(Update(job.version, [], ()))
+    assert job_runner.predictors == [None] * 3, "an older number, of which none was promoted"
 
 
 def test_a_job_runner_that_missed_something_says_so(course: Course) -> None:

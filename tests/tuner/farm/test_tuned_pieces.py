@@ -247,6 +247,7 @@ def test_the_budget_is_dealt_by_work_and_never_taken_back() -> None:
     weights = [50, 30, 15, 1]
     before = dealt(4, weights)
     assert before == [1, 1, 1, 1] == dealt(0, weights)
+    assert [sum(dealt(count, weights, 2)) for count in (0, 8, 9)] == [8, 8, 9]
     for count in range(5, 200):
         now = dealt(count, weights)
         assert sum(now) == count
@@ -254,6 +255,18 @@ def test_the_budget_is_dealt_by_work_and_never_taken_back() -> None:
         before = now
     shares = [share / sum(before) for share in before]
     assert shares == pytest.approx([weight / sum(weights) for weight in weights], abs=0.02)
+
+
+def test_every_piece_has_a_program_for_every_grant(tmp_path: Path) -> None:
+    """Also where the budget would be one program less."""
+    machine = "edge:contention.severe.l1_bytes=65536"
+    summary = quick(saved("towers", tmp_path), tmp_path / "run", 2, machine=machine)
+    log = read_log(tmp_path / "run")
+    programs = log[log["kind"] == "program"].groupby("run")["task"].nunique()
+    assert len(programs) > 1
+    assert (programs == 2).all()
+    assert all(level.speedup >= 1 for level in summary.levels.values())
+    assert {"baseline.json", "baseline.severe.json"} <= {path.name for path in (tmp_path / "run" / "plans").iterdir()}
 
 
 def test_float32_too(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import simulator
-from compiler.cost.features import FEATURES, scaled
+from compiler.cost.features import FEATURES
 from compiler.source import Source as ModelSource
 from compiler.source import open_source
 from compiler.unit.unit import Unit
@@ -76,7 +76,7 @@ def altered(run: Path, out: Path, **columns: dict[str, object]) -> Path:
 
 
 def test_the_same_network(short: Path, earlier: Path) -> None:
-    """Every task that the log has becomes a gene that makes that very task, with its cycles, bytes and features."""
+    """Every task that the log has becomes a gene that makes that very task, with its cycles and bytes."""
     unit, log = unit_of(short), read_log(earlier)
     found = read_warm_start([earlier], unit, LEVELS, ELITES)
     measured = log[log["kind"].isin(["operator", "segment"]) & (log["status"] == "ok")]
@@ -84,15 +84,13 @@ def test_the_same_network(short: Path, earlier: Path) -> None:
     assert len(found.tasks) > 40
     assert not sum(found.sources[0].left_out.values()) - found.sources[0].left_out["result"]
     evaluator = Evaluator(unit, LEVELS)
-    for task, gene, moved, cycles, features in zip(found.tasks, found.genes, found.moved_bytes, found.cycles, found.features, strict=True):
+    for task, gene, moved, cycles in zip(found.tasks, found.genes, found.moved_bytes, found.cycles, strict=True):
         measurement = evaluator.measure(Request("segment", (gene,)))
         kind = "operator" if gene.stop - gene.start == 1 else "segment"
         assert text_digest(f"{kind}:{measurement.payload}") == task
         assert measurement.values is not None
-        assert measurement.features is not None
         assert (cycles == measurement.cycles).all()
         assert moved == measurement.values[0, 2:4].sum()
-        assert np.array_equal(features, scaled(measurement.features))
     programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
     best = {level: programs.loc[programs["level"] == level, "cycles"].min() for level in LEVELS}
     measurements = [evaluator.measure(Request("program", genome)).cycles for genome in found.programs]
@@ -215,12 +213,6 @@ def test_a_run_begins_without_what_is_not_usable(
     pd.testing.assert_frame_equal(*logs, check_categorical=False)
     quick(short, tmp_path / "warm", 6, *few, seed=7, resume=True, **options)
     assert read_json(tmp_path / "warm" / "summary.json")["warm_start"] == [*summary.warm_start]
-
-
-def test_models_are_trained_from_them_first(short: Path, earlier: Path, tmp_path: Path) -> None:
-    quick(short, tmp_path / "run", 8, "model.min_rows=40", "model.growth=10", seed=7, warm_start=(earlier,))
-    log = read_log(tmp_path / "run")
-    assert log.loc[(log["generation"] == 2) & (log["kind"] != "program"), "model_version"].notna().all()
 
 
 def test_an_earlier_log_that_has_changed(short: Path, earlier: Path, tmp_path: Path) -> None:

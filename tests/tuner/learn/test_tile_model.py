@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from compiler.cost.features import FEATURE_SET, FEATURES, raw_features, scaled
+from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.cost.operator_space import operator_space
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
@@ -42,11 +39,13 @@ class Taste:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A short run on one network, with enough segments for models of every level to earn their place."""
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a short run on one network, with enough segments to learn from."""
     folder = tmp_path_factory.mktemp("tile")
-    quick(save_small("residual_block", folder), folder / "RUN", 24, "segments.measured=64", "segments.candidates=192", "model.rounds=60")
-    return folder / "RUN"
+    few = ("segments.measured=64", "segments.candidates=192", "use.cost_model=false")
+    quick(save_small("residual_block", folder), folder / "RUN", 24, *few)
+    assert main(["train", str(folder / "RUN"), "--out", str(folder / "m.model"), "--set", "model.rounds=60", "--quiet"]) == 0
+    return folder / "m.model"
 
 
 def test_the_model_decides() -> None:
@@ -89,83 +88,40 @@ def test_an_operator_that_fits_in_no_way() -> None:
         pick(Compiler(u), 0, {"none": Taste("products", 1)})
 
 
-def test_another_network_is_compiled_by_the_models_of_a_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_network_is_compiled_by_a_model(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant per level, the same bytes twice, values right; the two simulations are those of the report, none is for a choice."""
-    model, out = save_small("conv_chain", tmp_path), tmp_path / "out.onnx"
-    words = ["compile", str(model), "--machine", "edge", "--tile-model", str(run), "--out"]
+    network, out = save_small("conv_chain", tmp_path), tmp_path / "out.onnx"
+    words = ["compile", str(network), "--machine", "edge", "--model", str(model), "--out"]
     assert main([*words, str(out)]) == 0
     assert main([*words, str(tmp_path / "again.onnx")]) == 0
     assert out.read_bytes() == (tmp_path / "again.onnx").read_bytes()
     assert main(["run", str(out), "--input", "random", "--check"]) == 0
-    opened = open_source(Source(model, EDGE))
+    opened = open_source(Source(network, EDGE))
     monkeypatch.setattr("simulator.timing.simulate_levels", None)
-    plans = tiled_plans(opened.compiler, load_models(run / "models", opened.unit))
+    plans = tiled_plans(opened.compiler, load_models(model, opened.unit))
     assert {v.level: v.plan_digest for v in decode(read_container(out)).variants} == {level: plan.digest for level, plan in plans.items()}
     assert all(len(segment.operators) == 1 for plan in plans.values() for segment in plan.segments)
 
 
-def test_a_run_of_several_pieces_has_the_models_of_the_piece_that_learnt_most(run: Path, tmp_path: Path) -> None:
-    """A folder of models for each piece, as `tuner.store.runfolder` makes them."""
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    for piece in ("npu", "npu1"):
-        shutil.copytree(run / "models", copy / "models" / piece)
-    for path in (copy / "models").iterdir():
-        if path.is_file():
-            path.unlink()
-    for path in (copy / "models" / "npu").glob("*-*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"trained_rows": 3}))
-    u = unit(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16)))
-    found, whole = load_models(copy, u), load_models(run, u)
-    assert {level: model.model.save() for level, model in found.items()} == {level: model.model.save() for level, model in whole.items()}
-    shutil.rmtree(copy / "models" / "npu1")
-    assert len(load_models(copy, u)) == 3, "what is left, although it learnt least"
+def test_a_model_of_one_machine_may_be_asked_about_another(model: Path) -> None:
+    """It says something of each of its levels, by their conditions."""
+    u = unit(load_machine("tiny"), (1, 16, 8, 8), conv("y", "x", (16, 16)))
+    found = load_models(model, u)
+    features = np.tile(scaled([raw_features(u, plan, 0) for plan in [pick(Compiler(u), 0, found)["none"]]]), (2, 1))
+    cycles = {level: each.predict(features) for level, each in found.items()}
+    assert set(cycles) == set(u.machine.contention)
+    assert (cycles["severe"] > cycles["none"]).all()
 
 
-def test_no_file_decides_which_module_is_imported(run: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    for path in (copy / "models").glob("*-*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"kind": "antigravity:fly"}))
+def test_no_file_decides_which_module_is_imported(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "m.model"
+    other.write_bytes(model.read_bytes().replace(b'"kind":"boosted_trees"', b'"kind":"antigravity:fly"'))
     with pytest.raises(BadInputError, match=r"trained by antigravity:fly, which is not installed .* expected one of boosted_trees"):
-        load_models(copy, unit(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16))))
+        load_models(other, unit(EDGE, (1, 16, 8, 8), conv("y", "x", (16, 16))))
     assert "antigravity" not in sys.modules
 
 
-def _no_models(run: Path) -> None:
-    (run / "models" / "history.json").unlink()
-
-
-def _none_promoted(run: Path) -> None:
-    path = run / "models" / "history.json"
-    path.write_text(json.dumps([row | {"promoted": row["level"] != "slight"} for row in json.loads(path.read_text())]))
-
-
-def _other_features(run: Path) -> None:
-    for path in (run / "models").glob("none-*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"width": 3}))
-
-
-@pytest.mark.parametrize(
-    ("damage", "machine", "message"),
-    [
-        (_no_models, "edge", "no cost model of level none earned its place in that run; tune with --set use.cost_model=true, or longer"),
-        (_none_promoted, "edge", "no cost model of level slight earned its place"),
-        (_other_features, "edge", rf"none-\d+.model takes 3 features, feature set {FEATURE_SET} has \d+"),
-        (lambda _: None, "tiny", r"trained for machine edge \(\w{32}\), this is \w{32}"),
-        (shutil.rmtree, "edge", "not a run folder|no such run folder"),
-    ],
-)
-def test_models_of_something_else(run: Path, tmp_path: Path, damage: Callable[[Path], None], machine: str, message: str) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    damage(copy)
-    with pytest.raises(BadInputError, match=message):
-        load_models(copy, unit(load_machine(machine), (1, 16, 8, 8), conv("y", "x", (16, 16))))
-
-
-def test_options_that_exclude_each_other(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    model = save_small("conv_chain", tmp_path)
-    words = ["compile", str(model), "--machine", "edge", "--out", str(tmp_path / "o.onnx"), "--tile-model", str(run)]
-    assert main([*words, "--plan", str(run / "plans" / "none.json")]) == 2
-    assert "--tile-model: chooses the tilings, so it does not go with --plan" in capfd.readouterr().err
+def test_options_that_exclude_each_other(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["compile", str(save_small("conv_chain", tmp_path)), "--machine", "edge", "--out", str(tmp_path / "o.onnx")]
+    assert main([*words, "--model", str(model), "--plan", str(model)]) == 2
+    assert "--model: chooses the tilings, so it does not go with --plan" in capfd.readouterr().err

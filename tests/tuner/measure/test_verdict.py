@@ -72,7 +72,7 @@ def test_the_best_programs_of_every_level_are_finalists(run: tuple[Path, Opened]
 
 def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[Path, Opened]) -> None:
     verdict = decided(run, measure, 400)
-    for finalist in (*verdict.finalists, verdict.baseline):
+    for finalist in (*verdict.finalists, *verdict.baselines):
         assert finalist.cycles == finalist.contender.simulated
         assert set(finalist.readings.values()) == {2}, "it says the same twice"
         assert set(finalist.spread.values()) == {0.0}
@@ -83,7 +83,7 @@ def test_a_board_that_is_the_simulator_says_what_the_simulator_says(run: tuple[P
             slower = finalist.contender.simulated[level] > best
             chosen = finalist.contender.plan == verdict.plans[level]
             assert finalist.standing[level] == ("slower" if slower else "champion" if chosen else "not told apart")
-    assert verdict.baseline.standing == {}
+    assert verdict.baselines[0].standing == {}
 
 
 def test_the_bytes_that_a_board_gets_are_a_whole_program(run: tuple[Path, Opened]) -> None:
@@ -156,7 +156,7 @@ def test_the_spread_is_that_of_the_readings_without_those_that_failed(run: tuple
     verdict = decide([one, other], base, LEVELS, 7, board)
     assert verdict.finalists[0].spread["none"] == round(1.4826 * 15 / 1005, 6)
     assert (verdict.finalists[1].spread["none"], verdict.finalists[1].cycles["none"]) == (0.0, None)
-    assert verdict.baseline.spread["none"] == 0
+    assert verdict.baselines[0].spread["none"] == 0
     assert verdict.cycles(one.plan, "none") == 1005
 
 

@@ -1,0 +1,72 @@
+"""`tilefarm train`: the logs of runs in, one cost model and its card out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simulator.command import new_app
+from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line, say
+from tuner.cli import options
+from tuner.cli.text import print_json, print_next, print_table
+
+app = new_app()
+
+CARD = ".json"  # behind the model's name
+
+
+@app.command()
+def train(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, or URLs: of any networks, machines and levels.")],
+    out: Annotated[Path, typer.Option(metavar="MODEL", help="The model's file; its card is MODEL.json.")],
+    *,
+    trials: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Other settings of the model to try, by Optuna; the best on unseen networks is taken.")
+    ] = 0,
+    seed: options.Seed = 0,
+    config: options.Config = None,
+    overrides: options.Set = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Networks are held out in turn: the table says how many pairs of a network's segments a model of the others ranks right,
+    and how many the estimate does.
+    """
+    from simulator.npu.files import write_whole
+    from tuner.config import load_config
+    from tuner.learn.from_runs import model_of_runs
+    from tuner.learn.logged import read_logged
+    from tuner.store.runfolder import write_json
+    from tuner.world.local import LocalPlace
+
+    if not out.resolve().parent.is_dir():
+        raise BadInputError(f"--out {out}: no folder {out.resolve().parent}; expected one that is there")
+    settings = load_config(config, overrides or ()).model
+    logged = read_logged(runs)
+    if not quiet:
+        say(f"{len(logged.rows.cycles):,} rows of {len(logged.runs)} runs, {logged.tasks:,} segments")
+    made = model_of_runs(logged, settings, seed, trials, (lambda _: None) if quiet else say)
+    write_json(LocalPlace(out.with_name(out.name + CARD)), made.card)
+    write_whole(LocalPlace(out), [made.kept.model.encoded(made.kept.kind)])
+    if as_json:
+        print_json(made.card)
+        return
+    columns = ("<unseen", "<", "segments", "pairs", "by estimate", "rank", "by estimate", "best of 8 loses", "by estimate")
+    print_table(columns, _rows(made.card["metrics"]))
+    print_line(f"{out}: {out.stat().st_size:,} bytes, {made.kept.kind} {made.kept.model.version[:8]}; {out}{CARD}")
+    print_next(("tune", "MODEL.onnx", "--machine", "M", "--model", out, "--out", "RUN"))
+
+
+def _rows(metrics: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[tuple[object, ...]]:
+    """Of every network, kind and level, and of all, what the model and the estimate are right about."""
+    for what, found in metrics.items():
+        for name, each in found.items():
+            both = each["model"], each["estimate"]
+            pairs = (f"{m['pair_accuracy']:.1%}" for m in both)
+            ranks = (f"{m['spearman']:.2f}" for m in both)
+            regret = (f"{m['regret']['8']:.2%}" for m in both)
+            yield what, name, each["model"]["rows"], *pairs, *ranks, *regret

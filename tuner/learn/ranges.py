@@ -1,0 +1,14 @@
+"""Ranges of settings as Optuna takes them."""
+
+from __future__ import annotations
+
+from optuna.distributions import FloatDistribution, IntDistribution
+
+from tuner.config import Range
+
+
+def distribution(span: Range) -> IntDistribution | FloatDistribution:
+    """What a value is drawn from: whole numbers where both ends are."""
+    if isinstance(span.low, int) and isinstance(span.high, int):
+        return IntDistribution(span.low, span.high, log=span.log)
+    return FloatDistribution(span.low, span.high, log=span.log)
