@@ -142,7 +142,7 @@ def segment_cycles(program: Program, machine: Machine, level: str, segments: int
     assert recorded is not None
     ends = np.zeros(segments, np.int64)
     for code, end in zip(program.streams, recorded.end, strict=True):
-        np.maximum.at(ends, isa.segment_of(code[:, isa.TAG]), end)
+        np.maximum.at(ends, isa.segment_of(code[:, isa.TAG].astype(np.int64)), end)
     return np.diff(np.maximum.accumulate(ends), prepend=0)
 
 

@@ -6,7 +6,7 @@ simulator says of each whether it is faster so, beside the neighbours that it ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,15 @@ from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
 
 Change = Callable[[Unit, Gene], Gene]
-_CHUNKS = (4, 2)  # places in `cost.ranking.CHUNK_BUDGETS`
 
 
-def _in_chunks(unit: Unit, gene: Gene, chunk: int) -> Gene:
-    return gene._replace(chunk=chunk)
+def _small_chunks(unit: Unit, gene: Gene) -> Gene:
+    """Of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
+    return gene._replace(chunk=4)
+
+
+def _smaller_chunks(unit: Unit, gene: Gene) -> Gene:
+    return gene._replace(chunk=2)
 
 
 def _whole_weights(unit: Unit, gene: Gene) -> Gene:
@@ -50,13 +54,8 @@ def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[Change, ...] = (
-    lambda unit, gene: _in_chunks(unit, gene, 4),
-    lambda unit, gene: _in_chunks(unit, gene, 2),
-    _whole_weights,
-    _sliding,
-    _one_slot,
-    _twice_the_blocks,
-)
+    _small_chunks, _smaller_chunks, _whole_weights, _sliding, _one_slot, _twice_the_blocks,
+)  # fmt: skip
 
 
 def quick_plans(opened: Opened, scorer: Callable[[Unit], Scorer] = by_estimate) -> dict[str, Plan]:
@@ -67,7 +66,9 @@ def quick_plans(opened: Opened, scorer: Callable[[Unit], Scorer] = by_estimate) 
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
         unit = ordered(compiler.unit, "depth")
-        by_piece[name] = _fastest(compiler, {level: _plan(unit, genome) for level, genome in quick_genomes(compiler, unit, scorer(unit)).items()})
+        by_piece[name] = _fastest(
+            compiler, {level: _plan(unit, genome) for level, genome in quick_genomes(compiler, unit, scorer(unit)).items()}
+        )
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
 
@@ -120,4 +121,6 @@ def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.in
 def _fastest(compiler: Compiler, plans: Mapping[str, Plan]) -> dict[str, Plan]:
     """Level -> whichever of the plans is fastest at it, the first of equals."""
     measured = measure_plans(compiler, plans)
-    return {level: min((m for m in measured.values() if level in m.timings), key=lambda m: m.timings[level].cycles).plan for level in measured}
+    return {
+        level: min((m for m in measured.values() if level in m.timings), key=lambda m: m.timings[level].cycles).plan for level in measured
+    }

@@ -29,7 +29,8 @@ from compiler.unit.unit import Unit
 from simulator.npu.level import Level
 from simulator.npu.machine import BLOCK_BYTES, Memory
 
-Floats, Ints = NDArray[np.float64], NDArray[np.int64]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 _OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
 _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
 # blocks of its result, of its weights, and of what it reads that no operator makes; rows of its result, those that blocks of its readers

@@ -4,11 +4,11 @@ A guess (`space.guess`) of all runs in all ways says which of them may lie on a 
 exact, and predicted from their features.  A prediction takes the place of the guess, until all of the shortest path is predicted: a lazy
 shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), but for guesses that are too high.
 
-| way     | of a run's work                                                                              |
-|---------|----------------------------------------------------------------------------------------------|
-| rows    | in some blocks, over all cores that the level leaves, halos cached, or made again             |
-| channels | over those cores, where a run's channels can be split                                        |
-| narrow  | on one core, as a whole                                                                      |
+| way      | a run's work                                                                                  |
+|----------|-----------------------------------------------------------------------------------------------|
+| rows     | in some blocks, over all cores that the level leaves; halos cached, or of short runs made again |
+| channels | over those cores, where a run's channels can be split                                         |
+| narrow   | on one core of several, as a whole                                                            |
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import needed
 from compiler.space.columns import fewest_strips
 from compiler.space.decode import decode
-from compiler.space.gene import MAX_SEGMENT, Gene, Genome, has_halos
+from compiler.space.gene import Gene, Genome, has_halos
 from compiler.space.granted import grant_of
 from compiler.space.guess import alone, guesses, sizes_of
 from compiler.space.shortest import shortest
@@ -48,6 +48,7 @@ class Scorer(NamedTuple):
 BLOCKS = (1, 2, 4, 7, 10, 14, 28, 56)
 _WIDE = (1, 2, 4)  # blocks where channels are split
 _FEW = 2  # ways of a run that are predicted at a time, the best guesses first
+_MADE_AGAIN = 6  # operators of the longest run whose halos may be made again rather than cached
 _FILL = 4  # a segment begins and ends with engines that wait: as long as this part of L1 takes to be loaded, without contention
 
 
@@ -109,7 +110,7 @@ class _Runs:
                 mine[:, way] = np.inf
                 gene = self.ways[way]._replace(start=i, stop=j, columns=columns)
                 found.append(gene)
-                if gene.cached and j - i <= 6 and has_halos(self.unit, i, j):
+                if gene.cached and j - i <= _MADE_AGAIN and has_halos(self.unit, i, j):
                     found.append(gene._replace(cached=0))
         return found
 
