@@ -18,7 +18,7 @@ from compiler.source import Opened
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import FORMULA, Gene, Genome, block_counts, iterations, keeps_weights
 from compiler.space.order import ordered
-from compiler.space.predicted import Scorer, by_estimate, segmentations
+from compiler.space.predicted import Predict, by_estimate, segmentations
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
@@ -58,28 +58,28 @@ CHANGES: tuple[Change, ...] = (
 )  # fmt: skip
 
 
-def quick_plans(opened: Opened, scorer: Callable[[Unit], Scorer] = by_estimate) -> dict[str, Plan]:
+def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate) -> dict[str, Plan]:
     """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
 
-    scorer: of a piece's unit.  Raises `InfeasibleError` where no plan fits a level.
+    predict: of a piece's unit.  Raises `InfeasibleError` where no plan fits a level.
     """
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
         unit = ordered(compiler.unit, "depth")
         by_piece[name] = _fastest(
-            compiler, {level: _plan(unit, genome) for level, genome in quick_genomes(compiler, unit, scorer(unit)).items()}
+            compiler, {level: _plan(unit, genome) for level, genome in quick_genomes(compiler, unit, predict(unit)).items()}
         )
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
 
-def quick_genomes(compiler: Compiler, unit: Unit, scorer: Scorer) -> dict[str, Genome]:
+def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict) -> dict[str, Genome]:
     """Level -> genome.  unit: the compiler's, in an order in which runs of operators are branches.  Raises as `quick_plans`."""
     groups: dict[Grant, list[str]] = {}
     for level in unit.machine.contention:
         groups.setdefault(unit.machine.granted(level), []).append(level)
     found = {}
     for levels in groups.values():
-        for level, genome in zip(levels, segmentations(unit, levels, scorer), strict=True):
+        for level, genome in zip(levels, segmentations(unit, levels, predict), strict=True):
             found[level] = _corrected(compiler, unit, genome, level)
     return found
 

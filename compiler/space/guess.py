@@ -67,7 +67,7 @@ def sizes_of(unit: Unit) -> Sizes:
             reader = unit.operators[c]
             if reader.reads[0].overlaps(spec.y):
                 overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
-        wanted = needed(unit)[k].size
+        wanted = max(1, needed(unit)[k].size)
         blocks = spec.y.planes * y.h * y.row_blocks
         sizes.append((blocks, spec.weight_blocks, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage))
         for p in unit.producers[k]:
@@ -142,7 +142,8 @@ def _guess(
     port: Floats,
     out: Floats,
 ) -> None:
-    """Fills out.  ways: int64 [ways, 2], blocks, and how often what stays is loaded.  rates: float64 [ways, 2], blocks per cycle, read and written."""
+    """Fills out.  ways: int64 [ways, 2], blocks, and how often what stays is loaded.  rates: float64 [ways, 2], blocks per cycle that are
+    read and written."""
     n, most = sizes.shape[0], out.shape[3]
     levels, ends = port.shape[0], np.empty(n, np.int64)
     last = np.full(n, -1, np.int64)
@@ -159,7 +160,7 @@ def _guess(
         for i in range(n):
             lowest = np.int64(1) << 40
             for j in range(i + 1, min(n, i + most) + 1):
-                lowest = min(lowest, max(1, sizes[j - 1, _WANTED]))
+                lowest = min(lowest, sizes[j - 1, _WANTED])
                 if blocks > lowest or not np.isfinite(cycles[w, j - 1, 0]):
                     break
                 count = j - i

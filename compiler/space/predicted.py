@@ -14,7 +14,6 @@ shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), but for guesses that a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +37,8 @@ from simulator.npu.errors import InfeasibleError
 Floats = NDArray[np.float64]
 
 
-class Scorer(NamedTuple):
-    """predict: raw features, float64 [n, F] of segments, and a level, to cycles [n].  border: what a segment costs beside that."""
-
-    predict: Callable[[Floats, str], Floats]
-    border: float = 0.0
-
+Predict = Callable[[Floats, str], Floats]
+"""Raw features, float64 [n, F], of segments that run alone, and a level, to cycles [n]."""
 
 BLOCKS = (1, 2, 4, 7, 10, 14, 28, 56)
 _WIDE = (1, 2, 4)  # blocks where channels are split
@@ -52,19 +47,22 @@ _MADE_AGAIN = 6  # operators of the longest run whose halos may be made again ra
 _FILL = 4  # a segment begins and ends with engines that wait: as long as this part of L1 takes to be loaded, without contention
 
 
-def by_estimate(unit: Unit) -> Scorer:
-    """The estimate, which does not know how engines wait where a segment begins and ends."""
-    machine = unit.machine
-    border = machine.buffers_bytes.L1 / ddr_rates(machine, 1)[0] / _FILL
-    return Scorer(lambda raw, level: expected_cycles(raw, machine.contention[level]), border)
+def by_estimate(unit: Unit) -> Predict:
+    """The estimate, and how long engines wait where a segment begins and ends, of which it knows nothing."""
+    machine, border = unit.machine, _border(unit)
+    return lambda raw, level: expected_cycles(raw, machine.contention[level]) + border
 
 
-def segmentations(unit: Unit, levels: Sequence[str], scorer: Scorer) -> list[Genome]:
+def _border(unit: Unit) -> float:
+    return unit.machine.buffers_bytes.L1 / ddr_rates(unit.machine, 1)[0] / _FILL
+
+
+def segmentations(unit: Unit, levels: Sequence[str], predict: Predict) -> list[Genome]:
     """The cheapest by prediction at each of the levels, which grant the same.
 
     Raises `InfeasibleError` where some operator fits in no way.
     """
-    runs = _Runs(unit, levels, scorer)
+    runs = _Runs(unit, levels, predict)
     return [runs.cheapest(at) for at in range(len(levels))]
 
 
@@ -75,12 +73,12 @@ class _Runs:
     best: float64 [levels, operators, lengths], the least that is predicted; genes: those that it is predicted of.
     """
 
-    def __init__(self, unit: Unit, levels: Sequence[str], scorer: Scorer) -> None:
-        self.unit, self.levels, self.scorer = unit, levels, scorer
+    def __init__(self, unit: Unit, levels: Sequence[str], predict: Predict) -> None:
+        self.unit, self.levels, self.predict = unit, levels, predict
         self.within, self.structures = at_level(unit, levels[0]), Structures(unit)
         self.ways = _ways(unit, levels[0])
         every = [unit.machine.contention[level] for level in levels]
-        self.guess = guesses(self.within, sizes_of(unit), self.ways, alone(unit, self.structures, self.ways), every)
+        self.guess = guesses(self.within, sizes_of(unit), self.ways, alone(unit, self.structures, self.ways), every) + _border(unit)
         self.best = np.full((len(levels), *self.guess.shape[2:]), np.inf)
         self.genes: list[dict[tuple[int, int], Gene]] = [{} for _ in levels]
         self._known: dict[object, Floats | None] = {}
@@ -90,7 +88,7 @@ class _Runs:
         """The lazy shortest path."""
         while True:
             guess = self.guess[level].min(0)
-            found = shortest(np.minimum(guess, self.best[level]) + self.scorer.border)
+            found = shortest(np.minimum(guess, self.best[level]))
             assert found is not None, "every operator has a way"
             runs, _ = found
             asked: list[Gene] = []
@@ -126,7 +124,7 @@ class _Runs:
                     raws[key] = raw_features(self.unit, plan, gene.start)
         if raws:
             stacked = np.stack(list(raws.values()))
-            cycles = np.column_stack([self.scorer.predict(stacked, level) for level in self.levels])
+            cycles = np.column_stack([self.predict(stacked, level) for level in self.levels])
             self._known.update(zip(raws, cycles, strict=True))
         for key, gene in zip(keys, genes, strict=True):
             found = self._known[key]

@@ -18,7 +18,7 @@ from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import ddr_text, print_json, print_pieces, print_table
 
 if TYPE_CHECKING:
-    from tuner.cli.exporting import CompiledReport
+    from tuner.cli.writing import CompiledReport
 
 app = new_app()
 
@@ -57,8 +57,8 @@ def compile_(
     from compiler.plan.plan import Plan
     from compiler.source import Source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.cli.exporting import write_compiled
     from tuner.cli.unmeasured import unmeasured_plans
+    from tuner.cli.writing import write_compiled
     from tuner.measure.host import check_share
     from tuner.networks.load import open_network
 

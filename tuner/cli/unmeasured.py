@@ -9,7 +9,6 @@ from compiler.build import default_by_level
 from compiler.plan.plan import Plan, joined
 from compiler.quick import quick_plans
 from compiler.source import Opened
-from compiler.space.predicted import Scorer
 
 
 def unmeasured_plans(opened: Opened, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
@@ -21,6 +20,6 @@ def unmeasured_plans(opened: Opened, layerwise: bool, model: Path | None) -> Map
 
     models = load_models(model, opened.units[0])
     if not layerwise:
-        return quick_plans(opened, lambda unit: Scorer(lambda raw, level: models[level].predict(scaled(raw))))
+        return quick_plans(opened, lambda _: lambda raw, level: models[level].predict(scaled(raw)))
     tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
     return {level: joined({name: each[level] for name, each in tiled.items()}) for level in opened.machine.contention}
