@@ -19,7 +19,7 @@ from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.scripting import run_script
-from tests.tuning import FEW, QUICK, save_small
+from tests.tuning import FEW, save_small
 from tuner.config import load_config
 
 LEVELS = ("none", "slight", "severe")
@@ -158,7 +158,7 @@ def test_levels(tmp_path: Path) -> None:
 def test_levels_that_grant_less_memory(tmp_path: Path) -> None:
     """What was tuned where all of L1 is granted does not fit half of a little one: no loss there, and the table counts it."""
     model, machine = str(save_small("conv_chain", tmp_path)), "edge:contention.severe.l1_bytes=16384"
-    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, QUICK)
+    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, FEW)
     assert [[row[f"only_{level}"] is None for level in LEVELS] for row in rows] == [[False] * 3, [False] * 3, [True, True, False]]
     for row in rows:
         fewest = min(value for key, value in row.items() if key.endswith("_cycles") and value is not None)

@@ -188,7 +188,7 @@ class ReplayingJobRunner(JobRunner):
 
     def hear(self, update: Update) -> None:
         """Only that it was told."""
-        super().hear(update._replace(models=None))
+        super().hear(update._replace(models=None, answers=None))
         if update.models is not None:
             self.heard.learn_models(update.models)
 
