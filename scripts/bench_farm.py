@@ -38,6 +38,7 @@ from scripts.studies import network
 from simulator import terminal
 from tuner.cli.text import print_table
 from tuner.config import TuneConfig, load_config
+from tuner.contracts.samples import sample_rows
 from tuner.farm.conduct import Conductor, Jobs, SerialJobs
 from tuner.farm.jobs import JobRunner, JobRunnerSpec, Training, Update
 from tuner.farm.ledger import Deadline, Ledger, RunBudget
@@ -45,6 +46,7 @@ from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.workers import JobWorker
+from tuner.learn.logged import packed_rows
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
@@ -187,9 +189,10 @@ class Scorer:
         self.job_runner: JobRunner = spec()
         begin = time.process_time()
         self.job_runner.hear(Update(0, [[], *whole], None))
-        heard = sum(len(part.cycles) for part in self.job_runner.known.learnable)
+        heard = len(self.job_runner.known.table.cycles)
         self.absorbed_us = (time.process_time() - begin) / max(1, heard) * 1e6
-        trained = self.job_runner.work(Training(1, len(whole) + 1, 0), Update(len(whole) + 1, (), None))
+        training = Training(1, len(whole) + 1, 0, packed_rows(sample_rows("edge")))
+        trained = self.job_runner.work(training, Update(len(whole) + 1, (), None))
         assert isinstance(trained, Trained)
         self.job_runner.hear(Update(len(whole) + 1, (), trained.models))
         self.known: Knowledge = self.job_runner.known
