@@ -19,10 +19,12 @@ def main(
     model: Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.")],
     machine: Annotated[str, typer.Option(metavar="M", help="A preset or a YAML file.")],
     out: Annotated[Path, typer.Option(metavar="OUT.onnx", help="Where to write the compiled ONNX file.")],
-    plan: Annotated[Path | None, typer.Option(metavar="PLAN.json", help="A plan for all levels; layer by layer unless given.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="A plan for all levels; for each of them the best by prediction unless given.")
+    ] = None,
     dtype: Annotated[str, typer.Option(metavar="T", help="float16 or float32.")] = "float16",
 ) -> None:
-    """Compile a model for a machine, with a plan or layer by layer: the same bytes every time."""
+    """Compile a model for a machine, with a plan or by prediction: the same bytes every time."""
     from compiler.build import check_out
     from compiler.face import compile
     from compiler.plan.plan import Plan

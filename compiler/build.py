@@ -15,6 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compiler.kinds.build import Packed
 from compiler.kinds.conv import ConvSpec
 from compiler.package import write_onnx
@@ -26,6 +29,7 @@ from compiler.source import Opened
 from compiler.space.starts import layer_by_layer
 from compiler.unit.granted import at_level
 from compiler.unit.unit import Unit
+from simulator.npu import isa
 from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
@@ -35,7 +39,7 @@ from simulator.npu.program import Program
 from simulator.onnx_names import Style
 from simulator.sequence import in_all
 from simulator.tabulate import controller_table
-from simulator.timing import Timing, prepare, program_bound, simulate_levels
+from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels
 
 
 def default_plan(unit: Unit, level: str | None = None) -> Plan:
@@ -130,6 +134,16 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
             lacks = by_digest[plan.digest].program.needs.beyond(machine.granted(level))
             raise InfeasibleError(f"{where}: does not fit level {level} of {machine.name}: {lacks}; accepted: another plan for that level")
     return {level: by_digest[plans[level].digest] for level in levels}
+
+
+def segment_cycles(program: Program, machine: Machine, level: str, segments: int) -> NDArray[np.int64]:
+    """int64 [segments]: by how many cycles each of a program's segments ends after all that come before it, at a level."""
+    recorded = simulate(program, machine, machine.contention[level], record=True).recorded
+    assert recorded is not None
+    ends = np.zeros(segments, np.int64)
+    for code, end in zip(program.streams, recorded.end, strict=True):
+        np.maximum.at(ends, isa.segment_of(code[:, isa.TAG].astype(np.int64)), end)
+    return np.diff(np.maximum.accumulate(ends), prepend=0)
 
 
 def check_levels(machine: Machine, levels: Mapping[str, object]) -> None:

@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from compiler.build import MeasuredModel, check_out, containers_of, default_by_level, measure, package
 from compiler.plan.plan import Plan
+from compiler.quick import quick_plans
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
@@ -73,10 +74,12 @@ def compile(
     dtype: str = "float16",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     random_weights: int | None = None,
+    layerwise: bool = False,
 ) -> CompiledModel:
     """A model compiled for every contention level of a machine; the same arguments give the same bytes.
 
-    model: as `load` takes or gives it.  plan: one for all levels, or level -> plan; layer by layer unless given.
+    model: as `load` takes or gives it.  plan: one for all levels, or level -> plan; unless given, those that are best by prediction
+    (`compiler.quick`), or layer by layer.
     Raises `BadInputError` (a plan of something else as well), `UnsupportedError`, `InfeasibleError` (a plan that does not fit).
     """
     if isinstance(model, Opened):
@@ -85,9 +88,10 @@ def compile(
         raise BadInputError(f"{_called(model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
     else:
         opened = load(model, machine, dtype=dtype, shapes=shapes, random_weights=random_weights)
-    plans = (
-        plan if isinstance(plan, Mapping) else default_by_level(opened) if plan is None else dict.fromkeys(opened.machine.contention, plan)
-    )
+    if plan is None:
+        plans: Mapping[str, Plan] = default_by_level(opened) if layerwise else quick_plans(opened)
+    else:
+        plans = plan if isinstance(plan, Mapping) else dict.fromkeys(opened.machine.contention, plan)
     return CompiledModel(opened, measure(opened, plans))
 
 

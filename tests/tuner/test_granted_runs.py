@@ -19,8 +19,9 @@ from simulator.npu.machine import Machine, load_machine
 from tests.tuning import quick, save_small
 from tuner.checks.check import check_file
 from tuner.cli import main
-from tuner.cli.exporting import few_plans, open_run, run_plans, write_compiled
+from tuner.cli.exporting import few_plans, open_run, run_plans
 from tuner.cli.text import print_levels
+from tuner.cli.writing import write_compiled
 from tuner.measure.command import CommandRunner
 from tuner.measure.robust_lines import robust_rows
 from tuner.measure.runners import find_runner

@@ -18,7 +18,7 @@ from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import ddr_text, print_json, print_pieces, print_table
 
 if TYPE_CHECKING:
-    from tuner.cli.exporting import CompiledReport
+    from tuner.cli.writing import CompiledReport
 
 app = new_app()
 
@@ -30,11 +30,11 @@ def compile_(
     out: options.CompiledOut = None,
     plan: Annotated[
         list[str] | None,
-        typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; layer by layer unless given."),
+        typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; the best by prediction unless given."),
     ] = None,
-    tile_by: Annotated[
-        Path | None,
-        typer.Option("--model", metavar="MODEL", help="Tile every operator by that cost model (`tilefarm train`), with no measurement."),
+    layerwise: Annotated[bool, typer.Option("--layerwise", help="Every operator by itself, in place of the best by prediction.")] = False,
+    predicted_by: Annotated[
+        Path | None, typer.Option("--model", metavar="MODEL", help="Predict by that cost model (`tilefarm train`), not by the estimate.")
     ] = None,
     dtype: options.DType = "float16",
     style: options.Style = "function",
@@ -53,12 +53,12 @@ def compile_(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    from compiler.build import check_out, default_by_level
-    from compiler.plan.plan import Plan, joined
+    from compiler.build import check_out
+    from compiler.plan.plan import Plan
     from compiler.source import Source
     from simulator.npu.machine import DataType, load_machine
-    from tuner.cli.exporting import write_compiled
-    from tuner.learn.tile_model import load_models, tiled_plans
+    from tuner.cli.unmeasured import unmeasured_plans
+    from tuner.cli.writing import write_compiled
     from tuner.measure.host import check_share
     from tuner.networks.load import open_network
 
@@ -66,19 +66,14 @@ def compile_(
     stages = _stages(dump or (), dump_to, out, as_json)
     if out is not None:
         check_out(out)
-    if tile_by is not None and plan:
-        raise BadInputError("--model: chooses the tilings, so it does not go with --plan")
+    if plan and (layerwise or predicted_by is not None):
+        raise BadInputError(f"{'--layerwise' if layerwise else '--model'}: makes plans, so it does not go with --plan")
     npu = load_machine(machine)
     files = parse_plans(plan or (), tuple(npu.contention), npu.name)
     read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
     opened = open_network(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights))
     check_share(opened, min_npu_share)
-    if tile_by is not None:
-        models = load_models(tile_by, opened.units[0])
-        tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
-        plans = {level: joined({name: each[level] for name, each in tiled.items()}) for level in npu.contention}
-    else:
-        plans = {level: read[path] for level, path in files.items()} or default_by_level(opened)
+    plans = {level: read[path] for level, path in files.items()} or unmeasured_plans(opened, layerwise, predicted_by)
     names = {level: str(path) for level, path in files.items()}
     if stages:
         texts = texts_of(opened, plans, names, stages)

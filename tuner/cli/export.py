@@ -42,7 +42,8 @@ def export(
     from compiler.build import check_out
     from simulator.bundle.write import check_bundle_folder
     from simulator.compiled import read_compiled
-    from tuner.cli.exporting import bundle_facts, few_plans, open_run, run_plans, write_compiled
+    from tuner.cli.exporting import bundle_facts, few_plans, open_run, run_plans
+    from tuner.cli.writing import write_compiled
 
     if out is None and bundle is None:
         raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --bundle DIR")

@@ -1,16 +1,15 @@
-"""Plans into a compiled ONNX file, and what that is; those of a run give the same bytes as the run's own `best.onnx`."""
+"""Plans of a run, to be compiled to the same bytes as the run's own `best.onnx` (`tuner.cli.writing`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
-from compiler.beyond import beyond_lines
-from compiler.build import MeasuredModel, containers_of, measure, package
+from compiler.build import measure
 from compiler.plan.plan import Plan
 from compiler.source import Opened
 from simulator.bundle.write import write_bundle
@@ -18,10 +17,7 @@ from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
-from simulator.onnx_names import Style
 from tuner.config import BUILT_IN, NPU
-from tuner.measure.host import host_nodes, mac_share, work_lines
-from tuner.measure.macs import program_macs
 from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.networks.load import open_network
 from tuner.networks.zoo import is_made
@@ -29,7 +25,6 @@ from tuner.store.read import read_rows, read_tasks
 from tuner.store.runfolder import IDENTITY, OWN, read_json
 from tuner.store.runs import open_run as read_run
 from tuner.store.source import SavedSource, read_source
-from tuner.summary import TensorSummary
 from tuner.world.local import LocalPlace
 
 DIGEST_DIGITS = 32
@@ -140,65 +135,6 @@ def few_plans(run: Path, opened: Opened, count: int) -> Mapping[str, Plan]:
     target = NPU if summary["target"] is None else summary["target"]["name"]
     shipped = shipment(opened, Candidates(own, robust), count, None, not_judged(BUILT_IN, target))
     return {level: m.plan for level, m in shipped.variants.items()}
-
-
-class CompiledReport(NamedTuple):
-    """values: as JSON.  lines: on what the NPU does and what not."""
-
-    compiled: Compiled
-    values: dict[str, Any]
-    lines: tuple[str, ...]
-
-
-def write_compiled(
-    opened: Opened, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
-) -> CompiledReport:
-    """Write the file that runs a plan at every level; without `out` there is none.  names: of the plans' files, by level, for errors."""
-    measured = measure(opened, plans, names)
-    compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
-    container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
-    share, dtype = mac_share(opened), opened.source.dtype
-    values = {
-        "out": None if out is None else str(out),
-        "model": opened.name,
-        "model_digest": opened.digest,
-        "machine": opened.machine.name,
-        "machine_digest": opened.machine.digest,
-        "dtype": dtype.name,
-        "style": style,
-        "notes": list(opened.notes),
-        "macs": share.total,
-        "npu_mac_share": share.share,
-        "host": [node.model_dump() for node in host_nodes(opened)],
-        "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
-        "operators": sum(len(unit.operators) for unit in opened.units),
-        "pieces": compiled.piece_rows(list(measured)),
-        "container_bytes": container_bytes,
-        "file_bytes": None if out is None else out.stat().st_size,
-        "levels": _levels(opened, measured),
-    }
-    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
-
-
-def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
-    machine = opened.machine
-    first_with = {m.digest: level for level, m in reversed(measured.items())}
-    return {
-        level: {
-            "ddr": machine.contention[level].model_dump(),
-            "plan": m.plan.digest,
-            "same_as": None if first_with[m.digest] == level else first_with[m.digest],
-            "segments": len(m.plan.segments),
-            "instructions": m.instructions,
-            "cycles": m.timings[level].cycles,
-            "latency_us": m.timings[level].cycles / machine.clock_hz * 1e6,
-            "program_bound_cycles": m.bound(machine, level),
-            "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
-            "executed_macs": sum(map(program_macs, m.programs)),
-            "variant_cycles": {at: m.timings[at].cycles if at in m.timings else None for at in measured},
-        }
-        for level, m in measured.items()
-    }
 
 
 def bundle_facts(compiled: Compiled, folder: Path, where: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.space.gene import MAX_SEGMENT, Gene, Genome, Key, Tail
+from compiler.space.shortest import shortest
 from compiler.space.structures import Structures
 from tuner.measure.grants import NEVER
 
@@ -126,9 +127,8 @@ class SegmentTable:
         width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.
         """
         best = self._best[level]
-        cost = np.full(self.operators + 1, np.inf)
-        cost[0] = 0.0
-        back: list[tuple[int, Tail] | None] = [None] * (self.operators + 1)
+        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
+        tails: dict[tuple[int, int], Tail] = {}
         factors = np.exp(rng.normal(0.0, noise, len(self._pairs))) if noise and rng is not None else None
         for at, (i, j, structure) in enumerate(self._pairs):
             found = best.get((structure, width))
@@ -137,21 +137,13 @@ class SegmentTable:
             if found is None or j - i > longest:
                 continue
             price = max(found[0] - border, 0.5 * found[0])
-            if factors is not None:
-                price *= factors[at]
-            if cost[i] + price < cost[j]:
-                cost[j] = cost[i] + price
-                back[j] = (i, found[1])
-        if not np.isfinite(cost).all():
+            cost[j - 1, j - i - 1] = price if factors is None else price * factors[at]
+            tails[i, j] = found[1]
+        path = shortest(cost)
+        if path is None:
             return None
-        genes: list[Gene] = []
-        j = self.operators
-        while j:
-            step = back[j]
-            assert step is not None
-            genes.append(Gene(step[0], j, *step[1]))
-            j = step[0]
-        return tuple(reversed(genes)), cost
+        runs, total = path
+        return tuple(Gene(i, j, *tails[i, j]) for i, j in runs), total
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""

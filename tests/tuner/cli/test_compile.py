@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 
 from compiler.build import package
 from compiler.frontend.macs import model_macs
@@ -29,7 +30,7 @@ LEVELS = ("none", "slight", "severe")
 
 def test_compile_is_the_same_bytes_every_time(cli, model, tmp_path, plans):
     for name in ("a", "b"):
-        code, out, err = cli("compile", model, "--machine", "edge", "--out", tmp_path / name)
+        code, out, err = cli("compile", model, "--machine", "edge", "--layerwise", "--out", tmp_path / name)
         assert (code, err) == (0, "")
         assert "100.0% of them on the NPU" in out
     (tmp_path / "plan.json").write_text(plans[0].to_json())
@@ -39,7 +40,7 @@ def test_compile_is_the_same_bytes_every_time(cli, model, tmp_path, plans):
 
 def test_compile_says_what_it_wrote(cli, model, tmp_path):
     out_path = tmp_path / "out.onnx"
-    code, out, _ = cli("compile", model, "--machine", "edge", "--dtype", "float32", "--out", out_path, "--json")
+    code, out, _ = cli("compile", model, "--machine", "edge", "--dtype", "float32", "--layerwise", "--out", out_path, "--json")
     report = json.loads(out)
     assert code == 0
     assert report["file_bytes"] == out_path.stat().st_size
@@ -52,6 +53,24 @@ def test_compile_says_what_it_wrote(cli, model, tmp_path):
         assert row["cycles"] == row["variant_cycles"][level] >= row["program_bound_cycles"] > 0
         assert row["same_as"] == (None if level == "none" else "none")
         assert row["executed_macs"] >= report["macs"]
+
+
+def test_without_a_plan_it_is_the_quick_one(cli, model, tmp_path):
+    """The same bytes every time, and never slower than layer by layer."""
+    reports = []
+    for name, options in (("a", ()), ("b", ()), ("c", ("--layerwise",))):
+        code, out, err = cli("compile", model, "--machine", "edge", *options, "--out", tmp_path / name, "--json")
+        assert (code, err) == (0, "")
+        reports.append({level: row["cycles"] for level, row in json.loads(out)["levels"].items()})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() != (tmp_path / "c").read_bytes()
+    assert all(reports[0][level] < cycles for level, cycles in reports[2].items())
+
+
+@pytest.mark.parametrize("option", [("--layerwise",), ("--model", "any.model")], ids=lambda words: words[0])
+def test_what_makes_plans_goes_not_with_plans(cli, model, tmp_path, option):
+    words = ("--plan", tmp_path / "p.json", "--out", tmp_path / "o.onnx")
+    expected = f"tilefarm: {option[0]}: makes plans, so it does not go with --plan\n"
+    assert cli("compile", model, "--machine", "edge", *option, *words) == (2, "", expected)
 
 
 def test_a_plan_for_each_level(cli, model, tmp_path, plans):

@@ -14,6 +14,7 @@ from compiler.cost.operator_space import operator_space
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.source import Source, open_source
+from simulator.compiled import read_compiled
 from simulator.npu.container import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import load_machine
@@ -91,7 +92,7 @@ def test_an_operator_that_fits_in_no_way() -> None:
 def test_another_network_is_compiled_by_a_model(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant per level, the same bytes twice, values right; the two simulations are those of the report, none is for a choice."""
     network, out = save_small("conv_chain", tmp_path), tmp_path / "out.onnx"
-    words = ["compile", str(network), "--machine", "edge", "--model", str(model), "--out"]
+    words = ["compile", str(network), "--machine", "edge", "--model", str(model), "--layerwise", "--out"]
     assert main([*words, str(out)]) == 0
     assert main([*words, str(tmp_path / "again.onnx")]) == 0
     assert out.read_bytes() == (tmp_path / "again.onnx").read_bytes()
@@ -101,6 +102,21 @@ def test_another_network_is_compiled_by_a_model(model: Path, tmp_path: Path, mon
     plans = tiled_plans(opened.compiler, load_models(model, opened.unit))
     assert {v.level: v.plan_digest for v in decode(read_container(out)).variants} == {level: plan.digest for level, plan in plans.items()}
     assert all(len(segment.operators) == 1 for plan in plans.values() for segment in plan.segments)
+
+
+def test_segments_are_predicted_by_a_model(model: Path, tmp_path: Path) -> None:
+    """Without `--layerwise`; no slower than what it tiles operator by operator, values right."""
+    network, out = save_small("conv_chain", tmp_path), tmp_path / "out.onnx"
+    words = ["compile", str(network), "--machine", "edge", "--model", str(model)]
+    assert main([*words, "--out", str(out)]) == 0
+    assert main([*words, "--layerwise", "--out", str(tmp_path / "tiled.onnx")]) == 0
+    quick, tiled = (read_compiled(path) for path in (out, tmp_path / "tiled.onnx"))
+    for level in quick.levels:
+        ours, theirs = quick.cycles(level)[level], tiled.cycles(level)[level]
+        assert ours is not None
+        assert theirs is not None
+        assert ours < theirs
+    assert main(["run", str(out), "--input", "random", "--check"]) == 0
 
 
 def test_a_model_of_one_machine_may_be_asked_about_another(model: Path) -> None:
@@ -124,4 +140,4 @@ def test_no_file_decides_which_module_is_imported(model: Path, tmp_path: Path) -
 def test_options_that_exclude_each_other(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["compile", str(save_small("conv_chain", tmp_path)), "--machine", "edge", "--out", str(tmp_path / "o.onnx")]
     assert main([*words, "--model", str(model), "--plan", str(model)]) == 2
-    assert "--model: chooses the tilings, so it does not go with --plan" in capfd.readouterr().err
+    assert "--model: makes plans, so it does not go with --plan" in capfd.readouterr().err

@@ -1,0 +1,126 @@
+"""A good plan in seconds, with nothing measured: the cheapest segmentation by prediction, corrected by a few simulated programs.
+
+What an estimate cannot tell, one program tells of all of its segments at once: where every segment is changed in the same way, the
+simulator says of each whether it is faster so, beside the neighbours that it has.  What is faster stays, and the next change is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.build import measure_plans, segment_cycles
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.source import Opened
+from compiler.space.decode import decode, decode_all
+from compiler.space.gene import FORMULA, Gene, Genome, block_counts, iterations, keeps_weights
+from compiler.space.order import ordered
+from compiler.space.predicted import Predict, by_estimate, segmentations
+from compiler.unit.unit import Unit
+from simulator.npu.errors import InfeasibleError
+from simulator.npu.grant import Grant
+
+Change = Callable[[Unit, Gene], Gene]
+
+
+def _small_chunks(unit: Unit, gene: Gene) -> Gene:
+    """Of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
+    return gene._replace(chunk=4)
+
+
+def _smaller_chunks(unit: Unit, gene: Gene) -> Gene:
+    return gene._replace(chunk=2)
+
+
+def _whole_weights(unit: Unit, gene: Gene) -> Gene:
+    return gene if keeps_weights(unit, gene) else gene._replace(weights="resident")
+
+
+def _sliding(unit: Unit, gene: Gene) -> Gene:
+    return gene._replace(sliding=True, window=FORMULA) if gene.stop - gene.start > 1 else gene
+
+
+def _one_slot(unit: Unit, gene: Gene) -> Gene:
+    return gene._replace(prefetch=1) if iterations(unit, gene) > 1 else gene
+
+
+def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
+    """Of what is in blocks at all: those of one block are far from the next."""
+    twice = 2 * gene.blocks
+    return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(unit, gene.start, gene.stop)[-1] else gene
+
+
+CHANGES: tuple[Change, ...] = (
+    _small_chunks, _smaller_chunks, _whole_weights, _sliding, _one_slot, _twice_the_blocks,
+)  # fmt: skip
+
+
+def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate) -> dict[str, Plan]:
+    """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
+
+    predict: of a piece's unit.  Raises `InfeasibleError` where no plan fits a level.
+    """
+    by_piece = {}
+    for name, compiler in zip(opened.names, opened.compilers, strict=True):
+        unit = ordered(compiler.unit, "depth")
+        by_piece[name] = _fastest(
+            compiler, {level: _plan(unit, genome) for level, genome in quick_genomes(compiler, unit, predict(unit)).items()}
+        )
+    return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
+
+
+def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict) -> dict[str, Genome]:
+    """Level -> genome.  unit: the compiler's, in an order in which runs of operators are branches.  Raises as `quick_plans`."""
+    groups: dict[Grant, list[str]] = {}
+    for level in unit.machine.contention:
+        groups.setdefault(unit.machine.granted(level), []).append(level)
+    found = {}
+    for levels in groups.values():
+        for level, genome in zip(levels, segmentations(unit, levels, predict), strict=True):
+            found[level] = _corrected(compiler, unit, genome, level)
+    return found
+
+
+def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
+    """Every segment with the changes that make it faster."""
+    took = _segment_cycles(compiler, _plan(unit, genome), level)
+    if isinstance(took, Infeasible):
+        raise InfeasibleError(f"{unit.machine.name}: {took}")
+    genes = list(genome)
+    for change in CHANGES:
+        changed = [_where_it_fits(unit, gene, change) for gene in genes]
+        plan = decode_all(unit, tuple(changed))
+        if changed == genes or isinstance(plan, Infeasible):
+            continue
+        now = _segment_cycles(compiler, plan, level)
+        if not isinstance(now, Infeasible):
+            genes = [new if faster else old for new, old, faster in zip(changed, genes, (now < took).tolist(), strict=True)]
+            took = np.minimum(now, took)
+    return tuple(genes)
+
+
+def _where_it_fits(unit: Unit, gene: Gene, change: Change) -> Gene:
+    changed = change(unit, gene)
+    return changed if changed == gene or decode(unit, changed) is not None else gene
+
+
+def _plan(unit: Unit, genome: Genome) -> Plan:
+    plan = decode_all(unit, genome)
+    assert not isinstance(plan, Infeasible), "every gene fits"
+    return plan
+
+
+def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.int64] | Infeasible:
+    program = compiler.compile(plan)
+    return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.unit.machine, level, len(plan.segments))
+
+
+def _fastest(compiler: Compiler, plans: Mapping[str, Plan]) -> dict[str, Plan]:
+    """Level -> whichever of the plans is fastest at it, the first of equals."""
+    measured = measure_plans(compiler, plans)
+    return {
+        level: min((m for m in measured.values() if level in m.timings), key=lambda m: m.timings[level].cycles).plan for level in measured
+    }

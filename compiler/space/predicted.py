@@ -1,0 +1,161 @@
+"""Segmentations from prediction, with nothing measured: for every level the cheapest cover of the operators by predicted segments.
+
+A guess (`space.guess`) of all runs in all ways says which of them may lie on a shortest path.  Only those are decoded, so that what fits is
+exact, and predicted from their features.  A prediction takes the place of the guess, until all of the shortest path is predicted: a lazy
+shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), but for guesses that are too high.
+
+| way      | a run's work                                                                                  |
+|----------|-----------------------------------------------------------------------------------------------|
+| rows     | in some blocks, over all cores that the level leaves; halos cached, or of short runs made again |
+| channels | over those cores, where a run's channels can be split                                         |
+| narrow   | on one core of several, as a whole                                                            |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.cost.features import expected_cycles, raw_features
+from compiler.cost.moved import ddr_rates
+from compiler.plan.plan import Infeasible
+from compiler.segment.blocks import needed
+from compiler.space.columns import fewest_strips
+from compiler.space.decode import decode
+from compiler.space.gene import Gene, Genome, has_halos
+from compiler.space.granted import grant_of
+from compiler.space.guess import alone, guesses, sizes_of
+from compiler.space.shortest import shortest
+from compiler.space.starts import everywhere, single_operators
+from compiler.space.structures import Structures
+from compiler.unit.granted import at_level
+from compiler.unit.unit import Unit
+from simulator.npu.errors import InfeasibleError
+
+Floats = NDArray[np.float64]
+
+
+Predict = Callable[[Floats, str], Floats]
+"""Raw features, float64 [n, F], of segments that run alone, and a level, to cycles [n]."""
+
+BLOCKS = (1, 2, 4, 7, 10, 14, 28, 56)
+_WIDE = (1, 2, 4)  # blocks where channels are split
+_FEW = 2  # ways of a run that are predicted at a time, the best guesses first
+_MADE_AGAIN = 6  # operators of the longest run whose halos may be made again rather than cached
+_FILL = 4  # a segment begins and ends with engines that wait: as long as this part of L1 takes to be loaded, without contention
+
+
+def by_estimate(unit: Unit) -> Predict:
+    """The estimate, and how long engines wait where a segment begins and ends, of which it knows nothing."""
+    machine, border = unit.machine, _border(unit)
+    return lambda raw, level: expected_cycles(raw, machine.contention[level]) + border
+
+
+def _border(unit: Unit) -> float:
+    return unit.machine.buffers_bytes.L1 / ddr_rates(unit.machine, 1)[0] / _FILL
+
+
+def segmentations(unit: Unit, levels: Sequence[str], predict: Predict) -> list[Genome]:
+    """The cheapest by prediction at each of the levels, which grant the same.
+
+    Raises `InfeasibleError` where some operator fits in no way.
+    """
+    runs = _Runs(unit, levels, predict)
+    return [runs.cheapest(at) for at in range(len(levels))]
+
+
+class _Runs:
+    """All runs of operators of a unit, as far as they are predicted.
+
+    guess: float64 [levels, ways, operators, lengths] (`space.guess`); infinite where a way is predicted, or does not fit.
+    best: float64 [levels, operators, lengths], the least that is predicted; genes: those that it is predicted of.
+    """
+
+    def __init__(self, unit: Unit, levels: Sequence[str], predict: Predict) -> None:
+        self.unit, self.levels, self.predict = unit, levels, predict
+        self.within, self.structures = at_level(unit, levels[0]), Structures(unit)
+        self.ways = _ways(unit, levels[0])
+        every = [unit.machine.contention[level] for level in levels]
+        self.guess = guesses(self.within, sizes_of(unit), self.ways, alone(unit, self.structures, self.ways), every) + _border(unit)
+        self.best = np.full((len(levels), *self.guess.shape[2:]), np.inf)
+        self.genes: list[dict[tuple[int, int], Gene]] = [{} for _ in levels]
+        self._known: dict[object, Floats | None] = {}
+        self._add_stuck()
+
+    def cheapest(self, level: int) -> Genome:
+        """The lazy shortest path."""
+        while True:
+            guess = self.guess[level].min(0)
+            found = shortest(np.minimum(guess, self.best[level]))
+            assert found is not None, "every operator has a way"
+            runs, _ = found
+            asked: list[Gene] = []
+            for i, j in runs:
+                at = j - 1, j - i - 1
+                if guess[at] < self.best[level][at]:
+                    asked += self._hopeful(level, i, j)
+            if not asked:
+                return tuple(self.genes[level][run] for run in runs)
+            self._look(asked)
+
+    def _hopeful(self, level: int, i: int, j: int) -> list[Gene]:
+        """A run's ways with the best guesses, which are used up."""
+        mine, columns, found = self.guess[:, :, j - 1, j - i - 1], fewest_strips(self.within, i, j), []
+        for way in np.argsort(mine[level], kind="stable")[:_FEW].tolist():
+            if np.isfinite(mine[level, way]):
+                mine[:, way] = np.inf
+                gene = self.ways[way]._replace(start=i, stop=j, columns=columns)
+                found.append(gene)
+                if gene.cached and j - i <= _MADE_AGAIN and has_halos(self.unit, i, j):
+                    found.append(gene._replace(cached=0))
+        return found
+
+    def _look(self, genes: Sequence[Gene]) -> None:
+        """Predict these, as far as they fit, those of equal structure once."""
+        keys = [self.structures.key(gene) for gene in genes]
+        raws = {}
+        for key, gene in zip(keys, genes, strict=True):
+            if key not in self._known:
+                plan = decode(self.unit, gene)
+                self._known[key] = None
+                if plan is not None:
+                    raws[key] = raw_features(self.unit, plan, gene.start)
+        if raws:
+            stacked = np.stack(list(raws.values()))
+            cycles = np.column_stack([self.predict(stacked, level) for level in self.levels])
+            self._known.update(zip(raws, cycles, strict=True))
+        for key, gene in zip(keys, genes, strict=True):
+            found = self._known[key]
+            if found is None:
+                continue
+            at = gene.stop - 1, gene.stop - gene.start - 1
+            for level, cycles in enumerate(found.tolist()):
+                if cycles < self.best[level][at]:
+                    self.best[level][at] = cycles
+                    self.genes[level][gene.start, gene.stop] = gene
+
+    def _add_stuck(self) -> None:
+        """Operators that fit in none of the ways, as a search begins with them: in more blocks, or in strips."""
+        stuck = np.flatnonzero(~np.isfinite(self.guess[0, :, :, 0]).any(0)).tolist()
+        if not stuck:
+            return
+        genome = single_operators(self.within)
+        if isinstance(genome, Infeasible):
+            raise InfeasibleError(f"{self.unit.machine.name}: no plan fits level {self.levels[0]}: {genome}")
+        first = self.ways[0]
+        self._look([everywhere(self.unit, genome[k]._replace(grant=first.grant), len(first.cores)) for k in stuck])
+
+
+def _ways(unit: Unit, level: str) -> list[Gene]:
+    """Genes of any place."""
+    width = unit.machine.granted(level).cores
+    narrow = Gene(0, 1, grant=grant_of(unit, level))
+    wide = narrow._replace(cores=tuple(range(width)))
+    highest = max(rows.size for rows in needed(unit))
+    rows = [wide._replace(blocks=count, cached=-1 if count > 1 else 0) for count in BLOCKS if width <= count * unit.images]
+    rows = [way for way in rows if way.blocks <= max(1, highest)]
+    if width == 1:
+        return rows
+    return [*rows, *(wide._replace(blocks=count, split="channels") for count in _WIDE), narrow]

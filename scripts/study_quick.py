@@ -1,0 +1,83 @@
+"""How much of the tuned gain does `tilefarm compile` have without a plan, and what processor time does it take?
+
+A network is tuned (one arm, the default search) and compiled by the command as a user has it: a process that starts, loads the model,
+plans every level, writes the file, and ends; with its child process, and with kernels that were compiled before.  The share of a level is
+log(baseline / quick) / log(baseline / tuned); the baseline are the tuned single operators of the search.  Goals: 85% in the geometric mean
+over networks and levels; 5 s for any of the shipped networks, 3 s for ResNet-50.  Seconds are of a computer: of one that has nothing else
+to do, if they are to mean something.
+
+    python scripts/study_quick.py --out quick
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from math import log
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from scripts.bench_cli import cpu_s, tilefarm
+from scripts.studies import SHIPPED, Arm, Pair, Row, Study, Table, command, geometric, goal, groups, medians, model_named
+from simulator.compiled import read_compiled
+from simulator.npu.files import atomic_write
+from simulator.onnx_container import read_file
+
+TUNED = "tuned"
+SHARE, SECONDS, RESNET_SECONDS = 0.85, 5.0, 3.0
+
+
+def rows(pair: Pair) -> Iterator[Row]:
+    """CPU: the lesser of two runs, of which the first may have had to compile kernels."""
+    result = pair.found[TUNED]
+    with TemporaryDirectory() as folder:
+        machine, out = Path(folder) / "machine.yaml", Path(folder) / "quick.onnx"
+        atomic_write(machine, [yaml.safe_dump(pair.unit.machine.model_dump(mode="json")).encode()])
+        words = ("compile", str(model_named(pair.name)), "--machine", str(machine), "--out", str(out))
+        took = min(cpu_s(tilefarm(words)) for _ in range(2))
+        compiled = read_compiled(out)
+        size = len(read_file(out))
+    for level in pair.levels:
+        quick = compiled.cycles(level)[level]
+        assert quick is not None
+        baseline, tuned = result.baseline_cycles[level], result.cycles[level]
+        cycles = {"baseline_cycles": baseline, "tuned_cycles": tuned, "quick_cycles": quick}
+        share = log(baseline / quick) / log(baseline / tuned) if tuned < baseline else 1.0
+        yield {"level": level, **cycles, "share": share, "compile_cpu_s": took, "tune_cpu_s": pair.cpu_s[TUNED], "file_bytes": size}
+
+
+def mean(found: Sequence[Row]) -> float:
+    """Geometric, of shares; one that is below a hundredth counts as that."""
+    return geometric(np.maximum(0.01, np.array([row["share"] for row in found])))
+
+
+def show(found: Sequence[Row]) -> Iterator[Table | str]:
+    for (machine,), mine in groups(medians(found, "network", "machine", "level"), "machine").items():
+        table = []
+        for (name,), levels in groups(mine, "network").items():
+            shares = [f"{row['share']:.0%}" for row in levels]
+            table.append((name, *shares, f"{levels[0]['compile_cpu_s']:.1f}", f"{levels[0]['tune_cpu_s']:.1f}"))
+        levels = groups(mine, "level")
+        table.append(("geometric mean", *(f"{mean(rows):.0%}" for rows in levels.values()), "", ""))
+        yield f"{machine}: share of the tuned gain at each level, and CPU seconds of `compile` and of the search"
+        yield Table(("<network", *(level for (level,) in levels), "compile s", "tune s"), table)
+        yield f"goal, {SHARE:.0%} in the geometric mean: {mean(mine):.1%}, {goal(mean(mine) >= SHARE)}"
+        shipped = {row["network"]: row["compile_cpu_s"] for row in mine if row["network"] in SHIPPED.split(",")}
+        if shipped:
+            slowest = max(shipped, key=lambda name: shipped[name])
+            yield f"goal, {SECONDS:g} s for a shipped network: {slowest} {shipped[slowest]:.1f} s, {goal(shipped[slowest] <= SECONDS)}"
+        if "resnet50" in shipped:
+            yield f"goal, {RESNET_SECONDS:g} s for resnet50: {shipped['resnet50']:.1f} s, {goal(shipped['resnet50'] <= RESNET_SECONDS)}"
+
+
+STUDY = Study(
+    "quick", {TUNED: Arm()}, rows, show, networks=f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16",
+    machines=("edge", "ascend310"), candidates=96, seeds=1,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    command(STUDY, "Share of the tuned gain that compile has without a plan, and the CPU seconds that it takes.")

@@ -1,0 +1,98 @@
+"""Segmentations from prediction: they cover, they fit, they are what the predictor prefers; and the guess behind them is near."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from compiler.cost.features import FEATURES, expected_cycles, raw_features
+from compiler.frontend import lower
+from compiler.kinds.build import make_unit
+from compiler.space.decode import decode
+from compiler.space.gene import Gene, Genome
+from compiler.space.guess import alone, guesses, sizes_of
+from compiler.space.order import ordered
+from compiler.space.predicted import BLOCKS, Predict, by_estimate, segmentations
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
+from simulator.npu.errors import InfeasibleError
+from simulator.npu.machine import DataType, load_machine
+from tuner.networks.load import load_network
+
+OPERATORS = FEATURES.index("operators")
+
+
+@cache
+def unit(machine: str = "edge") -> Unit:
+    return ordered(make_unit(lower(load_network("made:mobilenet_v2-small")), load_machine(machine), DataType.float16), "depth")
+
+
+def cost(unit: Unit, genome: Genome, level: str, predict: Predict) -> float:
+    total = 0.0
+    for gene in genome:
+        plan = decode(unit, gene)
+        assert plan is not None
+        total += float(predict(raw_features(unit, plan, gene.start)[None], level)[0])
+    return total
+
+
+@pytest.mark.parametrize(
+    "machine",
+    ["edge", "ascend310", "ascend310-l2", "edge:contention.severe.l1_bytes=262144", "ascend310:contention.severe.cores=1", "tiny"],
+)
+def test_they_cover_all_operators_with_what_fits(machine: str) -> None:
+    u = unit(machine)
+    for level in u.machine.contention:
+        (genome,) = segmentations(u, [level], by_estimate(u))
+        assert [gene.start for gene in genome] == [0, *(gene.stop for gene in genome)][:-1]
+        assert genome[-1].stop == len(u.operators)
+        plans = [decode(u, gene) for gene in genome]
+        assert None not in plans
+        assert max(core for plan in plans if plan is not None for core in plan.cores) < u.machine.granted(level).cores
+
+
+def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
+    u, levels = unit(), tuple(unit().machine.contention)
+    predict = by_estimate(u)
+    found = segmentations(u, levels, predict)
+    assert found == segmentations(u, levels, predict)
+    singles = segmentations(u, levels, lambda raw, level: predict(raw, level) * np.where(raw[:, OPERATORS] > 1, 1e6, 1.0))
+    for level, genome, alone_ in zip(levels, found, singles, strict=True):
+        assert len(alone_) == len(u.operators)  # a predictor of one's own decides
+        assert cost(u, genome, level, predict) < cost(u, alone_, level, predict)
+
+
+def test_what_others_predict_is_what_they_follow() -> None:
+    """Of a predictor that only counts segments, as long ones as fit; the estimate has no say."""
+    u = unit()
+    (few,) = segmentations(u, ["none"], lambda raw, _: np.full(len(raw), 1e-3))
+    (best,) = segmentations(u, ["none"], by_estimate(u))
+    assert len(few) <= len(best)
+
+
+def test_the_guess_is_near_the_estimate() -> None:
+    """Of runs in ways that fit, in half of all cases within a tenth; without that the search for a path would look at most of them."""
+    u = unit()
+    level = u.machine.contention["slight"]
+    ways = [Gene(0, 1, blocks, cached=-1 if blocks > 1 else 0) for blocks in BLOCKS]
+    guess = guesses(u, sizes_of(u), ways, alone(u, Structures(u), ways), [level])[0]
+    ratios = []
+    for w, way in enumerate(ways):
+        for j in range(2, len(u.operators) + 1, 3):
+            for length in (2, 3, 5, 8):
+                if length <= j and np.isfinite(guess[w, j - 1, length - 1]):
+                    plan = decode(u, way._replace(start=j - length, stop=j))
+                    if plan is not None:
+                        exact = float(expected_cycles(raw_features(u, plan, j - length), level))
+                        ratios.append(exact / guess[w, j - 1, length - 1])
+    assert len(ratios) > 50
+    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+    assert 0.9 < low <= middle <= high < 1.2, (low, middle, high)
+
+
+def test_what_fits_nowhere_is_said() -> None:
+    u = unit("edge:buffers_bytes.L1=2048")
+    with pytest.raises(InfeasibleError, match=r"no plan fits level none: .*no tiling fits"):
+        segmentations(u, ["none"], by_estimate(u))

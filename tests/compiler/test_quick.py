@@ -1,0 +1,75 @@
+"""Quick plans: no slower than layer by layer, within what levels grant, the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler.build import default_by_level, measure, segment_cycles
+from compiler.plan.plan import Infeasible
+from compiler.quick import CHANGES, quick_genomes, quick_plans
+from compiler.source import Opened, Source, open_source
+from compiler.space.gene import Gene
+from compiler.space.order import ordered
+from compiler.space.predicted import by_estimate, segmentations
+from simulator.npu.machine import load_machine
+from simulator.timing import simulate
+from tests.partial_models import middle
+from tuner.networks.load import open_network
+
+
+def opened(machine: str) -> Opened:
+    return open_network(Source(Path("made:mobilenet_v2-small"), load_machine(machine), random_weights=0))
+
+
+@pytest.mark.parametrize(
+    "machine", ["edge", "ascend310", "ascend310-l2", "edge:contention.severe.l1_bytes=262144", "ascend310:contention.severe.cores=1"]
+)
+def test_no_level_is_slower_than_layer_by_layer(machine: str) -> None:
+    model = opened(machine)
+    quick, layers = measure(model, quick_plans(model)), measure(model, default_by_level(model))
+    for level, found in quick.items():
+        assert found.timings[level].cycles <= layers[level].timings[level].cycles
+        assert all(found.timings[level].cycles <= other.timings[level].cycles for other in quick.values() if level in other.timings)
+    assert quick_plans(opened(machine)) == quick_plans(model)
+
+
+def test_segments_add_up_to_the_program() -> None:
+    model = opened("edge")
+    plan = quick_plans(model)["slight"]
+    program = model.compiler.compile(plan)
+    assert not isinstance(program, Infeasible)
+    took = segment_cycles(program, model.machine, "slight", len(plan.segments))
+    whole = simulate(program, model.machine, model.machine.contention["slight"]).cycles
+    assert (took >= 0).all()
+    assert 0 <= whole - took.sum() <= whole // 100  # the last flags
+
+
+def test_changes_make_programs_faster() -> None:
+    """What simulated programs correct: never slower in the sum of segments, and faster somewhere."""
+    model = opened("edge")
+    unit = ordered(model.unit, "depth")
+    levels = list(unit.machine.contention)
+    before = segmentations(unit, levels, by_estimate(unit))
+    after = quick_genomes(model.compiler, unit, by_estimate(unit))
+    assert [after[level] for level in levels] != before
+    assert all([gene[:2] for gene in after[level]] == [gene[:2] for gene in genome] for level, genome in zip(levels, before, strict=True))
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_change_keeps_the_place(change) -> None:
+    unit = ordered(opened("edge").unit, "depth")
+    for gene in (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1)):
+        assert change(unit, gene)[:2] == gene[:2]
+    assert any(change(unit, gene) != gene for gene in (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1)))
+
+
+def test_every_piece_has_a_plan() -> None:
+    model = open_source(Source(Path("model"), load_machine("edge")), middle(np.random.default_rng(0)))
+    plans = quick_plans(model)
+    assert len(model.names) > 1
+    for plan in plans.values():
+        assert tuple(piece.name for piece in plan.pieces) == model.names
+    assert measure(model, plans).keys() == plans.keys()
