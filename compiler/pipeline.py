@@ -37,13 +37,15 @@ from simulator.npu import isa
 from simulator.npu.grant import Grant
 from simulator.npu.machine import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
+from simulator.npu.shared_traffic import NOTHING, SharedTraffic, shared_traffic
 
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """One core's share of a segment.  staged: what it has in the shared memory.  kept: its records, None of a compiler that keeps none.
 
-    l1_end: bytes of L1 up to the last one that it touches; 0 where no level of the machine grants less than all.
+    l1_end: bytes of L1 up to the last one that it touches; 0 where no level of the machine grants less than all.  shared: what it moves
+    from and to the shared memory.
     """
 
     footprint: Footprint
@@ -51,6 +53,7 @@ class Lowered:
     staged: Ints
     kept: Code | None
     l1_end: int = 0
+    shared: SharedTraffic = NOTHING
 
     @property
     def code(self) -> Code:
@@ -111,7 +114,8 @@ class Compiler:
             return made
         l1_end = on_chip_ends(made.code)[0] if self._grants else 0
         footprint = self.synchroniser.footprints.of(made.code)
-        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None, l1_end)
+        shared = NOTHING if self.unit.machine.shared is None else shared_traffic([made.code])
+        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None, l1_end, shared)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""

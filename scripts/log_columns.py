@@ -52,7 +52,7 @@ def page() -> str:
         "## `RUN/log/`: a row per measured task, contention level and attempt",
         "",
         f"`status` is one of {statuses}.",
-        "Results (`cycles` to `peak_ub_bytes`) are null exactly where it is not `ok`.",
+        "Results (`cycles` to `peak_shared_bytes`) are null exactly where it is not `ok`.",
         "",
         *table(LOG_COLUMNS),
         "",

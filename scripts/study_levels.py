@@ -8,6 +8,7 @@ another: what does not fit there has no loss there, and is counted.
 * does not fit: how often what was tuned for a level does not fit another one; sums over the seeds.
 * robust: the program of the first search with the least largest loss.
 * two, own: the two of champions and robust program that lose least together, by what that search measured; the champion of every level.
+* variants pay: cycles of the robust program over those of the level's champion, at the level where that is most.
 * changed: levels at which the robust program ships, since the champion is slower than another one out of sample.
 
     python scripts/study_levels.py --out levels
@@ -41,7 +42,7 @@ MACHINES = ("edge", FAST, GRANTED)
 """And one with a fast port and little memory, on which a level is further from the other, and one on which others take half of L1."""
 
 
-SHOWN = ("only_none", "only", "robust", "two", "own")
+SHOWN = ("only_none", "only", "robust", "two", "own", "pay")
 
 
 def rows(pair: Pair) -> Iterator[Row]:
@@ -81,6 +82,7 @@ def cells(found: Sequence[Row]) -> Iterator[Row]:
         worst = {name: max(row[name] for row in mine if row[name] is not None) for name in (*only, "robust", "two", "own")}
         yield {
             "network": network, "machine": machine, "seed": seed, **worst, "only": max(worst[name] for name in only),
+            "pay": max(row["robust"] / row["own"] for row in mine),
             "unfit": sum(row[name] is None for row in mine for name in only), "changed": sum(row["changed"] for row in mine),
         }  # fmt: skip
 
@@ -101,13 +103,13 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             counts = f"{unfit} of {len(mine) * of * (of - 1)}", f"{changed} of {len(mine) * of}"
             lines.append((network or "geometric mean, sum", *(f"{middles[network][name]:.3f}" for name in SHOWN), *counts))
         yield Table(
-            ["<network", f"made for {LEVELS[0]} only", "one level only, worst", "robust", "two", "own", "does not fit", "levels changed"],
+            ["<network", "none only", "one level only", "robust", "two", "own", "variants pay", "does not fit", "changed"],
             lines,
         )
-        most = {name: max(here, key=lambda row: float(row[name])) for name in ("only", "robust", "two", "own")}
+        most = {name: max(here, key=lambda row: float(row[name])) for name in SHOWN[1:]}
         yield "at most: " + ", ".join(
             f"{what} {most[name][name]:.3f} ({most[name]['network']})"
-            for name, what in (("only", "one level only"), ("robust", "robust"), ("two", "two"), ("own", "own"))
+            for name, what in (("only", "one level only"), ("robust", "robust"), ("two", "two"), ("own", "own"), ("pay", "variants pay"))
         )
 
 

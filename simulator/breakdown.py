@@ -18,8 +18,8 @@ import numpy as np
 from simulator.npu import isa
 from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
-from simulator.npu.program import Code
+from simulator.npu.machine import Engine
+from simulator.npu.shared_traffic import shared_traffic
 from simulator.timeline import Timeline, covered, union
 from simulator.timing_kernel import ENGINES, Ints
 
@@ -140,7 +140,7 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
         kernels = np.unique(t.operator[rows])
         known = segments[name] if 0 <= name < len(segments) else None
         macs, needed, halo, padding = _products(t, rows, operators)
-        useful = t.useful[rows]
+        useful, shared = t.useful[rows], shared_traffic([t.code[rows]])
         done = np.unique(steps[rows])
         loading = np.unique(steps[rows[useful > 0]])
         loaders = np.isin(isa.operator_of(done), isa.operator_of(loading))
@@ -162,8 +162,8 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
                 loads=int((useful > 0).sum()),
                 ddr_read_bytes=int(useful[useful > 0].sum()),
                 ddr_write_bytes=-int(useful[useful < 0].sum()),
-                shared_read_bytes=_shared_bytes(t.code[rows], isa.SRC),
-                shared_write_bytes=_shared_bytes(t.code[rows], isa.DST),
+                shared_read_bytes=shared.read_bytes,
+                shared_write_bytes=shared.write_bytes,
                 macs=macs,
                 needed_macs=needed,
                 halo=halo,
@@ -171,12 +171,6 @@ def breakdown(t: Timeline, segments: Sequence[SegmentEntry] = (), operators: Seq
             )
         )
     return tuple(found)
-
-
-def _shared_bytes(code: Code, word: int) -> int:
-    """What moves from (SRC) or to (DST) the memory that all cores share."""
-    copies = code[(code[:, isa.OP] == Op.COPY) & (code[:, word] == Memory.SHARED)].astype(np.int64)
-    return int(copies[:, [isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2]].prod(axis=1).sum()) * BLOCK_BYTES
 
 
 def _resources(t: Timeline) -> dict[str, list[Intervals]]:

@@ -12,6 +12,8 @@ import pytest
 
 # Where it is set, every process that a test starts compiles the two hundred modules of the tree before it begins
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Several processes of tests have a core each: threads of theirs would wait for one another, busily
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 

@@ -36,6 +36,8 @@ QUICK = (
     "farm.checkpoint_every_s=0.001",
 )
 """An epoch of both islands measures 16 segments and 8 programs; the model is trained and trained again within 48 programs."""
+FEW = (*QUICK, "segments.candidates=12", "segments.measured=4")
+"""Where a few programs are enough, so are a few segments before them."""
 
 VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]
 

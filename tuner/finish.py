@@ -18,6 +18,7 @@ from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import BASELINE, Engine
+from simulator.npu.shared_traffic import shared_traffic
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from simulator.terminal import say
@@ -246,6 +247,7 @@ def _level(
         roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.operators), level) for unit in opened.units),
         program_bound_cycles=mine.bound(machine, level),
         ddr_bytes=timing.ddr_read_bytes + timing.ddr_write_bytes,
+        shared_moved_bytes=sum(shared_traffic(stream for program in mine.programs for stream in program.streams)),
         engine_utilisation={engine.name.lower(): round(float(busy[engine]), 4) for engine in Engine},
         balance=round(timing.balance, 4),
         baseline_layerwise_cycles=baseline,

@@ -166,6 +166,7 @@ class LevelSummary(_Part):
     roofline_cycles: int
     program_bound_cycles: int
     ddr_bytes: int
+    shared_moved_bytes: int = Field(0, description="read from and written to the memory that all cores share")
     engine_utilisation: dict[str, float]
     balance: float
     baseline_layerwise_cycles: int

@@ -21,7 +21,7 @@ import yaml
 
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
 from simulator.npu.level import Level
-from simulator.npu.machine import CubeUnit, DataPath, Ddr, Flags, Host, Machine, SharedMemory, Sizes, SystolicUnit, VectorUnit
+from simulator.npu.machine import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Machine, SharedMemory, Sizes, SystolicUnit, VectorUnit
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main
@@ -184,7 +184,7 @@ def test_every_key_of_a_plan_is_described() -> None:
 
 
 def test_every_key_of_a_machine_is_described() -> None:
-    parts = (Machine, Sizes, CubeUnit, SystolicUnit, VectorUnit, DataPath, Ddr, SharedMemory, Flags, Host, Level)
+    parts = (Machine, Sizes, CubeUnit, SystolicUnit, VectorUnit, DataPath, Ddr, Dma, SharedMemory, Flags, Host, Level)
     described = rows(ROOT / "docs/machines.md", "## Field by field")
     assert {key for part in parts for key in part.model_fields} <= described
 

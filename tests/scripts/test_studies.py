@@ -19,11 +19,11 @@ from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from tests.scripting import run_script
-from tests.tuning import QUICK, save_small
+from tests.tuning import FEW, save_small
 from tuner.config import load_config
 
 LEVELS = ("none", "slight", "severe")
-SET = [word for text in QUICK for word in ("--set", text)]
+SET = [word for text in FEW for word in ("--set", text)]
 
 
 def of_csv(path: Path) -> list[dict[str, str]]:
@@ -56,8 +56,8 @@ def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
     arms = {"a": Arm(), "half": Arm(("use.window=false",), times=0.5), "own": Arm(("budget.candidates=3",)), "one": Arm(levels=("severe",))}
     tiny = Study("spent", arms, spent, study_settings.compared)
     models = [str(save_small(name, tmp_path)) for name in ("conv_chain", "residual_block")]
-    one = conduct(tiny, tmp_path / "1", ",".join(models), ("edge",), 4, 2, QUICK)
-    assert one[: 2 * len(arms)] == conduct(tiny, tmp_path / "2", models[0], ("edge",), 4, 2, QUICK, processes=2)
+    one = conduct(tiny, tmp_path / "1", ",".join(models), ("edge",), 4, 2, FEW)
+    assert one[: 2 * len(arms)] == conduct(tiny, tmp_path / "2", models[0], ("edge",), 4, 2, FEW, processes=2)
     assert [(row["network"], row["seed"]) for row in one[:: len(arms)]] == [
         (name, seed) for name in ("conv_chain", "residual_block") for seed in (0, 1)
     ]
@@ -158,7 +158,7 @@ def test_levels(tmp_path: Path) -> None:
 def test_levels_that_grant_less_memory(tmp_path: Path) -> None:
     """What was tuned where all of L1 is granted does not fit half of a little one: no loss there, and the table counts it."""
     model, machine = str(save_small("conv_chain", tmp_path)), "edge:contention.severe.l1_bytes=16384"
-    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, QUICK)
+    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, FEW)
     assert [[row[f"only_{level}"] is None for level in LEVELS] for row in rows] == [[False] * 3, [False] * 3, [True, True, False]]
     for row in rows:
         fewest = min(value for key, value in row.items() if key.endswith("_cycles") and value is not None)
@@ -169,7 +169,8 @@ def test_levels_that_grant_less_memory(tmp_path: Path) -> None:
     (cell,) = study_levels.cells(rows)
     assert cell["unfit"] == 2
     assert cell["only"] == max(row[f"only_{level}"] for row in rows for level in LEVELS if row[f"only_{level}"] is not None)
-    assert f"| {cell['own']:.3f} | 2 of 6 | {cell['changed']} of 3 |" in markdown(study_levels.show(rows))
+    assert cell["pay"] == max(row["robust_cycles"] / row[f"own_{row['level']}_cycles"] for row in rows) > 1
+    assert f"| {cell['own']:.3f} | {cell['pay']:.3f} | 2 of 6 | {cell['changed']} of 3 |" in markdown(study_levels.show(rows))
 
 
 def test_placement(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from scripts.study_search import summary
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
 from tests.scripting import run_script
-from tests.tuning import QUICK, save_small
+from tests.tuning import FEW, save_small
 from tuner.config import load_config
 from tuner.contracts.strategy import StrategyContract
 from tuner.measure.measurement import Measurement, Request
@@ -32,7 +32,7 @@ BUDGET, PLANS = 20, 6
 def test_the_table(tmp_path: Path) -> None:
     model = save_small("residual_block", tmp_path)
     words = ["--model", model, "--networks", model, "--tasks", 1, "--ways", 50, "--seeds", 2, "--budget", BUDGET, "--plan-budget", PLANS]
-    done = run_script("study_search", "--out", tmp_path, "--json", *words, *(word for text in QUICK for word in ("--set", text)))
+    done = run_script("study_search", "--out", tmp_path, "--json", *words, *(word for text in FEW for word in ("--set", text)))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     ends = defaultdict(dict)

@@ -84,7 +84,7 @@ def lone_item(message: Message) -> bytes | None:
 def job_digest(job: Job | Training, heard: str) -> str:
     """heard: digest of everything that its actor was told.  Asks that must not be tried are not part of it, nor is time."""
     if isinstance(job, Training):
-        return _sha(f"training {job.number} {job.version} {job.models} {heard}".encode())
+        return _sha(f"training {job.number} {job.version} {job.models} {_sha(job.rows)} {heard}".encode())
     own = " ".join(map(_sha, job.own))
     return _sha(f"{job.epoch} {job.island} {job.version} {job.models} {job.programs} {_sha(job.state)} [{own}] {heard}".encode())
 
@@ -188,7 +188,7 @@ class ReplayingJobRunner(JobRunner):
 
     def hear(self, update: Update) -> None:
         """Only that it was told."""
-        super().hear(update._replace(models=None))
+        super().hear(update._replace(models=None, answers=None))
         if update.models is not None:
             self.heard.learn_models(update.models)
 

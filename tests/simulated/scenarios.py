@@ -185,7 +185,7 @@ def _ahead(made: list[RecordingSpec], run: OneSearch) -> None:
             result = _computed_alone(spec, jobs._broadcast, due.job)
             assert isinstance(result, EpochResult)
             schedule.received(due.key, result)
-        elif (training := schedule.next_training()) is not None:
+        elif (training := run.conductor.next_training()) is not None:
             trained = _computed_alone(spec, jobs._broadcast, training)
             assert isinstance(trained, Trained)
             schedule.trained += 1

@@ -63,7 +63,9 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
         print_json({**head, "pieces": pieces, "levels": rows})
         return
     print_line(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
-    print_table(_COLUMNS, [(name, *_cells(row)) for name, row in rows.items()])
+    shared = ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()
+    columns = (*_COLUMNS, *(("shared read B", "shared write B") if shared else ()))
+    print_table(columns, [(name, *_cells(row), *(row[key] for key in shared)) for name, row in rows.items()])
     if len(pieces) > 1:
         print_line()
         print_line("pieces, which run one after the other; the time of the host between them is in no figure")
@@ -97,10 +99,12 @@ def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
 def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     """A level's variants at its own share of the bandwidth, one after the other."""
     from simulator.npu.machine import Engine
+    from simulator.npu.shared_traffic import shared_traffic
     from simulator.sequence import bound_of_all, simulate_all
 
     machine, condition = compiled.machine, compiled.level(level)
     prepared = compiled.prepared(level)
+    shared = shared_traffic(stream for program in compiled.programs(level) for stream in program.streams)
     timing = simulate_all(prepared, machine, condition)
     compiled.check_cycles(level, timing.cycles)
     busy = timing.busy_cycles.sum(axis=0)
@@ -114,6 +118,8 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
         "instructions": timing.instructions,
         "ddr_read_bytes": timing.ddr_read_bytes,
         "ddr_write_bytes": timing.ddr_write_bytes,
+        "shared_read_bytes": shared.read_bytes,
+        "shared_write_bytes": shared.write_bytes,
         "load_store_cycles": timing.load_store_cycles,
         "compute_cycles": timing.compute_cycles,
         "balance": finite(timing.balance),

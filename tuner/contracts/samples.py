@@ -8,13 +8,12 @@ from itertools import pairwise
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from compiler.cost.conditions import condition_of
 from compiler.cost.features import scaled
 from compiler.face import load
 from compiler.kinds.build import Packed
 from compiler.space.gene import Gene, Genome
 from compiler.space.starts import single_operators
-from tuner.learn.cost_model import TrainingRows
+from tuner.learn.cost_model import TrainingRows, conditions_of
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
 from tuner.measure.npu import Npu
@@ -82,9 +81,8 @@ def sample_rows(machine: str) -> TrainingRows:
     measured = [(gene, evaluator.measure(Request("segment", (gene,)))) for gene in genes]
     fits = [(gene, each.features, each.cycles) for gene, each in measured if each.features is not None and each.cycles is not None]
     features = scaled(np.stack([raw for _, raw, _ in fits]))
-    conditions = {level: condition_of(unit.machine, unit.dtype, level) for level in levels}
     groups = [f"{gene.start}..{gene.stop}" for gene, _, _ in fits]
-    rows = TrainingRows.at_levels(features, np.stack([found for _, _, found in fits]), groups, conditions)
+    rows = TrainingRows.at_levels(features, np.stack([found for _, _, found in fits]), groups, conditions_of(unit, levels))
     for array in rows[:4]:
         array.flags.writeable = False
     return rows

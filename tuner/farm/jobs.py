@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from compiler.cost.conditions import condition_of
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
@@ -24,7 +23,7 @@ from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.recorder import Facts, Recorder
-from tuner.learn.cost_model import AtLevel, CostModel, Predictor, find_cost_model
+from tuner.learn.cost_model import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
 from tuner.learn.logged import unpacked_rows
 from tuner.learn.promotion import retrain
 from tuner.learn.trained import Models, Trained
@@ -173,8 +172,7 @@ class JobRunner:
         facts = spec.facts
         self.rules = spec.rules(facts.unit, facts.levels, spec.config, spec.weights)
         self.known = Knowledge(evaluator.structures, len(facts.levels), same_grants(facts.unit.machine, facts.levels))
-        machine, dtype = facts.unit.machine, facts.unit.dtype
-        self.conditions = [condition_of(machine, dtype, level) for level in facts.levels]
+        self.conditions = conditions_of(facts.unit, facts.levels)
         self.models: Models = ()
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
@@ -222,7 +220,7 @@ class JobRunner:
         if update.models is not None:
             self.models = update.models
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
-            self.predictors = [None if loaded[0] is None else AtLevel(loaded[0], condition) for condition in self.conditions]
+            self.predictors = [None if loaded[0] is None else AtLevel(loaded[0], condition) for condition in self.conditions.values()]
 
     def work(self, job: Job | Training, update: Update, measurer: Measurer | None = None) -> EpochResult | Trained:
         """measurer: who measures instead of the evaluator here."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.cost.conditions import condition_of
 from compiler.space.gene import Genome
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
@@ -22,6 +21,7 @@ from tuner.farm.progress import ProgressBar
 from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
+from tuner.learn.cost_model import conditions_of
 from tuner.learn.logged import packed_rows, rows_of_search
 from tuner.learn.trained import KeptModel
 from tuner.learn.training import Trainer
@@ -182,9 +182,9 @@ class OneSearch:
     def _rows(self, tasks: int) -> bytes:
         """Of so many tasks, the first in their order, as the log has them: it is published first, so that it can be read again."""
         self.ledger.log.flush()
-        unit, seqs = self.facts.unit, first(self.ledger.numbers, tasks)
-        conditions = np.stack([condition_of(unit.machine, unit.dtype, level) for level in self.levels])
-        return packed_rows(rows_of_search(self.place.path, self.ledger.log.origin.run, seqs, conditions))
+        conditions = np.stack(list(conditions_of(self.facts.unit, self.levels).values()))
+        seqs, run = first(self.ledger.numbers, tasks), self.ledger.log.origin.run
+        return packed_rows(rows_of_search(self.place.path, run, seqs, conditions))
 
     def _committed(self, findings: bytes) -> None:
         """After a result, not more often than the configuration says; after the first one at once."""

@@ -21,7 +21,8 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.conditions import under
+from compiler.cost.conditions import condition_of, under
+from compiler.unit.unit import Unit
 from tuner.config import ModelSettings
 from tuner.plugins import COST_MODELS, find
 
@@ -41,9 +42,9 @@ class TrainingRows(NamedTuple):
         features: NDArray[np.float32],
         cycles: NDArray[np.int64],
         groups: Sequence[str] | NDArray[np.str_],
-        conditions: Mapping[str, NDArray[np.float32]],
+        conditions: Conditions,
     ) -> TrainingRows:
-        """Tasks that were measured at every level.  features: [n, F].  cycles: [n, levels].  conditions: level -> [C]."""
+        """Tasks that were measured at every level.  features: [n, F].  cycles: [n, levels]."""
         return cls(
             np.concatenate([under(features, condition) for condition in conditions.values()]),
             cycles.T.ravel().astype(np.float64),
@@ -90,6 +91,14 @@ class CostModel(Protocol):
     def load(cls, data: bytes) -> Self:
         """What `save` gave."""
         ...
+
+
+Conditions = Mapping[str, NDArray[np.float32]]  # level -> [C]
+
+
+def conditions_of(unit: Unit, levels: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    """Of levels of a unit's machine."""
+    return {level: condition_of(unit.machine, unit.dtype, level) for level in levels}
 
 
 @dataclass(frozen=True, eq=False)

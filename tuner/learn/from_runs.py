@@ -81,10 +81,12 @@ def _best_of(
     if not ranges:
         raise BadInputError(f"--trials: cost model {settings.name} names no ranges of its settings; expected 0 trials of it")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space = {name: distribution(span) for name, span in ranges.items()}
+    given = {name: getattr(settings, name) for name in ranges}
+    spans = {name: Range(low=min(span.low, given[name]), high=max(span.high, given[name]), log=span.log) for name, span in ranges.items()}
+    space = {name: distribution(span) for name, span in spans.items()}
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=STARTUP), direction="maximize")
     best, best_unseen, pairs = settings, own, merit(by_level(own.predicted, logged.rows))[0]
-    study.add_trial(optuna.create_trial(params={name: getattr(settings, name) for name in space}, distributions=space, value=pairs))
+    study.add_trial(optuna.create_trial(params=given, distributions=space, value=pairs))
     say(f"given settings: {pairs:.2%} of pairs of unseen {own.held_out} in order")
     for number in range(1, trials + 1):
         trial = study.ask(space)

@@ -171,5 +171,5 @@ def unpacked_rows(data: bytes) -> TrainingRows:
     """What `packed_rows` was given; `left_out` is not among it."""
     columns = from_bytes(data, _PACKED)
     cycles = columns["cycles"]
-    texts = (np.array(columns.texts(name), np.str_) for name in ("groups", "levels"))
-    return TrainingRows(columns["features"].reshape(len(cycles), WIDTH), cycles, *texts)
+    groups, levels = (np.array(columns.texts(name), np.str_) for name in ("groups", "levels"))
+    return TrainingRows(columns["features"].reshape(len(cycles), WIDTH), cycles, groups, levels)

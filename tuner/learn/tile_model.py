@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.conditions import condition_of
 from compiler.cost.features import raw_features, scaled
 from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.kinds.conv import ConvSpec
@@ -25,7 +24,7 @@ from compiler.space.stays import settled
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
-from tuner.learn.cost_model import AtLevel, Predictor
+from tuner.learn.cost_model import AtLevel, Predictor, conditions_of
 from tuner.learn.trained import load_trained
 from tuner.world.local import LocalPlace
 
@@ -39,7 +38,7 @@ def load_models(path: Path, unit: Unit) -> Models:
     Raises `BadInputError` where there is none, or it was made for other features, another simulator or another schema.
     """
     loaded = load_trained(LocalPlace(path)).load(f"--model {path}")
-    return {level: AtLevel(loaded, condition_of(unit.machine, unit.dtype, level)) for level in unit.machine.contention}
+    return {level: AtLevel(loaded, each) for level, each in conditions_of(unit, tuple(unit.machine.contention)).items()}
 
 
 def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:

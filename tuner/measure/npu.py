@@ -15,6 +15,7 @@ from compiler.pipeline import Compiler, CorePart, needs_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Engine
+from simulator.npu.shared_traffic import SharedTraffic
 from simulator.timing import Timing, simulate_levels
 from tuner.measure.encode import encoded
 from tuner.measure.prepared import prepared
@@ -57,7 +58,7 @@ class Npu:
         fits = [level for level in self.levels if needs.fits(machine.granted(level))]
         if not fits:
             return Infeasible(kind, f"{needs.beyond(machine.granted(self.levels[0]))} at {self.levels[0]}, and so at every other level")
-        values = self._simulated(parts, fits)
+        values = self._simulated(parts, fits, needs.shared_bytes)
         if self.bench is not None:
             at = [self.levels.index(level) for level in fits]
             expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
@@ -68,17 +69,18 @@ class Npu:
             values[at, 0] = found
         return values
 
-    def _simulated(self, parts: list[CorePart], fits: Sequence[str]) -> NDArray[np.int64]:
-        """fits: levels that grant what it needs; rows of the others are zeros."""
+    def _simulated(self, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
+        """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
         footprints = [part.lowered.footprint for part in parts]
         program = prepared(self.clock, self.compiler.schedule(parts), footprints)
         timings = simulate_levels(program, self.clock, fits)
-        peaks = [max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS]
+        peaks = [*(max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS), shared_bytes]
+        shared = SharedTraffic(*(sum(moved) for moved in zip(*(part.lowered.shared for part in parts), strict=True)))
         nothing = [0] * len(RESULTS)
-        return np.array([_row(timings[level], peaks) if level in timings else nothing for level in self.levels], np.int64)
+        return np.array([_row(timings[level], shared, peaks) if level in timings else nothing for level in self.levels], np.int64)
 
 
-def _row(timing: Timing, peaks: list[int]) -> list[int]:
+def _row(timing: Timing, shared: SharedTraffic, peaks: list[int]) -> list[int]:
     """One level's results in the order of `RESULTS`."""
     busy = timing.busy_cycles.sum(0)
     return [
@@ -86,6 +88,7 @@ def _row(timing: Timing, peaks: list[int]) -> list[int]:
         0,
         timing.ddr_read_bytes,
         timing.ddr_write_bytes,
+        *shared,
         *(int(busy[engine]) for engine in _BUSY),
         timing.load_store_cycles,
         *peaks,

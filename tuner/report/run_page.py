@@ -88,13 +88,14 @@ _FARM = "Share of the time in which a worker was measuring; the rest is choosing
 def _result(levels: dict[str, Any]) -> str:
     columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "speed-up", "roofline cycles", "of roofline", "DDR bytes",
                "ρ", "<plan")  # fmt: skip
+    shared = any(at.get("shared_moved_bytes") for at in levels.values())
     rows, errors = [], []
     for name, at in levels.items():
         plan = f"as {at['same_as']}" if at["same_as"] else at["plan"][:12]
         rows.append((
             name, str(Level.model_validate(at["ddr"])), at["cycles"], f"{at['latency_us']:,.1f}", at["baseline_layerwise_cycles"],
             speedup(at["speedup"]), at["roofline_cycles"], f"{at['roofline_cycles'] / at['cycles']:.0%}", at["ddr_bytes"],
-            f"{at['balance']:.2f}", plan,
+            f"{at['balance']:.2f}", plan, *([at["shared_moved_bytes"]] if shared else []),
         ))  # fmt: skip
         rounding = "" if at["rounding_rel_error"] is None else error_text(at["rounding_rel_error"])
         errors.append((name, error_text(at["max_rel_error"]), rounding, error_text(at["limit_rel_error"])))
@@ -102,7 +103,7 @@ def _result(levels: dict[str, Any]) -> str:
     matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
     values = table(("<level", "max error", "of rounding", "limit"), errors)
     variants = "<h3>Every variant at every level, cycles</h3>" + matrix
-    return table(columns, rows) + variants + "<h3>Values against onnxruntime</h3>" + values
+    return table((*columns, *(["shared memory bytes"] if shared else [])), rows) + variants + "<h3>Values against onnxruntime</h3>" + values
 
 
 def _fitting(cycles: int | str | None) -> int | str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from simulator.npu.errors import BadInputError
@@ -49,9 +50,19 @@ class MigrationStep(NamedTuple):
 
 Steps = Mapping[str, Mapping[int, MigrationStep]]
 
+
+def _nothing_shared(table: pa.Table) -> pa.Array:
+    """Nobody counted what moved from and to a memory that cores share: 0, and null where nothing was measured."""
+    return pc.if_else(pc.is_valid(table["cycles"]), pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
+
+
 STEPS: Steps = {
-    "tasks": {1: MigrationStep(), 2: MigrationStep()},
-    "log": {1: MigrationStep(), 2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)})},
+    "tasks": {1: MigrationStep(), 2: MigrationStep(), 3: MigrationStep()},
+    "log": {
+        1: MigrationStep(),
+        2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
+        3: MigrationStep(added=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
+    },
 }
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from tuner.store.digests import canonical_json
 
-SCHEMA_VERSION = 3  # 2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: latency and grants of levels
+SCHEMA_VERSION = 4
+"""2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: latency and grants of levels; 4: shared memory."""
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]
@@ -66,11 +67,14 @@ _RESULTS: tuple[Column, ...] = (
     Column("roofline_cycles", _INT, "lower bound from MACs and unpadded bytes", "cycles", True),
     Column("ddr_read_bytes", _INT, "read from DDR", "bytes", True),
     Column("ddr_write_bytes", _INT, "written to DDR", "bytes", True),
+    Column("shared_read_bytes", _INT, "read from the memory that all cores share", "bytes", True),
+    Column("shared_write_bytes", _INT, "written to the memory that all cores share", "bytes", True),
     *(Column(f"busy_{name}_cycles", _INT, f"cycles in which the engine works ({what}), summed over cores", "cycles", True)
       for name, what in _ENGINES.items()),
     Column("load_store_cycles", _INT, "cycles in which a DDR transfer is under way, summed over cores", "cycles", True),
     *(Column(f"peak_{name}_bytes", _INT, f"most of {name.upper()} in use at once on one core", "bytes", True)
       for name in ("l1", "l0a", "l0b", "l0c", "ub")),
+    Column("peak_shared_bytes", _INT, "of the memory that all cores share, up to the last byte in use", "bytes", True),
 )  # fmt: skip
 RESULTS = tuple(column.name for column in _RESULTS)
 """What is measured: null exactly where the status is not ok."""

@@ -70,7 +70,7 @@ WHOLE = {
     ("compiler/text/segments.py", "segment_lines"): "the line that says what is shown",
     ("compiler/text/unit.py", "unit_lines"): "the line that says what is shown",
     ("simulator/bundle/memory.py", "container_in"): "a bundle has one memory map, as its container has",
-    ("tuner/learn/tile_model.py", "load_models"): "a model says for which it was made",
+    ("tuner/learn/cost_model.py", "conditions_of"): "a model is asked for what a unit computes in",
 }
 """(module, name) -> why it asks a unit for its one data type."""
 

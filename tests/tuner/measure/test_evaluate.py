@@ -26,11 +26,13 @@ from compiler.space.starts import layer_by_layer, single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from simulator.npu.program import Program
+from simulator.npu.shared_traffic import shared_traffic
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
+from tuner.measure.npu import Npu
 from tuner.measure.roofline import Roofline
 from tuner.networks.made import build
 from tuner.store.digests import canonical_json
@@ -64,6 +66,26 @@ def test_the_columns_are_those_of_the_log() -> None:
     assert measurement.values is not None
     assert measurement.values.shape == (len(LEVELS), len(RESULTS))
     assert RESULTS[CYCLES] == "cycles"
+
+
+def test_traffic_and_peak_of_the_shared_memory_are_those_of_the_records() -> None:
+    names = ("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes")
+    columns = [RESULTS.index(name) for name in names]
+    for machine, there in (("ascend310-l2", True), ("edge", False)):
+        u = unit("residual_block", machine)
+        npu = Npu(u, LEVELS, records=True)
+        evaluator = Evaluator(u, LEVELS, npu)
+        genome = singles(u)
+        values = evaluator.measure(Request("program", genome)).values
+        assert values is not None
+        plans = [(plan, gene.start) for gene in genome if (plan := evaluator.plan(gene)) is not None]
+        parts = npu.compiler.some(plans)
+        assert not isinstance(parts, Infeasible)
+        program = npu.compiler.link(parts)
+        traffic = shared_traffic(program.streams)
+        for row in values[:, columns].tolist():
+            assert row == [*traffic, program.needs.shared_bytes]
+            assert all(row) == any(row) == there
 
 
 def test_no_program_is_faster_than_its_roofline() -> None:

@@ -129,10 +129,11 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["status", str(run)]) == 2
 
 
-NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED))
+SHARED = ("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes")
+NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED), *SHARED)
 
 
-def test_levels_of_schema_2_add_no_latency(run: Path, tmp_path: Path) -> None:
+def test_older_levels_add_no_latency_and_nothing_was_shared(run: Path, tmp_path: Path) -> None:
     old = tmp_path / "old"
     for name in ("log", "tasks"):
         (old / name).mkdir(parents=True)
@@ -144,7 +145,11 @@ def test_levels_of_schema_2_add_no_latency(run: Path, tmp_path: Path) -> None:
             metadata = {**table.schema.metadata, b"schema_version": b"2"}
             write_part(old / name / part.name, table.replace_schema_metadata(metadata))
     assert migrate(old, tmp_path / "out") == {"tasks": Migrated(2, 5), "log": Migrated(2, 5)}
-    assert read_log(tmp_path / "out")["level_latency_cycles"].tolist() == [0] * 5
+    found = read_log(tmp_path / "out")
+    assert found["level_latency_cycles"].tolist() == [0] * 5
+    for name in SHARED:
+        assert found[name].isna().tolist() == [False, False, False, True, False], "null where nothing was measured"
+        assert found[name].dropna().tolist() == [0] * 4
     assert read_log(tmp_path / "out").columns.tolist() == read_log(run).columns.tolist()
     assert verify(tmp_path / "out") == []
 
