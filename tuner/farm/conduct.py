@@ -135,8 +135,8 @@ class Conductor:
     """began: findings that the run begins with.  on_commit: after every result that has come to its place, with its findings.
 
     show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
-    plateau: ends the search when nothing is gained any more.  rows: durable rows of the log of so many tasks, the first in their order,
-    packed for a training.
+    plateau: ends the search when nothing is gained any more.  rows: of so many tasks, the first in their order, for a training
+    (`tuner.farm.durable`); needed with a trainer.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Conductor:
         show: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda _: None,
         plateau: Plateau | None = None,
-        rows: Callable[[int], bytes] = lambda _: b"",
+        rows: Callable[[int], bytes] | None = None,
     ) -> None:
         self.jobs, self.schedule, self.ledger, self.trainer = jobs, schedule, ledger, trainer
         self.on_commit, self.show, self.say = on_commit, show, say
@@ -215,6 +215,7 @@ class Conductor:
         if training is None:
             return None
         assert self.trainer is not None
+        assert self.rows is not None
         return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]))
 
     def _receive(self, key: Key, result: EpochResult | Trained) -> None:

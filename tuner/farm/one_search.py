@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from compiler.space.gene import Genome
 from simulator.npu.errors import BadInputError, TilefarmError
@@ -15,14 +14,13 @@ from simulator.terminal import say
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.ahead import read_ahead
 from tuner.farm.conduct import Conductor, Jobs
+from tuner.farm.durable import durable_rows
 from tuner.farm.ledger import Ledger, RunBudget
 from tuner.farm.plateau import Plateau
 from tuner.farm.progress import ProgressBar
 from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.warm_start import WarmStart, lines, taken
-from tuner.learn.cost_model import conditions_of
-from tuner.learn.logged import packed_rows, rows_of_search
 from tuner.learn.trained import KeptModel
 from tuner.learn.training import Trainer
 from tuner.measure.grants import same_grants
@@ -36,7 +34,6 @@ from tuner.store.checkpoint import Checkpoint
 from tuner.store.read import read_log
 from tuner.store.run_log import RunLog
 from tuner.store.runfolder import SearchFolder
-from tuner.store.task_numbers import first
 from tuner.world.world import World
 
 
@@ -67,8 +64,9 @@ class OneSearch:
         self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, config.model)
         trainer = self.trainer if config.learns else None
+        rows = partial(durable_rows, place.path, self.ledger, facts)
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
-        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, self._rows)
+        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)
         self.checkpoint = Checkpoint(place.checkpoint, log)
         self.warm_start: list[str] = []  # lines for a person
         self._warm_tasks: list[str] = []
@@ -178,13 +176,6 @@ class OneSearch:
         row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
         why = f"{row['status']}: {row['error']}"
         raise BadInputError(f"{named_by(runner)}: the first program could not be measured: {why}; when it can be, give another --out")
-
-    def _rows(self, tasks: int) -> bytes:
-        """Of so many tasks, the first in their order, as the log has them: it is published first, so that it can be read again."""
-        self.ledger.log.flush()
-        conditions = np.stack(list(conditions_of(self.facts.unit, self.levels).values()))
-        seqs, run = first(self.ledger.numbers, tasks), self.ledger.log.origin.run
-        return packed_rows(rows_of_search(self.place.path, run, seqs, conditions))
 
     def _committed(self, findings: bytes) -> None:
         """After a result, not more often than the configuration says; after the first one at once."""

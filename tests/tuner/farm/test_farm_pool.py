@@ -24,6 +24,7 @@ from tests.tuning import QUICK
 from tuner.config import load_config
 from tuner.farm import pool, supervision
 from tuner.farm.conduct import Conductor, Jobs, SerialJobs
+from tuner.farm.durable import durable_rows
 from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.ledger import Ledger, RunBudget
 from tuner.farm.pool import ActorPool
@@ -93,7 +94,8 @@ def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
     schedule = EpochSchedule([b""] * made.config.islands)
     with RunLog(LocalPlace(folder), REAL, made.facts.origin, FEATURE_SETS) as log:
         ledger = Ledger(LEVELS, log, Champions(3), RunBudget(N))
-        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), made.config.model))
+        rows = partial(durable_rows, LocalPlace(folder), ledger, made.facts)
+        conductor = Conductor(jobs, schedule, ledger, Trainer(LocalPlace(folder / "models"), made.config.model), rows=rows)
         conductor.begin(())
         conductor.run()
     return read_log(folder).drop(columns=["worker", "wall_s", "time", "attempt", "row_id", "status", "error"])
@@ -114,7 +116,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize(("harm", "status"), [("exit", "crash"), ("stop", "timeout")])
+@pytest.mark.parametrize(("harm", "status"), [pytest.param("exit", "crash", marks=pytest.mark.slow), ("stop", "timeout")])
 def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

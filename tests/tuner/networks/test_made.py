@@ -76,6 +76,21 @@ def test_a_name_gives_the_same_weights_every_time_and_a_seed_others() -> None:
     assert first.SerializeToString(deterministic=True) != other.SerializeToString(deterministic=True)
 
 
+def test_drawn_networks_are_those_of_their_seeds() -> None:
+    """Each another one, the same every time; among a few there is every kind of block."""
+    made = [build(f"drawn,seed={seed}") for seed in range(12)]
+    assert len({model.SerializeToString(deterministic=True) for model in made}) == 12
+    assert build("drawn,seed=3").SerializeToString(deterministic=True) == made[3].SerializeToString(deterministic=True)
+    operators = {node.op_type for model in made for node in model.graph.node}
+    assert operators >= {"Conv", "Add", "Concat", "Softmax", "MatMul", "MaxPool", "AveragePool", "Sigmoid", "Clip", "LayerNormalization"}
+    groups = {a.i for model in made for node in model.graph.node for a in node.attribute if a.name == "group"}
+    assert max(groups) > 1, "depthwise"
+    for model in made:
+        widths = [shape.dims[0] for shape in model.graph.initializer if len(shape.dims) == 1]
+        assert widths
+        assert model_macs(prepare(model)) < 3e9
+
+
 def test_wirings_differ_by_their_seed() -> None:
     one, two = build("randwire-small"), build("randwire-small,graph=1")
     assert [list(node.input) for node in one.graph.node] != [list(node.input) for node in two.graph.node]
@@ -89,7 +104,7 @@ def test_options_override_those_of_the_small_variant() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("inception", "made:inception: no such network is made; expected one of bert_base, efficientnet_b0"),
+        ("inception", "made:inception: no such network is made; expected one of bert_base, drawn, efficientnet_b0"),
         ("vit_b16,depth=2", "has no option 'depth'; expected some of size, layers"),
         ("vit_b16,layers=two", "layers 'two'; a number such as 12 is expected"),
     ],

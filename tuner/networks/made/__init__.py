@@ -14,6 +14,7 @@ from typing import NamedTuple
 from onnx import ModelProto
 
 from simulator.npu.errors import BadInputError
+from tuner.networks.made.drawn import drawn
 from tuner.networks.made.efficientnet import efficientnet_b0
 from tuner.networks.made.inception import inception_v3
 from tuner.networks.made.mobilenet import mobilenet_v1, mobilenet_v2
@@ -34,6 +35,7 @@ class Network(NamedTuple):
 
 NETWORKS: dict[str, Network] = {
     "bert_base": Network(bert_base, {"tokens": 32, "layers": 1, "width": 64, "heads": 2, "vocabulary": 100}),
+    "drawn": Network(drawn, {"size": 32, "blocks": 3, "widest": 64, "classes": 10}),
     "efficientnet_b0": Network(efficientnet_b0, {"size": 64, "width": 0.25, "classes": 10}),
     "inception_v3": Network(inception_v3, {"size": 75, "width": 0.125, "classes": 10}),
     "mobilenet_v1": Network(mobilenet_v1, {"size": 64, "width": 0.25, "classes": 10}),

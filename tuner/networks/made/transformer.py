@@ -23,9 +23,9 @@ def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12
         tokens += 1
     x = net.add(x, Tensor(net.weight(1, tokens, width), x.shape))
     for _ in range(layers):
-        x = net.add(x, _attention(net, _layer_norm(net, x, 1e-6), heads, None))
-        x = net.add(x, _mlp(net, _layer_norm(net, x, 1e-6)))
-    x = _layer_norm(net, x, 1e-6)
+        x = net.add(x, attention(net, layer_norm(net, x, 1e-6), heads, None))
+        x = net.add(x, mlp(net, layer_norm(net, x, 1e-6)))
+    x = layer_norm(net, x, 1e-6)
     if class_token:
         index = net.integers((0,))
         x = net.reshape(net.node("Slice", [x.name, index, net.integers((1,)), net.integers((1,))], (1, 1, width)), 1, width)
@@ -52,17 +52,17 @@ def bert_base(
         mask = net.mul(row, net.number(-10000.0))
     else:
         x = net.input("embeddings", (1, tokens, width))
-    x = _layer_norm(net, net.add(x, Tensor(net.weight(1, tokens, width), x.shape)), 1e-12)
+    x = layer_norm(net, net.add(x, Tensor(net.weight(1, tokens, width), x.shape)), 1e-12)
     for _ in range(layers):
-        x = _layer_norm(net, net.add(_attention(net, x, heads, mask), x), 1e-12)
-        x = _layer_norm(net, net.add(_mlp(net, x), x), 1e-12)
+        x = layer_norm(net, net.add(attention(net, x, heads, mask), x), 1e-12)
+        x = layer_norm(net, net.add(mlp(net, x), x), 1e-12)
     first = net.node("Slice", [x.name, net.integers((0,)), net.integers((1,)), net.integers((1,))], (1, 1, width))
     pooler = [net.reshape(first, 1, width).name, net.weight(width, width), net.weight(width)]
     pooled = net.node("Gemm", pooler, (1, width), transB=1)
     return net.model(x, net.node("Tanh", [pooled.name], (1, width)))
 
 
-def _layer_norm(net: Net, x: Tensor, epsilon: float) -> Tensor:
+def layer_norm(net: Net, x: Tensor, epsilon: float) -> Tensor:
     width = x.shape[-1]
     return net.node("LayerNormalization", [x.name, net.weight(width), net.weight(width)], x.shape, axis=-1, epsilon=epsilon)
 
@@ -72,7 +72,7 @@ def _linear(net: Net, x: Tensor, features: int) -> Tensor:
     return net.node("Add", [net.weight(features), y.name], y.shape)
 
 
-def _attention(net: Net, x: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+def attention(net: Net, x: Tensor, heads: int, mask: Tensor | None) -> Tensor:
     n, tokens, width = x.shape
     size = width // heads
     query, key, value = (net.reshape(_linear(net, x, width), n, tokens, heads, size) for _ in range(3))
@@ -86,7 +86,7 @@ def _attention(net: Net, x: Tensor, heads: int, mask: Tensor | None) -> Tensor:
     return _linear(net, net.reshape(net.transpose(mixed, 0, 2, 1, 3), n, tokens, width), width)
 
 
-def _mlp(net: Net, x: Tensor) -> Tensor:
+def mlp(net: Net, x: Tensor) -> Tensor:
     y = _linear(net, x, 4 * x.shape[-1])
     scaled = net.node("Div", [y.name, net.number(math.sqrt(2))], y.shape)
     error = net.node("Erf", [scaled.name], y.shape)

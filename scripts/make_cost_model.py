@@ -1,0 +1,96 @@
+"""A cost model for any network and machine, from nothing: networks that nobody has published are drawn, tuned briefly and learnt from.
+
+    python scripts/make_cost_model.py --out any.model [--networks 24] [--candidates 8] [--machines edge,...] [--runs FOLDER]
+
+Every network (`made:drawn,seed=K`) is tuned on every machine, two at a time, each search on one core; then `tilefarm train` does the rest.
+No named network is among what is learnt from, so all of them stay for judging.  The same options give the same bytes, however many cores
+there are: nothing follows from the clock.  Runs stay in --runs, and those that are whole are not made again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from simulator.npu.errors import TilefarmError
+from simulator.npu.machine import preset_names
+
+MOST_BYTES = 2 << 20
+FEW = ("segments.candidates=96", "segments.measured=48", "search.islands=1", "search.generation=2")
+
+
+class Item(NamedTuple):
+    """A network on a machine, and where its run lies."""
+
+    seed: int
+    machine: str
+    candidates: int
+    out: Path
+
+
+def tuned(item: Item) -> str:
+    """A line for a person."""
+    from tuner.driver import tune
+    from tuner.request import TuneRequest
+    from tuner.store.runs import open_run
+
+    if (item.out / "run.json").is_file() and open_run(item.out).summary is not None:
+        return f"{item.out.name}: there"
+    begun = time.monotonic()
+    request = TuneRequest(
+        Path(f"made:drawn,seed={item.seed}"), item.machine, item.out, item.candidates, overrides=FEW, backend="serial",
+        random_weights=item.seed, resume=(item.out / "run.json").is_file(),
+    )  # fmt: skip
+    try:
+        summary = tune(request)
+    except TilefarmError as error:
+        return f"{item.out.name}: left out: {error}"
+    return f"{item.out.name}: {summary.tasks:,} tasks in {time.monotonic() - begun:.0f} s"
+
+
+def items(networks: int, candidates: int, machines: list[str], runs: Path) -> Iterator[Item]:
+    """Of every network one on each machine."""
+    for seed in range(networks):
+        for machine in machines:
+            yield Item(seed, machine, candidates, runs / f"drawn{seed}-{machine}")
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The model's file; its card is beside it.")],
+    networks: Annotated[int, typer.Option(min=2, help="How many are drawn, with seeds from 0 on.")] = 24,
+    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each.")] = 8,
+    machines: Annotated[str, typer.Option(help="Comma-separated presets.")] = ",".join(preset_names()),
+    runs: Annotated[Path | None, typer.Option(help="Folder of the runs; OUT.runs unless given.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="At a time.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Trees of the model.")] = 400,
+) -> None:
+    """Make a cost model for any network and machine from networks that are drawn from seeds."""
+    from tuner.cli import main as tilefarm
+
+    folder = runs or out.with_name(f"{out.name}.runs")
+    folder.mkdir(parents=True, exist_ok=True)
+    every = list(items(networks, candidates, machines.split(","), folder))
+    with ProcessPoolExecutor(processes) as pool:
+        for line in pool.map(tuned, every):
+            typer.echo(line)
+    there = [str(item.out) for item in every if (item.out / "summary.json").is_file()]
+    if code := tilefarm(["train", *there, "--out", str(out), "--set", f"model.rounds={rounds}"]):
+        raise typer.Exit(code)
+    size = out.stat().st_size
+    typer.echo(f"{out}: {size:,} bytes of at most {MOST_BYTES:,}")
+    raise typer.Exit(int(size > MOST_BYTES))
+
+
+if __name__ == "__main__":
+    typer.run(main)
