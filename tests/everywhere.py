@@ -21,9 +21,9 @@ MACHINES = {
     "ascend310": load_machine("ascend310"),
     "tiny": load_machine("tiny"),
     "edge-4-cores": with_cores(EDGE, 4),
-    "edge-narrow-ports": load_machine("edge:paths.*DDR*.bytes_per_cycle=16,dma.load_ports=3,dma.store_ports=2"),
     "edge-little-l1": resized(EDGE, L1=65536),
     "edge-odd-sizes": resized(EDGE, L1=65536 + 32 * 5, UB=65536 + 32 * 3, L0A=8192 + 32, L0B=16384 + 32, L0C=16384 + 32 * 7),
+    "edge-narrow-ports": load_machine("edge:paths.*DDR*.bytes_per_cycle=16,dma.load_ports=3,dma.store_ports=2"),
 }
 PLANS = 4
 

@@ -253,7 +253,7 @@ class Farm:
     def warm_start(self) -> str:
         """All that a run that begins with this one reads of it."""
         said, found = sources([self.run], self.room, False), read_warm_start([self.run], self.unit, self.levels, 4)
-        arrays = (found.moved_bytes, found.cycles, found.features)
+        arrays = (found.moved_bytes, found.cycles)
         return f"{said} {[*lines(found)]} {found.tasks} {found.genes} {found.programs} {[array.tolist() for array in arrays]}"
 
     def resume(self) -> str:

@@ -227,7 +227,7 @@ def test_a_model_in_several_pieces_has_no_one_container(tmp_path):
 def compiled(model: Path) -> Path:
     """Layer by layer for `edge`, beside the model."""
     out = model.with_suffix(".compiled.onnx")
-    assert main(["compile", str(model), "--machine", "edge", "--out", str(out)]) == 0
+    assert main(["compile", str(model), "--machine", "edge", "--layerwise", "--out", str(out)]) == 0
     return out
 
 

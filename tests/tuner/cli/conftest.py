@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def compiled(model: Path) -> Path:
     path = model.parent / "compiled.onnx"
-    assert main(["compile", str(model), "--machine", "edge", "--out", str(path)]) == 0
+    assert main(["compile", str(model), "--machine", "edge", "--layerwise", "--out", str(path)]) == 0
     return path
 
 
