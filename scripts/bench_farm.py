@@ -38,7 +38,6 @@ from scripts.studies import network
 from simulator import terminal
 from tuner.cli.text import print_table
 from tuner.config import TuneConfig, load_config
-from tuner.contracts.samples import sample_rows
 from tuner.farm.conduct import Conductor, Jobs, SerialJobs
 from tuner.farm.jobs import JobRunner, JobRunnerSpec, Training, Update
 from tuner.farm.ledger import Deadline, Ledger, RunBudget
@@ -46,7 +45,8 @@ from tuner.farm.pool import ActorPool
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.schedule import EpochSchedule
 from tuner.farm.workers import JobWorker
-from tuner.learn.logged import packed_rows
+from tuner.learn.cost_model import conditions_of
+from tuner.learn.logged import packed_rows, rows_of_search
 from tuner.learn.trained import Trained
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
@@ -57,7 +57,10 @@ from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
 from tuner.search.islands import unpack_island
 from tuner.search.knowledge import Knowledge
+from tuner.store.columns import from_bytes
 from tuner.store.run_log import Origin, RunLog
+from tuner.store.task_numbers import first
+from tuner.store.travelling import EPOCH
 from tuner.world.local import LocalPlace
 from tuner.world.ray_actors import RayActors
 from tuner.world.ray_cluster import connect
@@ -77,7 +80,7 @@ def specification(unit: Unit, config: TuneConfig, seed: int) -> JobRunnerSpec:
 
 @dataclass
 class Window:
-    """So many evolving epochs of a search.  findings: of everything that was committed, epoch by epoch."""
+    """So many evolving epochs of a search.  findings: of everything that was committed, epoch by epoch.  rows: what can be learnt from."""
 
     epochs: int
     tasks: int = 0
@@ -86,6 +89,7 @@ class Window:
     workers_s: float = 0.0
     findings: list[list[bytes]] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
+    rows: bytes = b""
 
     def run(self, spec: JobRunnerSpec, jobs: Jobs, worked_s: Callable[[], float] = time.process_time) -> Window:
         """worked_s: CPU time of those who measure."""
@@ -116,6 +120,9 @@ class Window:
                 self.wall_s, self.driver_s, self.workers_s, tasks = (end - begin for begin, end in zip(*marks, strict=True))
                 self.tasks = int(tasks)
                 self.states = list(schedule.states)
+            conditions = np.stack(list(conditions_of(spec.facts.unit, levels).values()))
+            seqs = first(ledger.numbers, self.tasks)
+            self.rows = packed_rows(rows_of_search(LocalPlace(folder), spec.facts.origin.run, seqs, conditions))
         return self
 
     @property
@@ -189,10 +196,10 @@ class Scorer:
         self.job_runner: JobRunner = spec()
         begin = time.process_time()
         self.job_runner.hear(Update(0, [[], *whole], None))
-        heard = len(self.job_runner.known.table.cycles)
-        self.absorbed_us = (time.process_time() - begin) / max(1, heard) * 1e6
-        training = Training(1, len(whole) + 1, 0, packed_rows(sample_rows("edge")))
-        trained = self.job_runner.work(training, Update(len(whole) + 1, (), None))
+        heard_s = time.process_time() - begin
+        heard = sum(len(from_bytes(found, EPOCH)["kind"]) for epoch in whole for found in epoch)
+        self.absorbed_us = heard_s / max(1, heard) * 1e6
+        trained = self.job_runner.work(Training(1, len(whole) + 1, 0, window.rows), Update(len(whole) + 1, (), None))
         assert isinstance(trained, Trained)
         self.job_runner.hear(Update(len(whole) + 1, (), trained.models))
         self.known: Knowledge = self.job_runner.known

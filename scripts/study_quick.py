@@ -61,10 +61,10 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
         for (name,), levels in groups(mine, "network").items():
             shares = [f"{row['share']:.0%}" for row in levels]
             table.append((name, *shares, f"{levels[0]['compile_cpu_s']:.1f}", f"{levels[0]['tune_cpu_s']:.1f}"))
-        levels = groups(mine, "level")
-        table.append(("geometric mean", *(f"{mean(rows):.0%}" for rows in levels.values()), "", ""))
+        by_level = groups(mine, "level")
+        table.append(("geometric mean", *(f"{mean(each):.0%}" for each in by_level.values()), "", ""))
         yield f"{machine}: share of the tuned gain at each level, and CPU seconds of `compile` and of the search"
-        yield Table(("<network", *(level for (level,) in levels), "compile s", "tune s"), table)
+        yield Table(("<network", *(level for (level,) in by_level), "compile s", "tune s"), table)
         yield f"goal, {SHARE:.0%} in the geometric mean: {mean(mine):.1%}, {goal(mean(mine) >= SHARE)}"
         shipped = {row["network"]: row["compile_cpu_s"] for row in mine if row["network"] in SHIPPED.split(",")}
         if shipped:

@@ -63,14 +63,13 @@ DONE = 7  # cycle in which all that left has completed (DMA: the last one that h
 STALLED = 8  # 1 while it waits for a flag or a completion, so that a dispatch need not wake it
 DATA = 9  # DMA: first entry whose effect is not settled; transfers in DATA..HEAD are issued
 INFLIGHT = 10  # DMA: transfers issued and not ended
-FIRST_PORT, TURN = 11, 12  # DMA: its first port, and the one that the next transfer takes
-RUNNING = 13  # DMA: data phases now
-MOVED = 14  # DMA: cycles with at least one so far, less the start of those that run
+TURN = 11  # DMA: the port that the next transfer takes
+MOVED = 14  # DMA: cycles so far in which some port moved data
 LAG = 15  # from DONE to the results of a pipelined matrix unit; 0 elsewhere
 # and of a scalar unit (FIRST, STOP: its rows)
 PC, ISSUED = 4, 5  # next row to dispatch, cycle of the last dispatch
 FULL = 6  # queue whose lack of room stops it, or -1
-MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # DMAs of the core that move data, since when, cycles with at least one so far
+MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core, since when, cycles with at least one so far
 COLUMN_BITS = 4
 COLUMNS = 1 << COLUMN_BITS
 CORE = UNITS * COLUMNS  # from one core's units to the next's
@@ -83,7 +82,8 @@ BEGIN = 2  # known start of its data phase, or end of one that its path holds, o
 FINISH = 3  # SERVED at which it ends, or FAR
 BEGAN = 4  # start of the running data phase, or -1
 FREE = 5  # end of what had the port before
-ENDS = 6  # its place in `ends`
+SINCE = 6  # since when some port of its queue has moved data without a break, while it does itself
+AFTER = 7  # the port of its queue whose turn is next
 PORT_COLUMNS = 8
 
 # columns of `port`
@@ -144,13 +144,14 @@ def _reset(unit: Ints, dma: Ints, port: Ints, queue_start: Ints, stream_start: I
     for k in range(2):
         for core in range(stream_start.shape[0] - 1):
             u = core * CORE + (MTE2 if k == 0 else MTE3) * COLUMNS
-            unit[u + FIRST_PORT] = unit[u + TURN] = s
-            for _ in range(port[PORTS + k]):
+            unit[u + TURN] = s
+            ports = port[PORTS + k]
+            for i in range(ports):
+                dma[s + AFTER] = s + PORT_COLUMNS if i + 1 < ports else unit[u + TURN]
                 dma[s + OWNER] = u
                 dma[s + ENTRY] = dma[s + BEGIN] = dma[s + FINISH] = FAR
                 dma[s + BEGAN] = -1
                 dma[s + FREE] = 0
-                dma[s + ENDS] = s // PORT_COLUMNS * (port[RING] + 1)
                 s += PORT_COLUMNS
 
 
@@ -199,7 +200,7 @@ def _first_data(port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, s: in
     latency = port[LATENCY] + _load_latency(port, load, issue)
     # where data before it end later than that, they alone count
     if wait and issue + ring * wait + latency > dma[s + FREE]:
-        base = dma[s + ENDS]
+        base = s // PORT_COLUMNS * (ring + 1)
         count = ends[base]
         first, oldest = count, max(0, count - ring)
         while first > oldest and ends[base + 1 + (first - 1 & ring - 1)] > issue:
@@ -218,33 +219,35 @@ def _path(port: Pointer, u: int, word: int) -> int:
 
 @njit(cache=True)
 def _take_port(
-    unit: Pointer, port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, s: int, entry: int, word: int, now: int, issue: int
+    unit: Pointer, port: Pointer, dma: Pointer, ends: Pointer, load: Pointer, u: int, s: int, entry: int, word: int, now: int, issue: int
 ) -> None:
     """A transfer, issued in a cycle, takes its port, and gets its data when they come and those before it are through."""
     dma[s + ENTRY] = entry
-    begin = max(_first_data(port, dma, ends, load, s, issue), dma[s + FREE]) + port[_path(port, dma[s + OWNER], word)]
+    begin = max(_first_data(port, dma, ends, load, s, issue), dma[s + FREE]) + port[_path(port, u, word)]
     if begin > now:
         dma[s + BEGIN] = begin
     else:
-        _start_data(unit, port, dma, s, word >> BUS_BITS, now)
+        _start_data(unit, port, dma, u, s, word >> BUS_BITS, now)
 
 
 @njit(cache=True)
-def _start_data(unit: Pointer, port: Pointer, dma: Pointer, s: int, bus: int, now: int) -> None:
+def _start_data(unit: Pointer, port: Pointer, dma: Pointer, u: int, s: int, bus: int, now: int) -> None:
     """The transfer of a DMA port moves data from now on."""
-    u = dma[s + OWNER]
     k = 0 if _engine(u) == MTE2 else 1
     scalar = u | SCALAR
     dma[s + BEGIN] = FAR
     dma[s + BEGAN] = now
     dma[s + FINISH] = port[SERVED + k] + bus
     port[ACTIVE + k] += 1
-    if unit[u + RUNNING] == 0:
-        unit[u + MOVED] -= now
-        if unit[scalar + MOVING] == 0:
-            unit[scalar + MOVING_SINCE] = now
-        unit[scalar + MOVING] += 1
-    unit[u + RUNNING] += 1
+    since, other = now, dma[s + AFTER]
+    while other != s:
+        if dma[other + BEGAN] >= 0:
+            since = dma[other + SINCE]
+        other = dma[other + AFTER]
+    dma[s + SINCE] = since
+    if unit[scalar + MOVING] == 0:
+        unit[scalar + MOVING_SINCE] = now
+    unit[scalar + MOVING] += 1
 
 
 @njit(cache=True)
@@ -332,8 +335,6 @@ def _advance_dma(
     u: int, now: int,
 ) -> None:  # fmt: skip
     """A DMA queue issues as far as it can; data phases follow behind DATA, in order on each of its ports."""
-    first_port = unit[u + FIRST_PORT]
-    behind_ports = first_port + port[PORTS if _engine(u) == MTE2 else PORTS + 1] * PORT_COLUMNS
     head, tail, front = unit[u + HEAD], unit[u + TAIL], unit[u + FRONT]
     while head < tail:
         kind, value = word[head] & KIND_MASK, word[head] >> KIND_BITS
@@ -347,17 +348,18 @@ def _advance_dma(
             front = ready
             s = unit[u + TURN]
             if dma[s + ENTRY] == FAR:
-                _take_port(unit, port, dma, ends, load, s, head, word[head], now, front)
-            s += PORT_COLUMNS
-            unit[u + TURN] = first_port if s == behind_ports else s
+                _take_port(unit, port, dma, ends, load, u, s, head, word[head], now, front)
+            unit[u + TURN] = dma[s + AFTER]
         elif kind == FIXED:
             if not settled:
                 unit[u + STALLED] = 1
                 break
             front = max(ready, unit[u + DONE])
             unit[u + DONE] = front + value
-            for s in range(first_port, behind_ports, PORT_COLUMNS):
+            s = unit[u + TURN]
+            for _ in range(port[PORTS if _engine(u) == MTE2 else PORTS + 1]):
                 dma[s + FREE] = front + value
+                s = dma[s + AFTER]
             unit[u + DATA] += 1
             if port[RECORD]:
                 record[3 * head + START], record[3 * head + END] = front, front + value
@@ -385,10 +387,9 @@ def _advance_dma(
 @njit(cache=True)
 def _complete(
     unit: Pointer, port: Pointer, time: Pointer, flag: Pointer, dma: Pointer, ends: Pointer, load: Pointer, record: Pointer, word: Pointer,
-    s: int, now: int,
+    u: int, s: int, now: int,
 ) -> None:  # fmt: skip
     """The running transfer of a DMA port ends: SETs behind it take effect, the port's next one starts, the queue may issue again."""
-    u = dma[s + OWNER]
     scalar = u | SCALAR
     ended, head = dma[s + ENTRY], unit[u + HEAD]
     k = 0 if _engine(u) == MTE2 else 1
@@ -398,37 +399,37 @@ def _complete(
         port[ACTIVE + k] -= 1
     if port[BANK_WAIT]:
         ring = port[RING]
-        base = dma[s + ENDS]
+        base = s // PORT_COLUMNS * (ring + 1)
         ends[base + 1 + (ends[base] & ring - 1)] = now
         ends[base] += 1
-    unit[u + RUNNING] -= 1
-    if unit[u + RUNNING] == 0:
-        unit[u + MOVED] += now
-        unit[scalar + MOVING] -= 1
-        if unit[scalar + MOVING] == 0:
-            unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
+    unit[scalar + MOVING] -= 1
+    if unit[scalar + MOVING] == 0:
+        unit[scalar + CORE_MOVED] += now - unit[scalar + MOVING_SINCE]
+    oldest, others, other = FAR, False, dma[s + AFTER]
+    while other != s:
+        oldest = min(oldest, dma[other + ENTRY])
+        others = others or dma[other + BEGAN] >= 0
+        other = dma[other + AFTER]
+    if not others:
+        unit[u + MOVED] += now - dma[s + SINCE]
     dma[s + ENTRY] = dma[s + BEGIN] = dma[s + FINISH] = FAR
     dma[s + BEGAN] = -1
     dma[s + FREE] = now
     unit[u + DONE] = now
     # what is settled ends before the oldest transfer of another port; all that has not ended is behind what has its port
-    ports = port[PORTS + k]
-    settles, oldest = unit[u + DATA] == ended, FAR
-    if ports > 1:
-        for other in range(unit[u + FIRST_PORT], unit[u + FIRST_PORT] + ports * PORT_COLUMNS, PORT_COLUMNS):
-            oldest = min(oldest, dma[other + ENTRY])
-    entry = ended + 1
+    ports, entry = port[PORTS + k], ended + 1
+    settled = oldest if unit[u + DATA] == ended else 0
     while entry < head:
         kind = word[entry] & KIND_MASK
         if kind == TRANSFER:
             ports -= 1
             if ports == 0:
-                _take_port(unit, port, dma, ends, load, s, entry, word[entry], now, time[entry])
+                _take_port(unit, port, dma, ends, load, u, s, entry, word[entry], now, time[entry])
                 break
-        elif kind != WAIT and settles and entry < oldest:
+        elif kind != WAIT and entry < settled:
             _settle_set(unit, port, flag, record, word, u, entry, time[entry])
         entry += 1
-    if settles:
+    if settled:
         unit[u + DATA] = min(oldest, entry)
     unit[u + INFLIGHT] -= 1
     if unit[u + STALLED] and word[head] & KIND_MASK != WAIT:
@@ -520,13 +521,13 @@ def run(
                 if held > now:
                     port[ACTIVE + k] -= 1
                     dma[s + FINISH], dma[s + BEGIN] = FAR, held
-                else:
-                    _complete(unit, port, time, flag, dma, ends, load, record, word, s, now)
-            elif dma[s + BEGIN] <= now:
-                if dma[s + BEGAN] >= 0:
-                    _complete(unit, port, time, flag, dma, ends, load, record, word, s, now)
-                else:
-                    _start_data(unit, port, dma, s, word[dma[s + ENTRY]] >> BUS_BITS, now)
+                    continue
+            elif dma[s + BEGIN] > now:
+                continue
+            elif dma[s + BEGAN] < 0:
+                _start_data(unit, port, dma, dma[s + OWNER], s, word[dma[s + ENTRY]] >> BUS_BITS, now)
+                continue
+            _complete(unit, port, time, flag, dma, ends, load, record, word, dma[s + OWNER], s, now)
     last = 0
     for u in range(0, units, COLUMNS):
         if unit[u + HEAD] != unit[u + STOP]:  # HEAD and PC are the same column

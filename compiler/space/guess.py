@@ -38,7 +38,7 @@ _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
 _RESULT, _WEIGHTS, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN = range(8)
 
 
-class Sizes(NamedTuple):
+class OperatorTable(NamedTuple):
     """See the table at the top.  edge_start: int64 [n + 1], where the edges of a reader begin.  before: int64 [e], the last reader of the
     same result before this one, -1 without one."""
 
@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
     before: Ints
 
 
-def sizes_of(unit: Unit) -> Sizes:
+def sizes_of(unit: Unit) -> OperatorTable:
     """Of a unit, whatever is made of it."""
     sizes, edges, start = [], [], [0]
     last: dict[int, int] = {}
@@ -77,7 +77,7 @@ def sizes_of(unit: Unit) -> Sizes:
             before.append(last.get(p, -1))
             last[p] = k
         start.append(len(edges))
-    return Sizes(
+    return OperatorTable(
         np.array(sizes, np.int64).reshape(-1, _MAIN + 1),
         np.array([spec.runs_on == "CUBE" for spec in unit.operators], np.bool_),
         np.array([spec.index in unit.escapes for spec in unit.operators], np.bool_),
@@ -106,7 +106,7 @@ def alone(unit: Unit, structures: Structures, ways: Sequence[Gene]) -> Floats:
     return out
 
 
-def guesses(unit: Unit, found: Sizes, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
+def guesses(unit: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
     """Cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator, and has length l + 1; infinite where it is not
     expected to fit."""
     machine = unit.machine

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from compiler.build import default_by_level, measure, segment_cycles
@@ -16,7 +15,7 @@ from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
 from simulator.npu.machine import load_machine
 from simulator.timing import simulate
-from tests.partial_models import middle
+from tests.piece_models import piece_model
 from tuner.networks.load import open_network
 
 
@@ -67,7 +66,7 @@ def test_a_change_keeps_the_place(change) -> None:
 
 
 def test_every_piece_has_a_plan() -> None:
-    model = open_source(Source(Path("model"), load_machine("edge")), middle(np.random.default_rng(0)))
+    model = open_source(Source(Path("model"), load_machine("edge")), piece_model("chain"))
     plans = quick_plans(model)
     assert len(model.names) > 1
     for plan in plans.values():

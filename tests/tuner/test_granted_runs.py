@@ -145,6 +145,9 @@ def test_a_trace_grants_what_its_levels_grant(run: Path, machine: Machine, tmp_p
     assert found["result"]["cycles"] < found["static"]["severe"]["cycles"]
     grants.write_text(f"cycle,l1_bytes,shared_bytes,cores\n0,,,\n20000,{LESS},,1\n60000,,,\n")
     assert served("--grants", grants) == {**found, "grants": str(grants)}
+    capsys.readouterr()
+    assert main(["simulate", str(run / "best.onnx"), "--trace", str(trace), "--controller", "threshold", "--inferences", "40"]) == 0
+    assert "\nwhere all variants fit, thresholds of rho" in capsys.readouterr().out
     assert main(["simulate", str(run / "best.onnx"), "--trace", str(trace), "--controller", "static", "--level", "none"]) == 2
     assert "variant none does not fit all that the trace by the machine's levels grants" in capsys.readouterr().err
 

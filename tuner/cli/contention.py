@@ -225,17 +225,20 @@ def _print(report: Mapping[str, Any], trace: ContentionTrace, thresholds: Thresh
         return
     found = report["thresholds"]
     print_line()
-    print_line(
-        f"thresholds of rho, held for {found['slice_cycles']:,} cycles and one inference at least; ladder {' > '.join(found['ladder'])}"
-    )
+    held = f"held for {found['slice_cycles']:,} cycles and one inference at least"
+    where = "" if report["granted"] is None else "where all variants fit, "
+    print_line(f"{where}thresholds of rho, {held}; ladder {' > '.join(found['ladder'])}")
     shares_at = found["border_shares"] or [None] * len(found["t_min"])
-    print_table(
-        ("<border", "share", "heavier below", "lighter from"),
-        [
-            (f"{a} | {b}", None if share is None else f"{share:.3f}", f"{low:.4g}", f"{high:.4g}")
-            for a, b, share, low, high in zip(found["ladder"], found["ladder"][1:], shares_at, found["t_min"], found["t_max"], strict=False)
-        ],
-    )
+    if shares_at:
+        print_table(
+            ("<border", "share", "heavier below", "lighter from"),
+            [
+                (f"{a} | {b}", None if share is None else f"{share:.3f}", f"{low:.4g}", f"{high:.4g}")
+                for a, b, share, low, high in zip(
+                    found["ladder"], found["ladder"][1:], shares_at, found["t_min"], found["t_max"], strict=False
+                )
+            ],
+        )
     for merged in thresholds.merged:
         print_line(f"{merged.variant} is not used, {merged.into} is: {merged.why}")
     for oscillation in thresholds.oscillations:

@@ -72,7 +72,7 @@ def test_plans_of_levels(cli, model, plans, tmp_path):
 
 def test_every_piece(cli, tmp_path):
     onnx.save(piece_model("chain"), tmp_path / "m.onnx")
-    assert cli("compile", tmp_path / "m.onnx", "--machine", "edge", "--dump", "all", "--dump-to", tmp_path / "dump")[0] == 0
+    assert cli("compile", tmp_path / "m.onnx", "--machine", "edge", "--layerwise", "--dump", "all", "--dump-to", tmp_path / "dump")[0] == 0
     written = texts(tmp_path / "dump")
     pieces = sorted({name.removesuffix(".graph.txt") for name in written if name.endswith(".graph.txt")})
     assert len(pieces) == len(IN_PIECES["chain"].pieces)

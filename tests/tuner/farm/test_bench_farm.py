@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ FEW = [*QUICK, "model.rounds=5", "segments.candidates=16", "segments.measured=8"
 
 @pytest.mark.usefixtures("local_ray")
 def test_rates_are_counts_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Called here: its searches on their own are the script in processes of their own."""
+    """Called here: its searches on their own are the script in processes of their own.  Nothing spins beside them: see below."""
+    asked: list[bool] = []
+    monkeypatch.setattr(bench_farm, "beside", lambda busy: nullcontext(asked.append(busy)))
     monkeypatch.setattr(bench_farm, "SCORING_S", 0.1)
     monkeypatch.setattr(bench_farm, "SCORED_AT_ONCE", 32)
     out = tmp_path / "deep" / "b.json"
@@ -30,6 +33,7 @@ def test_rates_are_counts_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["ratio"] == pair["ratio"]
     assert pair["tasks"] > 0
     assert found["beside_busy"]
+    assert asked == [True]
     assert pair["work"] > 0
     # no bound: in a window this short, what the computer does between the readings of two clocks is more than what is read
     assert pair["busy"] == pytest.approx(pair["workers_s"] / pair["wall_s"] / 2)

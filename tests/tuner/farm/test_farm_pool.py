@@ -116,7 +116,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize(("harm", "status"), [("exit", "crash"), ("stop", "timeout")])
+@pytest.mark.parametrize(("harm", "status"), [pytest.param("exit", "crash", marks=pytest.mark.slow), ("stop", "timeout")])
 def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     harm: str, status: str, expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
