@@ -18,7 +18,7 @@ from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import price, record_cycles
-from simulator.npu.machine import Machine, Memory
+from simulator.npu.machine import DMAS, Engine, Machine, Memory
 from simulator.npu.program import Code
 from simulator.pointer import pointer
 
@@ -35,12 +35,14 @@ _SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARE
 
 
 def _shifts(machine: Machine) -> Ints:
+    fine = machine.dma_ports(Engine.MTE2) > 1  # loads side by side overlap in time, so what they share is told by the block
+
     def half(memory: Memory) -> int:
         """The largest granule that cuts both halves of a memory, which take turns."""
         blocks = machine.buffer_blocks(memory) // 2
         return (blocks & -blocks).bit_length() - 1
 
-    return np.array([_SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory], np.int64)
+    return np.array([0 if fine and memory == Memory.UB else _SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory], np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +203,10 @@ class Footprints:
         transfer = cost.bus > 0
         on_chip = code[:, isa.SRC] + code[:, isa.DST]  # the other one is DDR, which is 0
         engine = code[:, isa.ENGINE].astype(np.uint8)
-        among = inside(engine, span, start, max(0, len(bound) - 1))
+        several = np.array([e in DMAS and self.machine.dma_ports(e) > 1 for e in Engine])
+        overlaps = (transfer & several[engine]).astype(np.uint8)
+        ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
+        among = inside(engine, span, start, max(0, len(bound) - 1), ddr_cells, overlaps)
         return Footprint(
             engine,
             span,

@@ -40,7 +40,7 @@ def test_waits_imply_every_conflict_and_none_implies_another(seed: int) -> None:
     engines, accesses = records(seed)
     start = np.cumsum([0, *map(len, accesses)], dtype=np.int32)
     span = np.array([(a << 1 | w, b) for mine in accesses for a, b, w in mine], np.int32)
-    made = inside(np.array(engines, np.uint8), span, start, CELLS)
+    made = inside(np.array(engines, np.uint8), span, start, CELLS, 0, np.zeros(len(engines), np.uint8))
     wanted, told = before(engines, accesses), list[set[int]]()
     for j, engine in enumerate(engines):
         own = [i for i in range(j) if engines[i] == engine][-1:]
@@ -59,7 +59,7 @@ def test_the_past_is_met_at_the_first_touch_and_the_last_accesses_are_left(seed:
     engines, accesses = records(seed, count=12)
     start = np.cumsum([0, *map(len, accesses)], dtype=np.int32)
     span = np.array([(a << 1 | w, b) for mine in accesses for a, b, w in mine], np.int32)
-    made = inside(np.array(engines, np.uint8), span, start, CELLS)
+    made = inside(np.array(engines, np.uint8), span, start, CELLS, 0, np.zeros(len(engines), np.uint8))
     met = {(j, c, a & 1) for j, a, b in made.outer.tolist() for c in range(a >> 1, b)}
     writer, readers = dict.fromkeys(range(CELLS), -1), {c: [-1] * ENGINES for c in range(CELLS)}
     expected = set()
