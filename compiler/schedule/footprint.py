@@ -35,14 +35,15 @@ _SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARE
 
 
 def _shifts(machine: Machine) -> Ints:
-    fine = machine.dma_ports(Engine.MTE2) > 1  # loads side by side overlap in time, so what they share is told by the block
-
     def half(memory: Memory) -> int:
         """The largest granule that cuts both halves of a memory, which take turns."""
         blocks = machine.buffer_blocks(memory) // 2
         return (blocks & -blocks).bit_length() - 1
 
-    return np.array([0 if fine and memory == Memory.UB else _SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory], np.int64)
+    shifts = {memory: _SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory}
+    if machine.dma_ports(Engine.MTE2) > 1:  # loads side by side overlap in time, so what two of them share is told by the block
+        shifts[Memory.UB] = 0
+    return np.array(list(shifts.values()), np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,10 @@
 """Inside a core: which instructions must have completed before each one, and when it could start.
 
 Hazards.  For each instruction, the last conflicting access of every other engine of its core (by granules of its memories, an
-over-estimate) must have completed; of a DMA with several ports, whose transfers overlap, that of its own queue too (see `inside`).  Vector clocks drop what is already implied, so that waits on one pair of engines come in the order of
-their sets and one flag id per pair suffices (a counting semaphore).  Its count is limited: the SET that could exceed the limit is moved to
-the last instruction of its queue so far, which covers all later waits, and the next instruction of that queue waits for the consumer.
+over-estimate) must have completed; of a DMA with several ports, whose transfers overlap, that of its own queue too (see `inside`).
+Vector clocks drop what is already implied, so that waits on one pair of engines come in the order of their sets and one flag id per pair
+suffices (a counting semaphore).  Its count is limited: the SET that could exceed the limit is moved to the last instruction of its queue
+so far, which covers all later waits, and the next instruction of that queue waits for the consumer.
 
 Times.  The longest path through queues and flags, every transfer alone on the bus; an instruction's key is when it is wanted at its engine.
 A DMA with several ports is taken for one that is free again after that part of a transfer's time.

@@ -84,13 +84,23 @@ def _look(
         me: Any = np.int64(own[j])
         for e in range(ENGINES):
             wanted[e] = -1
+        own_last: Any = np.int64(-1)  # of my queue, before j itself touches what it reads and writes
+        if overlaps[j]:
+            for s in range(starts[j], starts[j + 1]):
+                write = spans[2 * s] & 1
+                for c in range(spans[2 * s] >> 1, spans[2 * s + 1]):
+                    at = 8 * c
+                    if cells[at + WRITER_ENGINE] == me and not (write and c < ddr_cells):
+                        own_last = max(own_last, cells[at + WRITER])
+                    if write:
+                        own_last = max(own_last, cells[at + me])
         for s in range(starts[j], starts[j + 1]):
             write, stop = spans[2 * s] & 1, spans[2 * s + 1]
             begin = -1  # of a run of cells in which the past is met
             for c in range(spans[2 * s] >> 1, stop):
                 at = 8 * c
                 writer = cells[at + WRITER]
-                if writer >= 0 and not (write and c < ddr_cells and cells[at + WRITER_ENGINE] == me):
+                if writer >= 0:
                     its: Any = np.int64(cells[at + WRITER_ENGINE])
                     wanted[its] = max(wanted[its], writer)
                 if writer < 0 and (write or cells[at + me] < 0):
@@ -110,8 +120,7 @@ def _look(
             if begin >= 0:
                 outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, stop
                 outers += 1
-        if not overlaps[j]:
-            wanted[me] = -1
+        wanted[me] = own_last
         need_start[j] = needs
         mine = me * ENGINES
         while True:
