@@ -18,7 +18,7 @@ from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import price, record_cycles
-from simulator.npu.machine import Machine, Memory
+from simulator.npu.machine import DMAS, Engine, Machine, Memory
 from simulator.npu.program import Code
 from simulator.pointer import pointer
 
@@ -40,7 +40,10 @@ def _shifts(machine: Machine) -> Ints:
         blocks = machine.buffer_blocks(memory) // 2
         return (blocks & -blocks).bit_length() - 1
 
-    return np.array([_SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory], np.int64)
+    shifts = {memory: _SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory}
+    if machine.dma_ports(Engine.MTE2) > 1:  # loads side by side overlap in time, so what two of them share is told by the block
+        shifts[Memory.UB] = 0
+    return np.array(list(shifts.values()), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +204,10 @@ class Footprints:
         transfer = cost.bus > 0
         on_chip = code[:, isa.SRC] + code[:, isa.DST]  # the other one is DDR, which is 0
         engine = code[:, isa.ENGINE].astype(np.uint8)
-        among = inside(engine, span, start, max(0, len(bound) - 1))
+        several = np.array([e in DMAS and self.machine.dma_ports(e) > 1 for e in Engine])
+        overlaps = (transfer & several[engine]).astype(np.uint8)
+        ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
+        among = inside(engine, span, start, max(0, len(bound) - 1), ddr_cells, overlaps)
         return Footprint(
             engine,
             span,

@@ -1,9 +1,10 @@
 """Inside a core: which instructions must have completed before each one, and when it could start.
 
 Hazards.  For each instruction, the last conflicting access of every other engine of its core (by granules of its memories, an
-over-estimate) must have completed.  Vector clocks drop what is already implied, so that waits on one pair of engines come in the order of
-their sets and one flag id per pair suffices (a counting semaphore).  Its count is limited: the SET that could exceed the limit is moved to
-the last instruction of its queue so far, which covers all later waits, and the next instruction of that queue waits for the consumer.
+over-estimate) must have completed; of a DMA with several ports, whose transfers overlap, that of its own queue too (see `inside`).
+Vector clocks drop what is already implied, so that waits on one pair of engines come in the order of their sets and one flag id per pair
+suffices (a counting semaphore).  Its count is limited: the SET that could exceed the limit is moved to the last instruction of its queue
+so far, which covers all later waits, and the next instruction of that queue waits for the consumer.
 
 Times.  The longest path through queues and flags, every transfer alone on the bus; an instruction's key is when it is wanted at its engine.
 A DMA with several ports is taken for one that is free again after that part of a transfer's time.
@@ -117,11 +118,12 @@ def scan(
         me: Any = np.int64(own[j])
         mine = me * ENGINES
         engine[i] = own[j]
+        overlaps = moves[j] and ports[me] > 1  # with others of its queue
         count, begin, stop = 0, starts[j], starts[j + 1]
         if full[me]:  # `limit` of my SETs may still stand with somebody: no more until that one has been waited for
             full[me] = 0
             for e in range(ENGINES):
-                if oldest[mine + e] > clock[mine + e]:
+                if e != me and oldest[mine + e] > clock[mine + e]:
                     full[me] = 1
         if full[me] or (met < outers and outer[3 * met] == j):
             for e in range(ENGINES):
@@ -138,9 +140,10 @@ def scan(
                             need[e] = max(need[e], np.int64(cells[CELL * c + CELL // 2 + e]))
                 met += 1
             for e in range(ENGINES):
-                if oldest[mine + e] > clock[mine + e]:
+                if e != me and oldest[mine + e] > clock[mine + e]:
                     need[e] = latest[e]
-            need[me] = -1
+            if not overlaps:
+                need[me] = -1
             for e in range(ENGINES):
                 if need[e] > clock[mine + e]:
                     p = count
@@ -162,14 +165,15 @@ def scan(
                 continue
             pair = its * ENGINES + me
             at = ring_at[pair]
-            early = oldest[pair] > known[best * ENGINES + me]
+            # a WAIT before a SET of its own queue has been taken by then
+            early = oldest[pair] > (best if its == me else np.int64(known[best * ENGINES + me]))
             ring[pair * limit + at] = i
             at += 1
             if at == limit:
                 at = 0
             ring_at[pair] = at
             oldest[pair] = ring[pair * limit + at]
-            if oldest[pair] > clock[pair]:
+            if its != me and oldest[pair] > clock[pair]:
                 full[its] = 1
                 early = True
             if early:
@@ -189,7 +193,8 @@ def scan(
         edge_start[i + 1] = edge
         for e in range(ENGINES):
             known[i * ENGINES + e] = clock[mine + e]
-        clock[mine + me] = i
+        if not overlaps:
+            clock[mine + me] = i
         if latest[me] >= 0:
             after[latest[me]] = i
         else:

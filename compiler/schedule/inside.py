@@ -4,6 +4,9 @@ Within a segment the last conflicting accesses of the other engines are the same
 others implies.  What stands before a segment is met where it touches a cell for the first time (a read: the first of its engine; a
 write: the first at all), and of itself it leaves the last accesses of every cell.
 
+A queue is in order with itself, but for transfers of a DMA with several ports: one of these waits for its own queue too, by a flag that
+the queue sets and waits for.  Inside a segment every place of DDR is written once, so that two writes in one granule of it are apart.
+
 Exact: an instruction that is left out lies behind one that is waited for, directly or not; the clocks of `hazards`, which know at least
 what follows from the segment alone, cover it by the time it would be looked at, because later instructions are looked at first.
 
@@ -45,13 +48,13 @@ class Inside(NamedTuple):
         return sum(array.nbytes for array in self)
 
 
-def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int) -> Inside:
-    """Of n records that touch `cells` cells (see `footprint`)."""
+def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int, ddr_cells: int, overlaps: Bytes8) -> Inside:
+    """Of n records that touch `cells` cells (see `footprint`), the first `ddr_cells` of DDR; overlaps: 1 where others of its queue may."""
     n = len(engine)
-    need_start, need = np.empty(n + 1, np.int32), np.empty(n * (ENGINES - 1), np.int32)
+    need_start, need = np.empty(n + 1, np.int32), np.empty(n * ENGINES, np.int32)
     outer, last = np.empty((cells * (ENGINES + 1), 3), np.int32), np.full((cells, 8), -1, np.int32)
     clock, wanted, known = np.full((ENGINES, ENGINES), -1, np.int32), np.empty(ENGINES, np.int32), np.empty((n, ENGINES), np.int32)
-    needs, outers = _look(engine, span, start, last, clock, wanted, known, need_start, need, outer)
+    needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, clock, wanted, known, need_start, need, outer)
     return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
 
@@ -60,6 +63,8 @@ def _look(
     engine: Bytes8,
     span: Ints32,
     start: Ints32,
+    ddr_cells: int,
+    overlaps: Bytes8,
     last: Ints32,
     clock_array: Ints32,
     wanted_array: Ints32,
@@ -79,6 +84,16 @@ def _look(
         me: Any = np.int64(own[j])
         for e in range(ENGINES):
             wanted[e] = -1
+        own_last: Any = np.int64(-1)  # of my queue, before j itself touches what it reads and writes
+        if overlaps[j]:
+            for s in range(starts[j], starts[j + 1]):
+                write = spans[2 * s] & 1
+                for c in range(spans[2 * s] >> 1, spans[2 * s + 1]):
+                    at = 8 * c
+                    if cells[at + WRITER_ENGINE] == me and not (write and c < ddr_cells):
+                        own_last = max(own_last, cells[at + WRITER])
+                    if write:
+                        own_last = max(own_last, cells[at + me])
         for s in range(starts[j], starts[j + 1]):
             write, stop = spans[2 * s] & 1, spans[2 * s + 1]
             begin = -1  # of a run of cells in which the past is met
@@ -105,7 +120,7 @@ def _look(
             if begin >= 0:
                 outer[outers, 0], outer[outers, 1], outer[outers, 2] = j, begin << 1 | write, stop
                 outers += 1
-        wanted[me] = -1
+        wanted[me] = own_last
         need_start[j] = needs
         mine = me * ENGINES
         while True:
@@ -122,6 +137,7 @@ def _look(
                 clock[mine + e] = max(clock[mine + e], over[best * ENGINES + e])
         for e in range(ENGINES):
             over[j * ENGINES + e] = clock[mine + e]
-        clock[mine + me] = j
+        if not overlaps[j]:
+            clock[mine + me] = j
     need_start[engine.shape[0]] = needs
     return needs, outers

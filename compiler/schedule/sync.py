@@ -164,7 +164,7 @@ class Synchroniser:
             self._rings.append(np.empty((ENGINES, ENGINES, self.count_limit), np.int32))
         if cores > 1 and len(self._cross_core.seen) < 2 * cores:
             self._cross_core = new_cross_core(self.footprints.ddr_granules, cores, self.shared)
-        edges = n * (ENGINES - 1 + (2 if self.shared else 1) * (cores - 1))
+        edges = n * (ENGINES + (2 if self.shared else 1) * (cores - 1))
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
             self._rows = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from)))
         cells = max((len(part.touched) for part in parts), default=0)

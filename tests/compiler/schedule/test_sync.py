@@ -14,8 +14,9 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
+from simulator.npu.asm import parse
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import DataType, Dma, Machine, load_machine
 from simulator.npu.program import Code, Program
 from simulator.sanitizer import check
 from simulator.timing import simulate_levels
@@ -141,3 +142,29 @@ def test_a_lower_limit_costs_order_not_work() -> None:
     work = [program.streams[0][~np.isin(program.streams[0][:, isa.OP], FLAGS)] for program in (wide, narrow)]
     assert len(work[0]) == len(work[1])
     assert simulate_levels(narrow, machine(count_limit=1))["none"].cycles >= simulate_levels(wide, machine(count_limit=255))["none"].cycles
+
+
+LOAD = "MTE2 COPY UB[{}] DDR[0] length=4 count=1 count2=1"
+
+
+@pytest.mark.parametrize(
+    ("ports", "starts", "edges"),
+    [
+        (1, (0, 0), []),
+        (2, (0, 0), [(0, 1)]),  # nobody has read the first
+        (2, (0, 4), []),  # side by side in one granule of other machines
+        (2, (0, 3), [(0, 1)]),
+        (2, (0, 8, 8, 0, 16), [(1, 2)]),  # the flag for the second tells of the first, too
+    ],
+)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_loads_wait_for_their_own_queue_where_its_ports_could_overlap(
+    ports: int, starts: tuple[int, ...], edges: list[tuple[int, int]], parts: int
+) -> None:
+    """parts: all in one, or each but the first in one of its own."""
+    m = TINY.model_copy(update={"dma": Dma(load_ports=ports)})
+    synchroniser = Synchroniser(make_case(small_model("residual_block"), m, DataType.float16).unit)
+    code = parse("\n".join(LOAD.format(start) for start in starts))
+    pieces = [code] if parts == 1 else [code[:1], code[1:]]
+    s = synchroniser.schedule([synchroniser.footprints.of(piece) for piece in pieces], [0] * parts)
+    assert list(zip(s.edge_from[: s.edge_start[len(code)]].tolist(), s.edge_to.tolist(), strict=False)) == edges
