@@ -127,7 +127,8 @@ def test_a_noisy_run_that_was_stopped_is_explained_by_its_log(model: Path, tmp_p
 def test_what_was_published_is_not_measured_again(model: Path, tmp_path: Path) -> None:
     """Without a checkpoint the whole log is answered from its rows: the runner is asked for the finals, and for tasks that are new.
 
-    There may be new ones: where two islands measured a task at the same time, each went on with its own reading, and one was logged: two readings of a row.
+    There may be new ones: where two islands measured a task at the same time, each went on with its own reading.
+    One of the two was logged.
     """
     run, named = tmp_path / "RUN", f"{__name__}:never_the_same"
     READINGS.update(asked=Counter(), left=1_000_000)
