@@ -42,12 +42,12 @@ def test_the_text_does_not_depend_on_the_hash_seed(cli, model):
 
 
 def test_one_form_with_plan_show_and_disasm(cli, model, compiled, tmp_path):
-    arguments = ("--dump", "plan,records", "--dump-to", tmp_path / "dump")
-    assert cli("compile", model, "--machine", "edge", *arguments)[:2] == (0, "")
+    layers = ("compile", model, "--machine", "edge", "--layerwise")
+    assert cli(*layers, "--dump", "plan,records", "--dump-to", tmp_path / "dump")[:2] == (0, "")
     shown = texts(tmp_path / "dump")
     records = [line for line in cli("disasm", compiled)[1].splitlines() if not line.startswith("#")]
     assert records == [line for line in shown["records.txt"].splitlines() if not line.startswith("#")]
-    assert cli("compile", model, "--machine", "edge", "--dump", "plan")[1] == "# --- plan ---\n" + shown["plan.txt"]
+    assert cli(*layers, "--dump", "plan")[1] == "# --- plan ---\n" + shown["plan.txt"]
 
 
 def test_plans_of_levels(cli, model, plans, tmp_path):
