@@ -42,6 +42,7 @@ COMMANDS = {
     "ls": "The runs below a folder: model, machine, state, speed-up per level.",
     "best": "The champions of a finished run.",
     "status": "How far a run is, also while it goes on: programs, failures, best so far; of a sweep its runs, of a study its trials.",
+    "watch": "The page of a run while it goes on, for a browser on this computer.",
     "compare": "Two runs after the same number of measured programs, level by level.",
     "report": "A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, predictions; also of a study or a "
     "sweep.",

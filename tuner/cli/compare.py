@@ -1,13 +1,15 @@
-"""`tilefarm compare`."""
+"""`tilefarm compare`: two runs, level by level, and for a continuous integration whether the second may replace the first."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated
 
 import typer
 
 from simulator.command import new_app
+from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.group import without_threads
 from tuner.cli.options import Json
@@ -21,25 +23,41 @@ def compare(
     first: Annotated[str, typer.Argument(metavar="RUN_A", help="A run folder, or the URL of one.")],
     second: Annotated[str, typer.Argument(metavar="RUN_B", help="Another one.")],
     force: Annotated[bool, typer.Option("--force", help="Also where model, machine or simulator differ.")] = False,
+    fail_if_slower: Annotated[
+        str | None, typer.Option(metavar="X%", help="Exit 1 where the second needs more than X% more cycles at any level, e.g. 2%.")
+    ] = None,
     as_json: Json = False,
-) -> None:
+) -> int:
     without_threads()
     from tuner.store import standing
     from tuner.store.runs import open_run
     from tuner.world.url import place
 
+    allowed = None if fail_if_slower is None else _percent(fail_if_slower)
     folders = place(first), place(second)
     found = standing.compare(open_run(folders[0]), open_run(folders[1]), force)
     ratios = {level: found.ratio(level) for level in found.cycles}
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
+    slower = [] if allowed is None else [level for level, (a, b) in found.cycles.items() if b > a * (1 + allowed / 100)]
     if as_json:
         levels = {level: {"first": a, "second": b, "ratio": ratios[level]} for level, (a, b) in found.cycles.items()}
         counts = {"candidates": found.candidates, "lost_rows": found.lost}
-        print_json({"first": str(folders[0]), "second": str(folders[1]), **counts, "levels": levels, "mean_ratio": mean})
-        return
+        verdict = {} if allowed is None else {"allowed_percent": allowed, "slower": slower}
+        print_json({"first": str(folders[0]), "second": str(folders[1]), **counts, "levels": levels, "mean_ratio": mean, **verdict})
+        return int(bool(slower))
     print_line(f"best after {found.candidates:,} measured programs of each")
     for folder, lost in zip(folders, found.lost, strict=True):
         if lost:
             print_line(f"{folder}: {lost:,} rows of its log were lost, its best may be among them")
     rows = [(level, a, b, f"{ratios[level]:.4f}") for level, (a, b) in found.cycles.items()]
     print_table(("<level", *map(str, folders), "second / first"), [*rows, ("mean", None, None, f"{mean:.4f}")])
+    if allowed is not None:
+        where = f"more than {allowed:g}% slower at {', '.join(slower)}" if slower else f"nowhere more than {allowed:g}% slower"
+        print_line(f"{folders[1]}: {where} than {folders[0]}")
+    return int(bool(slower))
+
+
+def _percent(text: str) -> float:
+    if not re.fullmatch(r"\d+(\.\d+)?%?", text):
+        raise BadInputError(f"--fail-if-slower {text}: expected a share in percent, e.g. 2%")
+    return float(text.removesuffix("%"))

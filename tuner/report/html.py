@@ -166,13 +166,14 @@ def tabs(parts: dict[str, str]) -> str:
     return f'<div class="tabs">{buttons}</div>{bodies}'
 
 
-def document(title: str, about: str, sections: Sequence[Section]) -> str:
-    """The whole page.  title, about: text."""
+def document(title: str, about: str, sections: Sequence[Section], again_s: int | None = None) -> str:
+    """The whole page.  title, about: text.  again_s: the browser asks for it again after so many seconds."""
+    again = "" if again_s is None else f'<meta http-equiv="refresh" content="{again_s}">'
     nav = "".join(f'<a href="#{anchor}">{as_text(name)}</a>' for anchor, name, _ in sections)
     body = "".join(part.html for part in sections)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{as_text(title)}</title><style>{_CSS}</style>'
+        f'{again}<meta name="viewport" content="width=device-width, initial-scale=1"><title>{as_text(title)}</title><style>{_CSS}</style>'
         f"<script>{get_plotlyjs()}</script></head><body><header><h1>{as_text(title)}</h1><p>{as_text(about)}</p><nav>{nav}</nav></header>"
         f"<main>{body}</main><footer>tilefarm</footer><script>{_SCRIPT}</script></body></html>"
     )

@@ -15,7 +15,7 @@ from simulator.npu.machine import Machine
 from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline
-from tuner.store.frames import champions, over_time, whole_programs
+from tuner.store.frames import asked_programs, champions, over_time
 from tuner.store.read import read_rows
 from tuner.store.runfolder import read_json
 from tuner.store.runs import open_run
@@ -52,10 +52,7 @@ class RunView:
     @cached_property
     def programs(self) -> pd.DataFrame:
         """Rows of whole programs that ran, in the order in which they were asked for."""
-        rows = whole_programs(self.log)
-        order = {run: i for i, run in enumerate(self.served)}  # searches of pieces come one after the other
-        rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))
-        return rows.sort_values(["search", "seq", "level"], kind="stable")
+        return asked_programs(self.log, self.served)
 
     @property
     def champions(self) -> pd.DataFrame:

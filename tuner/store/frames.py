@@ -47,6 +47,14 @@ def whole_programs(log: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+def asked_programs(log: pd.DataFrame, served: Mapping[str, int]) -> pd.DataFrame:
+    """Those rows in the order in which they were asked for.  served: see `tuner.store.served.copies`."""
+    rows = whole_programs(log)
+    order = {run: i for i, run in enumerate(served)}  # searches of pieces come one after the other
+    rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))
+    return rows.sort_values(["search", "seq", "level"], kind="stable")
+
+
 class ProgramCycles(NamedTuple):
     """tasks: of programs, as they were asked for.  cycles: float64 [programs, levels], NaN where one was not measured."""
 

@@ -68,6 +68,23 @@ def test_runs_are_compared_at_equal_candidates(runs: Path, capsys: pytest.Captur
     assert shown["levels"]["severe"]["ratio"] == found.ratio("severe")
 
 
+def test_a_run_that_is_slower_anywhere_fails_a_check(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = str(runs / "a"), str(runs / "deep" / "b")
+    found = compare(open_run(a), open_run(b))
+    (fast, slow), most = (a, b), max(map(found.ratio, found.cycles))
+    if most <= 1:
+        (fast, slow), most = (b, a), 1 / min(map(found.ratio, found.cycles))
+    percent = 100 * (most - 1)
+    assert percent > 0.1
+    assert main(["compare", fast, slow, "--fail-if-slower", f"{percent + 0.05:.2f}%"]) == 0
+    assert "nowhere more than" in capsys.readouterr().out
+    assert main(["compare", fast, slow, "--fail-if-slower", f"{percent - 0.05:.2f}%", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["slower"]
+    assert main(["compare", a, a, "--fail-if-slower", "0%"]) == 0
+    assert main(["compare", a, b, "--fail-if-slower", "-2%"]) == 2
+    assert "expected a share in percent, e.g. 2%" in capsys.readouterr().err
+
+
 def test_runs_of_different_machines_are_compared_by_force_only(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other"
     quick(save_small("conv_chain", tmp_path), other, 8, machine="ascend310")
