@@ -15,6 +15,7 @@ import pandas as pd
 
 from tests.models import small_model
 from tuner.driver import tune
+from tuner.farm.pool import ActorPool
 from tuner.request import TuneRequest
 from tuner.store.read import read_log, read_tasks
 from tuner.store.runfolder import read_json
@@ -82,6 +83,16 @@ def assert_equal_runs(a: Path, b: Path) -> None:
 def take_interrupts() -> None:
     """In a child: SIGINT means something again where the tests themselves run in the background, whose children ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class GatheredPool(ActorPool):
+    """Has no job for anybody before all of its actors are there: one that is there early would do what the others are to do, and all of it
+    on a computer where they take long to start."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        while len(self.names) < self.workers:
+            self._crew.turn(1.0)
 
 
 class Driver:

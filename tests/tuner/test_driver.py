@@ -24,9 +24,11 @@ from simulator.onnx_container import read_container
 from simulator.terminal import say
 from simulator.timing import simulate_levels
 from tests.models import Builder
-from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
+from tests.tuning import QUICK, ROOT, Driver, GatheredPool, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
+from tuner import session
 from tuner.cli import main
 from tuner.config import load_config
+from tuner.farm import pool, supervision
 from tuner.learn.trained import load_trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request
@@ -64,10 +66,17 @@ def opened(model: Path) -> Opened:
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
-def test_the_number_of_workers_changes_nothing(model: Path, whole: Path, tmp_path: Path, workers: int) -> None:
+def test_the_number_of_workers_changes_nothing(
+    model: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Each has the first job of its island, which nobody does again for it, however long it takes."""
+    monkeypatch.setattr(session, "ActorPool", GatheredPool)
+    monkeypatch.setattr(pool, "SILENCE_S", 600.0)
+    monkeypatch.setattr(supervision, "LATE_S", 600.0)
+    monkeypatch.setattr(supervision, "FASTER", 0.0)
     quick(model, tmp_path / "run", N, backend="ray", workers=workers)
     assert_equal_runs(tmp_path / "run", whole)
-    assert read_log(tmp_path / "run")["worker"].nunique() == workers
+    assert {name.partition("@")[0] for name in read_log(tmp_path / "run")["worker"]} == {f"w{slot}" for slot in range(workers)}
 
 
 def test_another_seed_is_another_run(model: Path, whole: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
 from simulator.npu.machine import DataType, load_machine
 from tests.models import small_graph
-from tests.tuning import QUICK
+from tests.tuning import QUICK, GatheredPool
 from tuner.config import load_config
 from tuner.farm import pool, supervision
 from tuner.farm.conduct import Conductor, Jobs, SerialJobs
@@ -104,7 +104,7 @@ def searched(made: JobRunnerSpec, jobs: Jobs, folder: Path) -> pd.DataFrame:
 @contextmanager
 def on_actors(made: JobRunnerSpec, name: str, said: list[str], item_timeout_s: float = 60.0) -> Iterator[ActorPool]:
     with RayActors(partial(JobWorker, made), 2, run_id=name, say=said.append) as actors:
-        yield ActorPool(actors, REAL.clock, said.append, item_timeout_s)
+        yield GatheredPool(actors, REAL.clock, said.append, item_timeout_s)
 
 
 @pytest.fixture(scope="module")
