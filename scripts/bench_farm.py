@@ -61,6 +61,7 @@ from tuner.store.columns import from_bytes
 from tuner.store.run_log import Origin, RunLog
 from tuner.store.task_numbers import first
 from tuner.store.travelling import EPOCH
+from tuner.world.actors import Announce
 from tuner.world.local import LocalPlace
 from tuner.world.ray_actors import RayActors
 from tuner.world.ray_cluster import connect
@@ -84,6 +85,7 @@ class Window:
 
     epochs: int
     tasks: int = 0
+    begun_s: float = 0.0
     wall_s: float = 0.0
     driver_s: float = 0.0
     workers_s: float = 0.0
@@ -118,7 +120,7 @@ class Window:
                 conductor.begin(())
                 conductor.run()
                 self.wall_s, self.driver_s, self.workers_s, tasks = (end - begin for begin, end in zip(*marks, strict=True))
-                self.tasks = int(tasks)
+                self.begun_s, self.tasks = marks[0][0], int(tasks)
                 self.states = list(schedule.states)
             conditions = np.stack(list(conditions_of(spec.facts.unit, levels).values()))
             seqs = first(ledger.numbers, self.tasks)
@@ -130,12 +132,32 @@ class Window:
         return self.tasks / self.wall_s
 
 
-def on_actors(spec: JobRunnerSpec, epochs: int) -> tuple[Window, list[dict[str, float]]]:
-    """A search on two actors, and the memory of each of them."""
-    with RayActors(partial(JobWorker, spec), WORKERS, run_id=f"bench-{os.getpid()}") as actors:
+class TimedWorker(JobWorker):
+    """Writes when it began and ended each job, by the clock that all processes of a computer share."""
+
+    def __init__(self, spec: JobRunnerSpec, folder: str) -> None:
+        super().__init__(spec)
+        self._file = (Path(folder) / str(os.getpid())).open("w", buffering=1)
+
+    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        begun_s = time.monotonic()
+        result = super().work(packed, shared, announce)
+        self._file.write(f"{begun_s} {time.monotonic()}\n")
+        return result
+
+
+def on_actors(spec: JobRunnerSpec, epochs: int) -> tuple[Window, float, list[dict[str, float]]]:
+    """A search on two actors, the seconds of its window in which one of them had no job, and the memory of each of them."""
+    with (
+        TemporaryDirectory() as folder,
+        RayActors(partial(TimedWorker, spec, folder), WORKERS, run_id=f"bench-{os.getpid()}") as actors,
+    ):
         farm = ActorPool(actors, REAL.clock, terminal.say)
         found = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
-        return found, [memory_of(pid) for pid in _pids(farm.names)]
+        begin_s, end_s = found.begun_s, found.begun_s + found.wall_s
+        jobs = [np.loadtxt(path, ndmin=2).clip(begin_s, end_s) for path in Path(folder).iterdir()]
+        waited_s = WORKERS * found.wall_s - sum(float((job[:, 1] - job[:, 0]).sum()) for job in jobs)
+        return found, waited_s, [memory_of(pid) for pid in _pids(farm.names)]
 
 
 def _pids(names: Sequence[str]) -> list[int]:
@@ -268,7 +290,7 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
             commands = [serial_command(name, machine, epochs, seed + pair, overrides)] * WORKERS
             with beside(busy):
                 own = alone(commands) if pair % 2 else []
-                window, memory = on_actors(spec, epochs)
+                window, waited_s, memory = on_actors(spec, epochs)
                 own = own or alone(commands)
             memories += memory
             if {each["tasks"] for each in own} != {window.tasks}:
@@ -278,7 +300,8 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
                 "ratio": row["actors_per_s"] / row["alone_per_s"],
                 "driver_us": window.driver_s / window.tasks * 1e6,
                 "work": window.workers_s * WORKERS / sum(each["workers_s"] for each in own),
-                "busy": window.workers_s / window.wall_s / WORKERS,
+                "waits": waited_s / window.wall_s / WORKERS,
+                "cpu": window.workers_s / window.wall_s / sum(each["workers_s"] / each["wall_s"] for each in own),
                 "tasks": window.tasks,
                 "wall_s": window.wall_s,
                 "workers_s": window.workers_s,
@@ -287,7 +310,9 @@ def bench(name: str, machine: str, epochs: int, pairs: int, seed: int, overrides
     finally:
         connection.close()
     assert window is not None
-    middle = {key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us", "work", "busy")}
+    middle = {
+        key: median(row[key] for row in rows) for key in ("ratio", "actors_per_s", "alone_per_s", "driver_us", "work", "waits", "cpu")
+    }
     scorer = Scorer(specification(unit, load_config(None, overrides), seed), window)
     result = {"network": name, "machine": machine, "epochs": epochs, "beside_busy": busy, "pairs": rows, **middle}
     result["actors_per_driver"] = WORKERS / middle["actors_per_s"] * 1e6 / middle["driver_us"]
@@ -314,8 +339,9 @@ def report(r: dict[str, Any]) -> None:
             f"{r['ratio']:.3f}",
             *_asked(r, "ratio", 1),
         ],
-        ["  CPU time of the actors over that of a process", f"{r['work']:.3f}", "", ""],
-        ["  share of the time in which actors work", f"{r['busy']:.3f}", "", ""],
+        ["  CPU time that they need, over that of a process for the same tasks", f"{r['work']:.3f}", "", ""],
+        ["  CPU time that they get in a second, over that of the two processes", f"{r['cpu']:.3f}", "", ""],
+        ["  share of the time in which an actor has no job", f"{r['waits']:.3f}", "", ""],
         ["driver CPU per task, us", f"{r['driver_us']:.0f}", *_asked(r, "driver_us", -1)],
         ["actors that a driver feeds", f"{r['actors_per_driver']:.0f}", "", ""],
         ["genes scored per s and core", f"{r['scored_per_s']:,.0f}", *_asked(r, "scored_per_s", 1)],

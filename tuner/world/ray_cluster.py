@@ -39,6 +39,9 @@ WATCH_S = 1.0
 HEAD_MARGIN_S = 2.0
 HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
 STORE_BYTES = 256 << 20
+# Every process would report what it runs to the dashboard, which is not there.  Workers are as nice as the driver: with Ray's own 15 they
+# get what any other process of the computer leaves
+SETTINGS = {"task_events_report_interval_ms": 0, "worker_niceness": 0}
 OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
 ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Ray runs methods beside the main thread, and glibc gives every thread a heap of its own, which grows and shrinks in small steps: a
@@ -157,7 +160,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
             include_dashboard=False,
             object_store_memory=STORE_BYTES,
             _temp_dir="/tmp/ray",
-            _system_config={"task_events_report_interval_ms": 0},  # every process reports what it runs to the dashboard, which is not there
+            _system_config=SETTINGS,
             **quiet,
         )
         _tighten_token()

@@ -41,7 +41,7 @@ class Environment:
     done = 0
 
     def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
-        return pickle.dumps([os.environ.get(name) for name in pickle.loads(packed)])
+        return pickle.dumps([*(os.environ.get(name) for name in pickle.loads(packed)), os.nice(0)])
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -52,7 +52,8 @@ def test_workers_run_in_their_environment() -> None:
         bench.send(actor, 0, "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "PYTHONPATH")  # type: ignore[arg-type]
         (done,) = bench.hear(1)
     assert isinstance(done, Done)
-    omp, numba, path = pickle.loads(done.result)
+    omp, numba, path, niceness = pickle.loads(done.result)
+    assert niceness == os.nice(0)
     assert omp == numba == "1"
     assert path is not None
     assert os.path.dirname(os.path.dirname(os.path.abspath(tuner.__file__))) in path.split(os.pathsep)
