@@ -185,6 +185,7 @@ class ReplayingJobRunner(JobRunner):
     def __init__(self, replay: Replay) -> None:
         self.replay, self.heard, self.done, self.worker = replay, Heard(), 0, "driver"
         self.known = self.heard  # type: ignore[assignment]
+        self._heard = None
 
     def hear(self, update: Update) -> None:
         """Only that it was told."""

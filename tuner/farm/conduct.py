@@ -207,7 +207,10 @@ class Conductor:
             if due is None:
                 return
             self._running += 1
-            self.jobs.start(*due)
+            readings, (key, job) = self.ledger.readings, due
+            if readings is not None:
+                job = job._replace(answers=readings.since(job.version - BEGAN, self.ledger.ahead.tasks))
+            self.jobs.start(key, job)
 
     def next_training(self) -> Training | None:
         """The training that may run now, with what it learns from."""
@@ -221,7 +224,8 @@ class Conductor:
     def _receive(self, key: Key, result: EpochResult | Trained) -> None:
         if isinstance(result, EpochResult):
             self._running -= 1
-            self.schedule.received(key, result)
+            if not self.schedule.received(key, result):
+                self.ledger.keep(result)
             return
         assert self.trainer is not None
         self._training = False
@@ -230,19 +234,26 @@ class Conductor:
             self.say(line)
         self.jobs.tell_models(result.models)
 
-    def _commit(self, result: EpochResult) -> None:
-        placed = self.ledger.commit(result)
-        self.models_used = self.schedule.models_of(self.schedule.frontier[0])
-        if not placed:
+    def _commit(self, result: EpochResult) -> bool:
+        """Whether it has its place."""
+        epoch = self.schedule.frontier[0]
+        place = self.ledger.commit(result, epoch)
+        self.models_used = self.schedule.models_of(epoch)
+        if place == "otherwise":
+            for later in self.schedule.otherwise():
+                self.ledger.keep(later)
+            return False
+        if place == "later":
             if not self.ledger.spent:
                 self.schedule.again()
-            return
+            return False
         findings = self.schedule.committed(self.ledger.champions.programs)
         if self.trainer is not None:
             self.trainer.measured += result.segments
         if findings is not None:
             self._epoch_done(findings)
         self.on_commit(result.findings)
+        return True
 
     def _epoch_done(self, findings: Sequence[bytes]) -> None:
         self.jobs.tell_epoch(findings)
@@ -264,7 +275,7 @@ class Conductor:
             for key, result in self.jobs.finished(POLL_S):
                 if isinstance(result, EpochResult):
                     self._receive(key, result)
-        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.whole:
-            self._commit(due)
+        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.whole and self._commit(due):
+            pass
         for key in sorted(self.schedule.waiting):
             self.ledger.keep(self.schedule.waiting[key])

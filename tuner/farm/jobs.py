@@ -7,7 +7,8 @@ or beside what.  `JobRunner` runs jobs in this process: in the driver (the seria
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
+from tuner.farm.logged import Readings
 from tuner.farm.recorder import Facts, Recorder
 from tuner.learn.cost_model import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
 from tuner.learn.logged import unpacked_rows
@@ -30,8 +32,8 @@ from tuner.learn.trained import Models, Trained
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.measurement import Measurement, Measurer, Request
-from tuner.measure.published import answers
-from tuner.measure.session import Limit, Session
+from tuner.measure.published import Answer, answers
+from tuner.measure.session import Limit, Listener, Session
 from tuner.measure.shared import WORKER, SharedResults
 from tuner.search.collector import Collector
 from tuner.search.epoch import FIRST, LAG, exchanges, layer_by_layer, run_epoch
@@ -65,7 +67,8 @@ class Job(NamedTuple):
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
     not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that predicts, 0 for
     none.  programs: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
-    failing: must not be tried.
+    failing: must not be tried.  answers: where readings differ, those that the log has and the job would not hear of
+    (`tuner.farm.logged`).
     """
 
     epoch: int
@@ -77,6 +80,7 @@ class Job(NamedTuple):
     programs: int | None = None
     seconds: float | None = None
     failing: FailingItems = ()
+    answers: bytes = b""
 
 
 class Training(NamedTuple):
@@ -177,6 +181,8 @@ class JobRunner:
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
+        self._told: Mapping[str, Answer] = {}  # of earlier sessions
+        self._heard: Readings | None = Readings(len(facts.levels)) if facts.differs else None
 
     def warm(self, whole: bool) -> None:
         """Kernels are compiled here where nobody has yet: in a job, half a minute for one would look like a job that hangs.
@@ -212,11 +218,17 @@ class JobRunner:
             if update.first:
                 raise ValueError(f"news from epoch {update.first} on, where {self.known.version} are known")
             self.known.forget()
+            if self._heard is not None:
+                self._heard = Readings(len(self.rules.levels))
         for findings in update.epochs:
             self.known.learn_epoch(findings)
+            if self._heard is not None:
+                for each in findings:
+                    self._heard.learn(each)
             self.done += 1
         if update.answers is not None:
-            self.evaluator.answer_by(answers(update.answers, len(self.rules.levels)))
+            self._told = answers(update.answers, len(self.rules.levels))
+            self.evaluator.answer_by(self._told)
         if update.models is not None:
             self.models = update.models
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
@@ -235,7 +247,10 @@ class JobRunner:
         version = self.models[0].version if learns and self.models else None
         failing = dict(job.failing)
         recorder, collector = Recorder(spec.facts, job.island, job.epoch, version), Collector()
-        session = Session(self._spared(measurer or self._here, failing), (recorder, self.known, collector), limit)
+        listeners: list[Listener] = [recorder, self.known, collector]
+        if self._heard is not None:
+            listeners.append(self._answering(job, self._heard))
+        session = Session(self._spared(measurer or self._here, failing), listeners, limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
             for own in job.own:
@@ -260,6 +275,16 @@ class JobRunner:
             len(collector.segments),
             time.process_time() - begun,
         )
+
+    def _answering(self, job: Job, heard: Readings) -> Readings:
+        """What the job has a reading of is not read again, whatever genes ask for it: as the log has it, as it heard, as it read itself."""
+        mine = Readings(len(self.rules.levels))
+        for each in job.own:
+            mine.learn(each)
+        log = answers(job.answers, len(self.rules.levels)) if job.answers else {}
+        known: tuple[MutableMapping[str, Answer], ...] = (log, heard.of, dict(self._told), mine.of)
+        self.evaluator.answer_by(ChainMap(*known), died=True)
+        return mine
 
     def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         return map(self.measure, requests)

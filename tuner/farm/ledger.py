@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.farm.ahead import Ahead, AheadTask
 from tuner.farm.jobs import PROGRAMS, EpochResult
+from tuner.farm.logged import LoggedReadings
 from tuner.measure.measurement import CYCLES, told
 from tuner.search.champions import Champions
 from tuner.search.collector import PROGRAM
@@ -60,6 +61,10 @@ class RunBudget:
         return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0)
 
 
+Place = Literal["here", "later", "otherwise"]
+"""Of a result: its tasks have their place; it was stopped early, or the budget ends within it; or it has another reading than the log."""
+
+
 class Tally(NamedTuple):
     """Of everything that has rows.  failures: status -> tasks that ended so, of all sessions."""
 
@@ -76,6 +81,8 @@ class Ledger:
 
     tasks: those measured so far; a repeat writes no row and takes nothing off the budget.  Other genes may be the same plan, and islands do
     not wait to hear of each other.
+
+    readings: of all that have rows, where what measures may say another thing the next time; else None.
     """
 
     levels: tuple[str, ...]
@@ -86,6 +93,7 @@ class Ledger:
     tasks: set[str] = field(default_factory=set)
     numbers: Ranges = field(default_factory=list)
     ahead: Ahead = field(init=False)
+    readings: LoggedReadings | None = None
 
     def __post_init__(self) -> None:
         self.ahead = Ahead(self.champions.empty())
@@ -106,14 +114,15 @@ class Ledger:
         champions.programs = self.programs
         return Tally(champions, self.failures + self.ahead.failures, count(self.numbers) + len(self.ahead.tasks))
 
-    def commit(self, result: EpochResult) -> bool:
-        """The next result in the order.  False where it was stopped early, or the budget ends within it: its place has not come then."""
+    def commit(self, result: EpochResult, epoch: int) -> Place:
+        """The next result in the order, of this epoch.  Where it is not placed, it has to come again."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
+        otherwise = self.readings is not None and self.readings.differ(opened)
         numbers, whole = self._logged(opened, new)
-        if not (whole and result.whole):
+        if otherwise or not (whole and result.whole):
             self._put_ahead(result, opened, numbers)
-            return False
+            return "otherwise" if otherwise else "later"
         placed, program, status = np.flatnonzero(new), _programs(opened), _status(opened)
         for at in placed.tolist():
             name = opened.names[at]
@@ -124,7 +133,9 @@ class Ledger:
         self.failures.update(STATUSES[code] for code in status[placed] if code)
         self.champions.programs += int(program[placed].sum())
         self._note(self.champions, result, opened, np.flatnonzero(new & program & (status == 0)).tolist())
-        return True
+        if self.readings is not None:
+            self.readings.placed(epoch, (opened.names[at] for at in placed.tolist()))
+        return "here"
 
     def keep(self, result: EpochResult) -> None:
         """What lies behind the next result, and has to wait: another session will measure it in its place."""
@@ -146,6 +157,8 @@ class Ledger:
         if len(at := np.flatnonzero(kept)):
             numbers[at] = self.log.numbers.of([names[k] for k in at.tolist()])
             self.log.append(opened, at, numbers[at])
+            if self.readings is not None:
+                self.readings.note(opened, at.tolist())
         return numbers, bool((kept == rows).all())
 
     def _put_ahead(self, result: EpochResult, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:

@@ -16,6 +16,7 @@ from tuner.farm.ahead import read_ahead
 from tuner.farm.conduct import Conductor, Jobs
 from tuner.farm.durable import durable_rows
 from tuner.farm.ledger import Ledger, RunBudget
+from tuner.farm.logged import LoggedReadings
 from tuner.farm.plateau import Plateau
 from tuner.farm.progress import ProgressBar
 from tuner.farm.recorder import Facts
@@ -108,6 +109,9 @@ class OneSearch:
         beyond = log.numbers.beyond([] if found is None else found[0]["numbers"])
         if beyond:
             self.conductor.jobs.tell_answers(read_published(self.place.path, log.origin.run, beyond, levels))
+        if self.facts.differs:
+            every = log.numbers.beyond([])
+            self.ledger.readings = LoggedReadings(levels, read_published(self.place.path, log.origin.run, every, levels))
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
         if found is None:

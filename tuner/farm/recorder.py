@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import FEATURE_SET, FEATURES
 from compiler.unit.unit import Unit
 from simulator.npu.level import GRANTED
+from tuner.config import BUILT_IN
 from tuner.measure.grants import refusal
 from tuner.measure.measurement import CYCLES, Measurement, Request
 from tuner.store.run_log import Batch, Origin
@@ -34,6 +35,11 @@ class Facts:
     origin: Origin
     unit: Unit
     levels: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether what measures may say another thing the next time."""
+        return self.origin.runner != BUILT_IN
 
 
 class Recorder:

@@ -61,6 +61,7 @@ class EpochSchedule:
         self._running: set[tuple[int, int]] = set()
         self.waiting: dict[tuple[int, int], EpochResult] = {}
         self._unlimited: set[tuple[int, int]] = set()
+        self._stale: set[tuple[int, int]] = set()  # running, on what is done again
 
     @property
     def complete(self) -> int:
@@ -122,14 +123,18 @@ class EpochSchedule:
                 return Training(number, BEGAN + epochs, self.trained)
         return None
 
-    def received(self, key: tuple[int, int], result: EpochResult) -> None:
-        """Its island may go on; others, once it is committed."""
+    def received(self, key: tuple[int, int], result: EpochResult) -> bool:
+        """Its island may go on; others, once it is committed.  False where it built on what is done again: so will it be itself."""
         epoch, island = key
         self._running.discard(key)
+        if key in self._stale:
+            self._stale.discard(key)
+            return False
         self.waiting[key] = result
         if result.whole:
             self._ahead[island], self._next[island] = result.state, epoch + 1
-            self._own[island] = [*self._own[island], result.findings][-LAG:]
+            self._own[island] = [*self._own[island], result.findings][-2 * LAG - 1 :]  # what a job needs, and those that may go
+        return True
 
     def to_commit(self) -> EpochResult | None:
         """The result that is next in order, once it is there."""
@@ -139,6 +144,19 @@ class EpochSchedule:
         """What stopped early has to run whole after all: what it measured had been measured elsewhere."""
         del self.waiting[self.frontier]
         self._unlimited.add(self.frontier)
+
+    def otherwise(self) -> list[EpochResult]:
+        """What is next in order is to be done again, with other answers, and what its island did since.  Returns results of that."""
+        epoch, island = self.frontier
+        first = self.waiting.pop(self.frontier)
+        later = sorted(key for key in self.waiting if key[1] == island)
+        dropped = [self.waiting.pop(key) for key in later]
+        for result in (first, *dropped):
+            if result.whole:
+                self._own[island].pop()
+        self._stale |= {key for key in self._running if key[1] == island}
+        self._ahead[island], self._next[island] = self.states[island], epoch
+        return dropped
 
     def committed(self, programs: int) -> list[bytes] | None:
         """Moves the frontier on.  Returns the findings of an epoch that is complete now.  programs: measured until now."""

@@ -150,9 +150,11 @@ class Evaluator:
         """The measurement of what raised, or took its worker along."""
         return Measurement(status, error, request.task(request.without_plan(self._digest)))
 
-    def answer_by(self, published: Mapping[str, Answer]) -> None:
-        """Measure nothing of this again, which earlier sessions of the run have published, by task."""
-        self.published, self._died = published, any(STATUSES[each.status] in ("crash", "timeout") for each in published.values())
+    def answer_by(self, published: Mapping[str, Answer], died: bool | None = None) -> None:
+        """Measure nothing of this again, which the run has, by task.  died: whether some of it took its worker along; None: look."""
+        if died is None:
+            died = any(STATUSES[each.status] in ("crash", "timeout") for each in published.values())
+        self.published, self._died = published, died
 
     def plan(self, gene: Gene) -> SegmentPlan | None:
         known = self._look_at(gene)

@@ -6,7 +6,7 @@ would not hold what it followed.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,19 @@ def read_published(folder: Place, run: str, names: Collection[str], levels: int)
         "error": table["error"].take(first).combine_chunks(),
         "attempt": table["attempt"].take(first).to_numpy().astype(np.int64),
         "values": values,
+    }
+    return to_bytes(columns, _SCHEMA)
+
+
+def packed_answers(known: Mapping[str, Answer]) -> bytes:
+    """What `answers` gives again."""
+    each = known.values()
+    columns = {
+        "task": list(known),
+        "status": [answer.status for answer in each],
+        "error": pa.array([answer.error for answer in each], pa.string()),
+        "attempt": [answer.attempt for answer in each],
+        "values": np.array([answer.values for answer in each], np.int64),
     }
     return to_bytes(columns, _SCHEMA)
 

@@ -154,7 +154,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert unpacked(batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
     assert unpacked(batch.rows, travelling(log_schema())).num_rows == 5 * len(LEVELS)
     book = ledger(log, RunBudget(candidates=9))
-    book.commit(heard.result())
+    book.commit(heard.result(), 1)
     found = rows(log, tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(5) for _ in LEVELS]
     assert found["level"].tolist() == [*LEVELS] * 5
@@ -205,7 +205,7 @@ def test_predictions_are_logged_with_their_model_if_there_was_one(unit: Unit, be
     measure, second = bench.session(version="a")
     measure([segment(Gene(0, 1, 2), np.array([4.0, 5.0, 6.0])), program(unit, predicted=np.array([7.0, 8.0, 9.0])), segment(Gene(1, 2))])
     for heard in (first, second):
-        book.commit(heard.result())
+        book.commit(heard.result(), 1)
     found = rows(log, tmp_path)
     predicted = [None if np.isnan(value) else value for value in found["predicted_cycles"]]
     assert predicted == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, None, None, None]
@@ -225,9 +225,9 @@ def several(unit: Unit, bench: Bench, *blocks: int) -> EpochResult:
 
 def test_a_budget_of_candidates_is_exact(unit: Unit, bench: Bench, log: RunLog, tmp_path: Path) -> None:
     book = ledger(log, RunBudget(candidates=3))
-    book.commit(several(unit, bench, 1, 2))
+    book.commit(several(unit, bench, 1, 2), 1)
     assert not book.spent
-    book.commit(several(unit, bench, 2, 3, 4))
+    book.commit(several(unit, bench, 2, 3, 4), 1)
     assert book.spent
     assert book.programs == 3
     found = rows(log, tmp_path).drop_duplicates("seq")
@@ -241,7 +241,7 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log:
     whole = Request("program", (Gene(0, len(unit.operators), 4),))
     session([program(unit, 1), program(unit, 4), whole])
     book = ledger(log, RunBudget(candidates=9))
-    book.commit(heard.result())
+    book.commit(heard.result(), 1)
     found = rows(log, tmp_path)
     best = found[found["kind"] == "program"].groupby("level", observed=True)["cycles"].min()
     champions = book.champions
@@ -259,7 +259,7 @@ def test_champions_are_the_fastest_of_every_level(unit: Unit, bench: Bench, log:
 def test_a_passed_deadline_ends_a_run_but_not_before_its_first_program(unit: Unit, bench: Bench, log: RunLog) -> None:
     book = ledger(log, RunBudget(deadline=Deadline(REAL.clock, REAL.clock.monotonic_s() - 1)))
     assert not book.spent
-    book.commit(several(unit, bench, 1))
+    book.commit(several(unit, bench, 1), 1)
     assert book.spent
 
 
@@ -272,7 +272,7 @@ def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_p
     first, missing, behind = (several(unit, bench, *blocks) for blocks in ((1,), (2, 3), (3, 4)))
     with RunLog(LocalPlace(tmp_path), REAL, origin, FEATURE_SETS) as log:
         book = ledger(log, never)
-        assert book.commit(first)
+        assert book.commit(first, 1) == "here"
         book.keep(behind)
         said, numbers = book.counted, book.numbers
         assert (said.tasks, said.champions.programs, book.champions.programs) == (6, 3, 1)
@@ -289,8 +289,8 @@ def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_p
             assert theirs is not None
             assert mine.cycles.tolist() == theirs.cycles.tolist()
             assert (mine.task, mine.plan(unit).digest) == (theirs.task, theirs.plan(unit).digest)
-        assert book.commit(missing)
-        assert book.commit(behind)
+        assert book.commit(missing, 1) == "here"
+        assert book.commit(behind, 1) == "here"
         assert book.ahead.tasks == {}
         assert book.numbers == [[0, 2], [6, 8], [2, 6]]
         assert book.programs == book.champions.programs == 4
@@ -304,7 +304,7 @@ def test_what_lay_ahead_counts_and_has_rows_once(unit: Unit, bench: Bench, tmp_p
 def test_rows_of_an_earlier_session_are_not_written_again(unit: Unit, bench: Bench, tmp_path: Path) -> None:
     for blocks in ((1, 2), (1, 2, 3)):
         with RunLog(LocalPlace(tmp_path), REAL, Origin("r", "m", "tiny", "v", seed=3, tag="a=b"), FEATURE_SETS) as log:
-            ledger(log, RunBudget(candidates=9)).commit(several(unit, bench, *blocks))
+            ledger(log, RunBudget(candidates=9)).commit(several(unit, bench, *blocks), 1)
     found = read_log(tmp_path)
     assert found["seq"].tolist() == [seq for seq in range(6) for _ in LEVELS]
     assert found["row_id"].is_unique
@@ -321,7 +321,7 @@ def test_a_gene_that_is_another_ones_plan_is_known_and_not_logged(unit: Unit, be
     one, twin = Gene(0, 1), Gene(0, 1, choices=(0,))
     assert len({measurement.task for measurement in session([segment(one), segment(twin), program(unit)])}) == 2
     book, known = ledger(log, RunBudget(candidates=9)), Knowledge(bench.evaluator.structures, len(LEVELS))
-    book.commit(heard.result())
+    book.commit(heard.result(), 1)
     known.learn(heard.result().findings)
     assert rows(log, tmp_path).drop_duplicates("seq")["kind"].tolist() == ["operator", "program"]
     assert all(known.table.known(gene) for gene in (one, twin))
