@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -96,6 +96,30 @@ class Prepared:
         """How many DMA ports move DDR data, so how many transfers at once at most."""
         ports = [self.machine.dma_ports(engine) for engine in DMAS]
         return int(np.minimum(self.transfers[:, DMAS], ports).sum())
+
+    @cached_property
+    def engine_cycles(self) -> Ints:
+        """int64 [cores, 7]: cycles of every engine's queue that do not depend on the level, the scalar unit's with those of issuing."""
+        cycles = self.fixed_cycles.copy()
+        cycles[:, Engine.SCALAR] += np.diff(self.stream_start) * self.machine.issue_cycles
+        cycles.flags.writeable = False
+        return cycles
+
+    @cached_property
+    def drawn_units(self) -> int:
+        """What all transfers draw from the DDR port."""
+        return int(self.bus_units.sum())
+
+    @cached_property
+    def computes_apart(self) -> int | None:
+        """Cycles in which CUBE or VECTOR of a core works, summed over cores, where no core has work for both; else they are timed."""
+        both = self.fixed_cycles[:, [Engine.CUBE, Engine.VECTOR]]
+        return None if both.all(axis=1).any() else int(both.sum())
+
+    @cached_property
+    def constants(self) -> Ints:
+        """int64 [PORT] of `timing_kernel`."""
+        return _constants(self.machine)
 
     def stream_rows(self) -> Ints:
         """int64 [n]: row in the concatenated streams of every entry."""
@@ -258,14 +282,16 @@ class _Load(NamedTuple):
     rates: Rates
     steps: Ints
 
-    @classmethod
-    def of(cls, rates: Rates, latency_cycles: int) -> _Load:
-        return cls(rates[None], np.array([0, latency_cycles], np.int64))
+
+@lru_cache(maxsize=256)
+def _level_load(machine: Machine, share_units: int, latency_cycles: int, cores: int) -> _Load:
+    """A level holds for ever: worked out once, as a small program takes no longer than that."""
+    return _Load(shared_rates(machine, share_units, cores)[None], np.array([0, latency_cycles], np.int64))
 
 
 def _state(p: Prepared, record: bool) -> State:
-    ports = sum(p.machine.dma_ports(engine) for engine in DMAS)
-    return kernel.new_state(p.instructions, p.flag_slots, p.cores, ports, _ring(p.machine), record)
+    dma = p.machine.dma
+    return kernel.new_state(p.instructions, p.flag_slots, p.cores, dma.load_ports + dma.store_ports, int(p.constants[kernel.RING]), record)
 
 
 @lru_cache(maxsize=64)
@@ -291,7 +317,7 @@ def path_table(machine: Machine) -> Ints:
 
 @lru_cache(maxsize=64)
 def _constants(machine: Machine) -> Ints:
-    """int64 [PORT], what every run has: worked out once, as a small program takes no longer than that."""
+    """int64 [PORT], what every run has: worked out once, as `_level_load`."""
     port = np.zeros(kernel.PORT, np.int64)
     port[kernel.ISSUE_CYCLES] = machine.issue_cycles
     port[kernel.QUEUE_DEPTH] = machine.queue_depth
@@ -309,25 +335,24 @@ def _constants(machine: Machine) -> Ints:
 
 
 def _run(p: Prepared, state: State, load: _Load, record: bool) -> Timing:
-    machine = p.machine
-    port = _constants(machine).copy()
+    port = p.constants.copy()
     port[kernel.RECORD] = record
     port[kernel.STEPS] = len(load.rates)
     cycles = int(kernel.run(*state, p.word, p.engine, p.queue_start, p.stream_start, load.rates, load.steps, port))
     if cycles < 0:
         raise DeadlockError(_deadlock(p, state))
     unit = state.unit.reshape(p.cores, kernel.UNITS, kernel.COLUMNS)
-    busy = p.fixed_cycles + unit[:, :ENGINES, kernel.MOVED]
-    busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
+    busy = p.engine_cycles + unit[:, :ENGINES, kernel.MOVED]
     busy.flags.writeable = False
+    computing = p.computes_apart
     return Timing(
         cycles=cycles,
         busy_cycles=busy,
         ddr_read_bytes=p.ddr_read_bytes,
         ddr_write_bytes=p.ddr_write_bytes,
-        bus_units=int(p.bus_units.sum()),
-        load_store_cycles=int(unit[:, kernel.SCALAR_UNIT, kernel.CORE_MOVED].sum()),
-        compute_cycles=int(kernel.compute_union(state.time, p.word, p.queue_start, p.cores)),
+        bus_units=p.drawn_units,
+        load_store_cycles=sum(unit[:, kernel.SCALAR_UNIT, kernel.CORE_MOVED].tolist()),
+        compute_cycles=int(kernel.compute_union(state.time, p.word, p.queue_start, p.cores)) if computing is None else computing,
         instructions=p.instructions,
         recorded=_recorded(p, state) if record else None,
     )
@@ -371,7 +396,7 @@ def _deadlock(p: Prepared, state: State) -> str:
 
 def _as_prepared(program: Program | Prepared, machine: Machine) -> Prepared:
     if isinstance(program, Prepared):
-        if program.machine != machine:
+        if program.machine is not machine and program.machine != machine:  # comparing them takes as long as a small program
             raise BadInputError(f"program was prepared for machine {program.machine.name}, this is {machine.name}")
         return program
     return prepare(program, machine)
@@ -396,9 +421,12 @@ def simulate(
     p = _as_prepared(program, machine)
     if shared and rate_divisor != 1:
         raise BadInputError(f"rate_divisor {rate_divisor}: only with shared=False")
-    share = level.share_units
-    rates = shared_rates(machine, share, p.cores) if shared else lone_rates(machine, share, p.cores, rate_divisor)
-    return _run(p, _state(p, record), _Load.of(rates, level.latency_cycles), record)
+    share, latency = level.share_units, level.latency_cycles
+    if shared:
+        load = _level_load(machine, share, latency, p.cores)
+    else:
+        load = _Load(lone_rates(machine, share, p.cores, rate_divisor)[None], np.array([0, latency], np.int64))
+    return _run(p, _state(p, record), load, record)
 
 
 def simulate_levels(program: Program | Prepared, machine: Machine, levels: Sequence[str] | None = None) -> dict[str, Timing]:
@@ -412,8 +440,7 @@ def simulate_levels(program: Program | Prepared, machine: Machine, levels: Seque
     found = {}
     for name in names:
         level = machine.contention[name]
-        load = _Load.of(shared_rates(machine, level.share_units, p.cores), level.latency_cycles)
-        found[name] = _run(p, state, load, record=False)
+        found[name] = _run(p, state, _level_load(machine, level.share_units, level.latency_cycles, p.cores), record=False)
     return found
 
 
@@ -448,8 +475,7 @@ def program_bound(program: Program | Prepared, machine: Machine, level: Level = 
     """
     p = _as_prepared(program, machine)
     port = port_units(machine, level.share_units)
-    busy = p.fixed_cycles.copy()
-    busy[:, Engine.SCALAR] += np.diff(p.stream_start) * machine.issue_cycles
+    busy = p.engine_cycles.copy()
     for core in range(p.cores):
         for k, engine in enumerate(DMAS):
             q = core * ENGINES + engine
@@ -457,4 +483,4 @@ def program_bound(program: Program | Prepared, machine: Machine, level: Level = 
             alone = _alone_cycles(p.word, p.queue_start[q], p.queue_start[q + 1], rate, p.paths[k])
             busy[core, engine] += -(-alone // machine.dma_ports(engine))
     drawn = max(port, p.dma_ports)
-    return machine.launch_cycles + max(int(busy.max()), -(-int(p.bus_units.sum()) // drawn))
+    return machine.launch_cycles + max(int(busy.max()), -(-p.drawn_units // drawn))
