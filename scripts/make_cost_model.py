@@ -94,7 +94,7 @@ def main(
         for line in pool.map(tuned, every):
             typer.echo(line)
     there = [str(item.out) for item in every if (item.out / "summary.json").is_file()]
-    if code := tilefarm(["train", *there, "--out", str(out), "--set", f"model.rounds={rounds}"]):
+    if code := tilefarm(["train", *there, "--out", str(out), "--set", f"model.rounds={rounds}", "--set", "model.learning_rate=0.1"]):
         raise typer.Exit(code)
     data = compressed(out.read_bytes())
     typer.echo(f"{out}: {out.stat().st_size:,} bytes, {len(data):,} compressed, of at most {MOST_BYTES:,}")

@@ -289,6 +289,8 @@ def _model_metrics(opened: Opened, search: Searched, run: OneSearch) -> dict[str
     piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
     number = run.conductor.models_used
     for model in run.trainer.models[number - 1] if number else ():
+        if model == run.trainer.prior:
+            break  # its figures are of other networks
         for level, metrics in model.metrics.items():
             out[f"{piece}{level}.pair_accuracy"] = round(metrics.pair_accuracy, 4)
             out[f"{piece}{level}.rms_octaves"] = round(metrics.log2_error, 4)
