@@ -1,8 +1,10 @@
 """A cost model for any network and machine, from nothing: networks that nobody has published are drawn, tuned briefly and learnt from.
 
-    python scripts/make_cost_model.py --out any.model [--networks 24] [--candidates 8] [--machines edge,...] [--runs FOLDER]
+    python scripts/make_cost_model.py [--out any.model] [--networks 12] [--candidates 6] [--machines edge,...] [--runs FOLDER]
 
-Every network (`made:drawn,seed=K`) is tuned on every machine, two at a time, each search on one core; then `tilefarm train` does the rest.
+Without --out it becomes the model that comes along (`tuner.learn.packaged`), and its card lies beside it.
+Every network (`made:drawn,seed=K`) is tuned on some of the machines, which take turns, two searches at a time, each on one core; then
+`tilefarm train` does the rest.
 No named network is among what is learnt from, so all of them stay for judging.  The same options give the same bytes, however many cores
 there are: nothing follows from the clock.  Runs stay in --runs, and those that are whole are not made again.
 """
@@ -24,10 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from simulator.npu.errors import TilefarmError
+from simulator.npu.files import atomic_write
 from simulator.npu.machine import preset_names
+from tuner.learn.packaged import CARD, FILE, MOST_BYTES, compressed
 
-MOST_BYTES = 2 << 20
-FEW = ("segments.candidates=96", "segments.measured=48", "search.islands=1", "search.generation=2")
+ROOT = Path(__file__).resolve().parents[1]
+FEW = ("use.cost_model=false", "segments.candidates=96", "segments.measured=48", "search.islands=1", "search.generation=2")
 
 
 class Item(NamedTuple):
@@ -59,37 +63,46 @@ def tuned(item: Item) -> str:
     return f"{item.out.name}: {summary.tasks:,} tasks in {time.monotonic() - begun:.0f} s"
 
 
-def items(networks: int, candidates: int, machines: list[str], runs: Path) -> Iterator[Item]:
-    """Of every network one on each machine."""
+def items(networks: int, candidates: int, machines: list[str], each: int, runs: Path) -> Iterator[Item]:
+    """Of every network one on each of so many machines, the next ones in turn."""
     for seed in range(networks):
-        for machine in machines:
+        for k in range(min(each, len(machines))):
+            machine = machines[(seed * each + k) % len(machines)]
             yield Item(seed, machine, candidates, runs / f"drawn{seed}-{machine}")
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="The model's file; its card is beside it.")],
-    networks: Annotated[int, typer.Option(min=2, help="How many are drawn, with seeds from 0 on.")] = 24,
-    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each.")] = 8,
+    out: Annotated[Path | None, typer.Option(help="The model's file; its card is beside it.  Without: into the package.")] = None,
+    networks: Annotated[int, typer.Option(min=2, help="How many are drawn, with seeds from 0 on.")] = 12,
+    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each.")] = 6,
     machines: Annotated[str, typer.Option(help="Comma-separated presets.")] = ",".join(preset_names()),
-    runs: Annotated[Path | None, typer.Option(help="Folder of the runs; OUT.runs unless given.")] = None,
+    each: Annotated[int, typer.Option(min=1, help="Machines of each network, which take turns.")] = 3,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of the runs; OUT.runs unless given, build/packaged.runs for the package.")
+    ] = None,
     processes: Annotated[int, typer.Option(min=1, help="At a time.")] = 2,
     rounds: Annotated[int, typer.Option(min=1, help="Trees of the model.")] = 400,
 ) -> None:
     """Make a cost model for any network and machine from networks that are drawn from seeds."""
     from tuner.cli import main as tilefarm
 
-    folder = runs or out.with_name(f"{out.name}.runs")
+    packaged, out = out is None, out or ROOT / "build" / "packaged.model"
+    folder = runs or out.with_name(f"{out.stem if packaged else out.name}.runs")
     folder.mkdir(parents=True, exist_ok=True)
-    every = list(items(networks, candidates, machines.split(","), folder))
+    every = list(items(networks, candidates, machines.split(","), each, folder))
     with ProcessPoolExecutor(processes) as pool:
         for line in pool.map(tuned, every):
             typer.echo(line)
     there = [str(item.out) for item in every if (item.out / "summary.json").is_file()]
-    if code := tilefarm(["train", *there, "--out", str(out), "--set", f"model.rounds={rounds}"]):
+    if code := tilefarm(["train", *there, "--out", str(out), "--set", f"model.rounds={rounds}", "--set", "model.learning_rate=0.1"]):
         raise typer.Exit(code)
-    size = out.stat().st_size
-    typer.echo(f"{out}: {size:,} bytes of at most {MOST_BYTES:,}")
-    raise typer.Exit(int(size > MOST_BYTES))
+    data = compressed(out.read_bytes())
+    typer.echo(f"{out}: {out.stat().st_size:,} bytes, {len(data):,} compressed, of at most {MOST_BYTES:,}")
+    if out.stat().st_size > MOST_BYTES:
+        raise typer.Exit(1)
+    if packaged:
+        atomic_write(ROOT / "tuner" / "learn" / FILE, [data])
+        atomic_write(ROOT / "tuner" / "learn" / CARD, [out.with_name(f"{out.name}.json").read_bytes()])
 
 
 if __name__ == "__main__":

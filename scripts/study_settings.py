@@ -11,7 +11,7 @@ was described.
     python scripts/study_settings.py --out settings --processes 2
     python scripts/study_settings.py --out settings --config STUDY/best.yaml --networks inception_v1,resnet50
     python scripts/study_settings.py --out settings --settings "segments.measured=48 budget.candidates=96"
-    python scripts/study_settings.py --out settings --only "a cost model" --clock edge:matrix.startup_cycles=64,ddr.latency_cycles=600
+    python scripts/study_settings.py --out settings --only "no cost model" --clock edge:matrix.startup_cycles=64,ddr.latency_cycles=600
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ from tuner.config import leaves, load_config
 DEFAULT = "default"
 SWITCHED = {
     "no segmentations": ("use.segmentations=false",),
-    "a cost model": ("use.cost_model=true",),
-    "a cost model without climbing": ("use.cost_model=true", "search.climb=0"),
+    "no cost model": ("use.cost_model=false",),
+    "no packaged model": ("use.packaged_model=false",),
+    "climbing by a cost model": ("search.climb=24",),
     "crossover": ("search.crossover_rate=0.3",),
     "no islands": ("use.islands=false", "search.generation=8"),  # as many programs, and so segments for each, in an epoch
     "the file's order": ("search.order=file",),

@@ -24,6 +24,7 @@ from tuner.summary import Summary
 ROOT = Path(__file__).parent.parent
 QUICK = (
     "use.cost_model=true",
+    "use.packaged_model=false",
     "search.crossover_rate=0.3",
     "segments.candidates=48",
     "segments.measured=16",

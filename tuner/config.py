@@ -100,7 +100,8 @@ class ModelSettings(_Section):
 
 class Use(_Section):
     segmentations: bool
-    cost_model: bool | None
+    cost_model: bool
+    packaged_model: bool
     islands: bool
     window: bool
     block_fusion: bool
@@ -199,11 +200,6 @@ class TuneConfig(_Section):
         if self.target.name != NPU and self.runner.name != BUILT_IN:
             raise ValueError(f"runner.name: {self.runner.name!r} runs programs of the NPU, and target.name is {self.target.name!r}")
         return self
-
-    @property
-    def learns(self) -> bool:
-        """Whether cost models are trained and asked."""
-        return self.use.cost_model if self.use.cost_model is not None else self.runner.name != BUILT_IN
 
     @property
     def islands(self) -> int:

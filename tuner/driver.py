@@ -11,7 +11,7 @@ from simulator.npu.machine import load_machine
 from simulator.terminal import say
 from tuner.config import TuneConfig, load_config
 from tuner.farm.plugged import plugged
-from tuner.farm.prior import read_prior, with_prior
+from tuner.farm.prior import NONE, read_prior
 from tuner.finish import finish
 from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
@@ -37,6 +37,7 @@ def configured(request: TuneRequest) -> TuneConfig:
         "target.name": request.target,
         "runner.name": request.runner,
         "search.strategy": request.strategy,
+        "use.cost_model": False if request.prior == NONE else None,
         "level_weights": {**config.level_weights, **request.level_weights} if request.level_weights else None,
     }
     return config.given(options, request.candidates, request.seconds)
@@ -50,9 +51,7 @@ def tune(request: TuneRequest) -> Summary:
     """
     begun_s = REAL.clock.monotonic_s()
     config = configured(request)
-    prior = read_prior(request.prior, config, request.out, request.resume)
-    if prior is not None:
-        config = with_prior(config)
+    prior = read_prior(request.prior, config, request.out, request.resume, say)
     plugins = plugged(config, config.farm.backend == "serial", request.address)
     machine = load_machine(request.machine)
     unknown = sorted(set(config.level_weights) - set(machine.contention))

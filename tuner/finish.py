@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,6 +30,7 @@ from tuner.farm.board import cycles_read, levels_read, pieces_read, plan_for, ru
 from tuner.farm.compromise import robust_plans
 from tuner.farm.one_search import OneSearch, SearchEnd
 from tuner.farm.pieces import Searched
+from tuner.learn.trained import Proposer
 from tuner.measure.grants import same_grants
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.layerwise import faster_in_file_order
@@ -41,7 +42,7 @@ from tuner.measure.verdict import Verdict
 from tuner.request import TuneRequest
 from tuner.store.read import read_log
 from tuner.store.runfolder import OWN, RunFolder, write_json
-from tuner.summary import BudgetUse, LevelSummary, PieceSummary, Summary, TargetSummary, TensorSummary
+from tuner.summary import BudgetUse, LevelSummary, PieceSummary, ProposerSummary, Summary, TargetSummary, TensorSummary
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
 
@@ -141,6 +142,7 @@ def finish(
         instructions={level: m.instructions for level, m in measured.items()},
         variants=len({m.digest for m in measured.values()}),
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
+        proposers=tuple(each for search, run in zip(found, runs, strict=True) for each in _proposers(search, run)),
         npu_mac_share=mac_share(opened).share,
         host=host_nodes(opened),
         pieces=pieces
@@ -287,10 +289,21 @@ def _model_metrics(opened: Opened, search: Searched, run: OneSearch) -> dict[str
     piece = f"{opened.names[search.pieces[0]]}." if len(opened.names) > 1 else ""
     number = run.conductor.models_used
     for model in run.trainer.models[number - 1] if number else ():
+        if model == run.trainer.prior:
+            break  # its figures are of other networks
         for level, metrics in model.metrics.items():
             out[f"{piece}{level}.pair_accuracy"] = round(metrics.pair_accuracy, 4)
             out[f"{piece}{level}.rms_octaves"] = round(metrics.log2_error, 4)
     return out
+
+
+def _proposers(search: Searched, run: OneSearch) -> Iterator[ProposerSummary]:
+    """Of one search: who proposed first, and who after each judgement that an epoch went by."""
+    trainer = run.trainer
+    began: Proposer = "estimate" if trainer.prior is None else "prior"
+    yield ProposerSummary(search=search.run, segments=0, chosen=began, pairs={})
+    for judged in trainer.judged[: max(0, run.conductor.models_used - (trainer.prior is not None))]:
+        yield ProposerSummary(search=search.run, segments=judged.segments, chosen=judged.chosen, pairs=dict(judged.pairs))
 
 
 def _version(name: str) -> str:

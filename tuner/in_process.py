@@ -32,6 +32,7 @@ from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.ledger import Deadline, RunBudget
 from tuner.farm.one_search import OneSearch
 from tuner.farm.plugged import plugged
+from tuner.farm.prior import packaged_prior
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.grants import check_grants, same_grants
@@ -159,6 +160,7 @@ class Search:
         budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
         facts = Facts(origin, unit, levels)
+        prior = packaged_prior(config, lambda _: None)
         made = JobRunnerSpec(
             make, facts, config, config.level_weights, self.seed, self.rules, None if isinstance(self.strategy, str) else self.strategy
         )
@@ -170,7 +172,7 @@ class Search:
             request = TuneRequest(Path(name), unit.machine.name, folder, seed=self.seed, quiet=self.quiet)
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
             jobs = stack.enter_context(SerialJobs(made))
-            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget)
+            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget, prior=None if prior is None else prior.kept)
             with search.progress():
                 search.search_until_spent()
             best, baselines = search.ended(name)

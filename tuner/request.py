@@ -33,7 +33,8 @@ class TuneRequest:
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
-    prior: file of a cost model (`tilefarm train`) that predicts from the first epoch on.
+    prior: file of a cost model (`tilefarm train`) that says what to measure in the beginning, `none` for the estimate alone; None: the
+    one that comes along.
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:

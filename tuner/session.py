@@ -27,7 +27,7 @@ from tuner.farm.orders import DEATHS_ALONE
 from tuner.farm.pieces import Searched, dealt, searches, weights_of, write_searches
 from tuner.farm.plugged import replugged
 from tuner.farm.pool import ActorPool
-from tuner.farm.prior import Prior
+from tuner.farm.prior import Prior, proposer_line
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.start import Start, read_start
 from tuner.farm.warm_start import sources
@@ -119,7 +119,8 @@ def session(
                 f"{opened.name} on {machine.name}, {request.dtype}: {operators} operators, {mac_share(opened)}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
             )
-            for line in (*work_lines(opened), *beyond_lines(opened.weights_beyond, opened.source.dtype), *start.lines()):
+            beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
+            for line in (*work_lines(opened), *beyond, *start.lines(), proposer_line(config, prior)):
                 around.say(line)
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)

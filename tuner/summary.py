@@ -144,6 +144,19 @@ class RobustSummary(_Part):
     says: str
 
 
+class ProposerSummary(_Part):
+    """Who said from so many measured segments on what was measured: the built-in estimate or a cost model.
+
+    search: run id of the piece's.  chosen: `estimate`, `prior` (the model that the run began with), `older` (of the run, in use before) or
+    `new` (just trained).  pairs: of unseen rows of the run, the share that each put in the right order; {} in the beginning.
+    """
+
+    search: str
+    segments: int
+    chosen: Literal["estimate", "prior", "older", "new"]
+    pairs: dict[str, float]
+
+
 class LevelSummary(_Part):
     """What ships at one contention level.
 
@@ -214,6 +227,7 @@ class Summary(_Part):
     instructions: dict[str, int]
     variants: int = Field(description="distinct programs among the levels")
     cost_model: dict[str, float]
+    proposers: tuple[ProposerSummary, ...] = Field((), description="who said what to measure, in their order; () before there was a judge")
     npu_mac_share: float | None = Field(1.0, description="of the model's multiply-accumulates, what the NPU does; null: cannot be counted")
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")

@@ -84,7 +84,7 @@ def lone_item(message: Message) -> bytes | None:
 def job_digest(job: Job | Training, heard: str) -> str:
     """heard: digest of everything that its actor was told.  Asks that must not be tried are not part of it, nor is time."""
     if isinstance(job, Training):
-        return _sha(f"training {job.number} {job.version} {job.models} {_sha(job.rows)} {heard}".encode())
+        return _sha(f"training {job.number} {job.version} {job.models} {_sha(job.rows)} {job.prior and job.prior.version} {heard}".encode())
     own = " ".join(map(_sha, job.own))
     return _sha(f"{job.epoch} {job.island} {job.version} {job.models} {job.programs} {_sha(job.state)} [{own}] {heard}".encode())
 

@@ -32,6 +32,7 @@ from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
 from tuner.farm.one_search import OneSearch
 from tuner.farm.orders import DIED
 from tuner.farm.pool import ActorPool
+from tuner.farm.prior import packaged_prior
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.learn.trained import Trained
 from tuner.measure.measurement import Request
@@ -89,6 +90,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("plain", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=30")),
     Scenario("model", "residual_block", 48, 5, 3),
+    Scenario("packaged", "conv_chain", 40, 4, 4, ("use.packaged_model=true", "model.growth=0.2")),
     Scenario("deadly", "inception_block", 40, 4, 4, (NO_MODEL,), kills_some(40)),
     Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8"), turns=2),
     Scenario("queue", "conv_chain", 60, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
@@ -279,4 +281,5 @@ def _search(scenario: Scenario) -> Search:
         warm_start=(_earlier(),) if scenario.warm else (),
         seconds=ENOUGH_S if scenario.timed else None,
     )
-    return Search(opened, configured(request), request)
+    config = configured(request)
+    return Search(opened, config, request, packaged_prior(config, lambda line: None))

@@ -18,6 +18,7 @@ from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
 from tuner.farm import warm_start
 from tuner.farm.one_search import OneSearch
+from tuner.farm.prior import Prior
 from tuner.request import TuneRequest
 from tuner.session import MakeSpec, Surroundings, session
 from tuner.world.actors import Worker
@@ -33,6 +34,7 @@ class Search:
     opened: Opened
     config: TuneConfig
     request: TuneRequest
+    prior: Prior | None = None
 
     @cache  # noqa: B019  of the few that there are
     def within(self, seconds: float) -> Search:
@@ -101,7 +103,7 @@ def searched(
     with (
         mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
         mock.patch.object(TuneConfig, "to_yaml", return_value=settings),
-        session(around, search.opened, search.config, search.request, world.clock.monotonic_s()) as ended,
+        session(around, search.opened, search.config, search.request, world.clock.monotonic_s(), (), search.prior) as ended,
     ):
         (run,) = ended.runs
         after(run)

@@ -404,8 +404,9 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 )
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
-    summary = quick(model, run, 12, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
-    assert summary.candidates == 12
+    programs = 32 if part == "segmentations" else 12
+    summary = quick(model, run, programs, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
+    assert summary.candidates == programs
     log, tasks = read_log(run), sorted_tasks(run)
     plans = [Plan.model_validate(json.loads(text)["plan"]) for text in tasks[tasks["kind"] == "program"]["payload"]]
     segments = [segment for plan in plans for segment in plan.segments]

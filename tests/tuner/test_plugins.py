@@ -85,7 +85,7 @@ def test_what_is_no_cost_model(name: str, text: str) -> None:
 
 def test_only_what_is_used_and_does_not_come_along_is_in_an_identity() -> None:
     assert plugged(load_config(None), True, None) == ()
-    assert plugged(load_config(None, ["model.name=no:Where"]), True, None) == (), "nothing is learnt"
+    assert plugged(load_config(None, ["use.cost_model=false", "model.name=no:Where"]), True, None) == (), "nothing is learnt"
     away = load_config(None, ["runner.name=no:where", "use.cost_model=false"])
     assert plugged(away, False, "head:6379") == (Plugin("runner", "no:where", "", ""),), "only the workers know"
 

@@ -46,7 +46,12 @@ def tune(
     start: options.Start = None,
     prior: Annotated[
         Path | None,
-        typer.Option("--model", metavar="MODEL", help="A cost model (`tilefarm train`) that says what to measure, from the beginning."),
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="A cost model (`tilefarm train`) that says what to measure in the beginning, or `none`: the built-in estimate alone. "
+            "(default: the packaged one)",
+        ),
     ] = None,
     strategy: options.Strategy = None,
     variants: options.Variants = None,
@@ -57,6 +62,7 @@ def tune(
     if candidates is not None and seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")
     from tuner.driver import tune as drive
+    from tuner.learn.proposers import proposer_sentence
     from tuner.request import TuneRequest
     from tuner.store.runfolder import read_json
 
@@ -81,6 +87,7 @@ def tune(
         said = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
         print_line(f"searched with target {target['name']}, which says {said} cycles; the table is the NPU's")
     print_robust(summary)
+    print_line(proposer_sentence(summary))
     print_unconfirmed(summary)
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")

@@ -219,7 +219,7 @@ class Conductor:
             return None
         assert self.trainer is not None
         assert self.rows is not None
-        return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]))
+        return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]), prior=self.trainer.prior)
 
     def _receive(self, key: Key, result: EpochResult | Trained) -> None:
         if isinstance(result, EpochResult):

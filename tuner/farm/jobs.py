@@ -28,7 +28,7 @@ from tuner.farm.recorder import Facts, Recorder
 from tuner.learn.cost_model import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
 from tuner.learn.logged import unpacked_rows
 from tuner.learn.promotion import retrain
-from tuner.learn.trained import Models, Trained
+from tuner.learn.trained import Models, Trained, TrainedModel
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.measurement import Measurement, Measurer, Request
@@ -87,13 +87,14 @@ class Training(NamedTuple):
     """Model number `number`; `models` is the number of the one that it competes with.
 
     version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.learn.logged.packed_rows`); b'' while they
-    are not read.
+    are not read.  prior: what the run began with, which competes as well.
     """
 
     number: int
     version: int
     models: int
     rows: bytes = b""
+    prior: TrainedModel | None = None
 
 
 class EpochResult(NamedTuple):
@@ -238,11 +239,11 @@ class JobRunner:
         """measurer: who measures instead of the evaluator here."""
         self.hear(update)
         if isinstance(job, Training):
-            return self._train(job.rows)
+            return self._train(job)
         begun = time.process_time()
         limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
         spec, config = self.spec, self.spec.config
-        learns = config.learns and bool(job.models)
+        learns = config.use.cost_model and bool(job.models)
         predictors = self.predictors if learns else [None] * len(self.predictors)
         version = self.models[0].version if learns and self.models else None
         failing = dict(job.failing)
@@ -318,11 +319,12 @@ class JobRunner:
 
         return spared
 
-    def _train(self, rows: bytes) -> Trained:
-        settings, current = self.spec.config.model, self.models[0] if self.models else None
-        found = retrain(self.cost_model, unpacked_rows(rows), self.spec.seed, settings, current)
+    def _train(self, training: Training) -> Trained:
+        older = self.models[0] if training.models and self.models else None
+        rows = unpacked_rows(training.rows)
+        found = retrain(self.cost_model, rows, self.spec.seed, self.spec.config.model, older, training.prior)
         self.done += 1
-        return Trained(found.candidate, found.promoted, () if found.model is None else (found.model,))
+        return found
 
 
 def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:

@@ -64,7 +64,7 @@ class OneSearch:
         self.ledger = Ledger(facts.levels, log, self.champions, budget)
         self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, config.model)
-        trainer = self.trainer if config.learns else None
+        trainer = self.trainer if config.use.cost_model else None
         rows = partial(durable_rows, place.path, self.ledger, facts)
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
         self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)

@@ -29,7 +29,7 @@ def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plug
 
 def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
     yield STRATEGIES, config.search.strategy
-    if config.learns:
+    if config.use.cost_model:
         yield COST_MODELS, config.model.name
     if config.runner.name != BUILT_IN:
         yield RUNNERS, config.runner.name

@@ -1,19 +1,21 @@
-"""Training, and the gate: a model is used only where it ranks rows that it has not seen better than the one before it.
+"""Training, and the judge: who ranks what it has not seen better says what is measured, a model or the built-in estimate.
 
 A model is trained twice: on the rows that are not held out, which says how good it is, and on all of them, which is what a search uses.
 The first of the two, the judge, stays beside the second, because that is what a later candidate can be compared with.
+The estimate needs no training and has seen nothing, nor has a model from elsewhere: both are compared on the same held-out rows.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
+from compiler.cost.features import estimated
 from tuner.config import ModelSettings
 from tuner.learn.cost_model import CostModel, TrainingRows
-from tuner.learn.metrics import Metrics, by_level, held_out, merit, usable
-from tuner.learn.trained import Loaded, TrainedModel
+from tuner.learn.metrics import Metrics, by_level, held_out, mean_of, merit, usable
+from tuner.learn.trained import Loaded, Models, Proposer, Trained, TrainedModel
 
 
 def train(kind: type[CostModel], rows: TrainingRows, seed: int, settings: ModelSettings) -> TrainedModel:
@@ -31,23 +33,27 @@ def train(kind: type[CostModel], rows: TrainingRows, seed: int, settings: ModelS
     return TrainedModel(whole.save(), judge.save(), width, len(rows.cycles), rows.left_out, metrics)
 
 
-class Retrained(NamedTuple):
-    """`model` is the one to use (None: none has earned it yet); `candidate` what was trained; `incumbent` on the same rows."""
+def retrain(
+    kind: type[CostModel],
+    rows: TrainingRows,
+    seed: int,
+    settings: ModelSettings,
+    older: TrainedModel | None = None,
+    prior: TrainedModel | None = None,
+) -> Trained:
+    """Train, and choose who ranks the held-out rows best: the estimate, a model that the run began with, the one in use, the new one.
 
-    model: TrainedModel | None
-    promoted: bool
-    candidate: TrainedModel
-    incumbent: dict[str, Metrics] | None
-
-
-def retrain(kind: type[CostModel], rows: TrainingRows, seed: int, settings: ModelSettings, current: TrainedModel | None) -> Retrained:
-    """Train, and promote only a model that ranks the held-out rows better than the current one (than a coin, if none)."""
+    older: in use, None where the estimate is.  Of equals the one that was there before, and so the cheapest.
+    """
     candidate = train(kind, rows, seed, settings)
-    if current is None:
-        promoted = any(each.groups for each in candidate.metrics.values()) and merit(candidate.metrics)[0] > 0.5
-        return Retrained(candidate if promoted else None, promoted, candidate, None)
     clean = usable(rows)
     unseen = clean.some(held_out(clean, seed, settings.hold_out))
-    incumbent = by_level(current.judge_of(kind).predict(unseen.features), unseen)
-    promoted = merit(candidate.metrics) > merit(incumbent)
-    return Retrained(candidate if promoted else current, promoted, candidate, incumbent)
+    known: dict[Proposer, TrainedModel | None] = {"estimate": None, "prior": prior, "older": older if older != prior else None}
+    said: dict[Proposer, Mapping[str, Metrics]] = {"estimate": by_level(estimated(unseen.features), unseen)}
+    said |= {who: by_level(model.judge_of(kind).predict(unseen.features), unseen) for who, model in known.items() if model is not None}
+    said |= {"new": candidate.metrics}
+    known |= {"new": candidate}
+    chosen = max(said, key=lambda who: merit(said[who]))  # the first of equals
+    model = known[chosen]
+    models: Models = () if model is None else (model,)
+    return Trained(candidate, chosen, {who: mean_of(each).pair_accuracy for who, each in said.items()}, models)

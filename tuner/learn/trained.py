@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,8 +115,8 @@ def load_trained(path: Readable) -> KeptModel:
     return decoded_model(data, str(path))
 
 
-def decoded_model(data: bytes, where: str) -> KeptModel:
-    """As `load_trained`.  where: for messages."""
+def decoded_model(data: bytes, where: str, make: str = "tilefarm train RUN... --out MODEL") -> KeptModel:
+    """As `load_trained`.  where: for messages.  make: what makes it anew."""
     if not data.startswith(MAGIC):
         raise BadInputError(f"{where}: not a cost model of this version; expected a file of `tilefarm train`, or of RUN/models")
     line, _, rest = data[len(MAGIC) :].partition(b"\n")
@@ -133,9 +133,7 @@ def decoded_model(data: bytes, where: str) -> KeptModel:
         raise BadInputError(f"{where}: damaged (digest differs)")
     for what, ours in made_for().items():
         if theirs.get(what) != ours:
-            raise BadInputError(
-                f"{where}: made for {what} {theirs.get(what)}, this program has {ours}; `tilefarm train RUN... --out MODEL`"
-            )
+            raise BadInputError(f"{where}: made for {what} {theirs.get(what)}, this program has {ours}; `{make}`")
     return KeptModel(kind, TrainedModel(raw, judge, width, trained, left_out, metrics))
 
 
@@ -162,11 +160,18 @@ class Loaded:
 Models = tuple[TrainedModel, ...]  # the one in use; () while none is
 
 
+Proposer = Literal["estimate", "prior", "older", "new"]  # the model that a run began with, the one in use, the one just trained
+
+
 class Trained(NamedTuple):
-    """Of a training: what was trained, whether it replaces the older one, and which is in use after it."""
+    """Of a training: what was trained, who says from now on what is measured, and which model that is.
+
+    pairs: share of held-out pairs that each of those who could have been chosen puts in the right order.
+    """
 
     candidate: TrainedModel
-    promoted: bool
+    chosen: Proposer
+    pairs: Mapping[Proposer, float]
     models: Models
 
 

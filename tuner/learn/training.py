@@ -1,21 +1,30 @@
-"""The cost models of a run, in the driver: when to train, every version kept, promoted only when better.
+"""The cost models of a run, in the driver: when to train, every version kept, and who is in use after each training.
 
-A run may begin with a model from elsewhere, its prior (`begin`): the first in use, and what the first training has to beat.
+A run may begin with a model from elsewhere, its prior (`begin`): the first in use, and judged with every training, as the estimate is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from tuner.config import ModelSettings
-from tuner.learn.trained import SUFFIX, KeptModel, Models, Trained, TrainedModel, load_trained
+from tuner.learn.proposers import judgement
+from tuner.learn.trained import SUFFIX, KeptModel, Models, Proposer, Trained, TrainedModel, load_trained
 from tuner.store.runfolder import write_json
 from tuner.world.place import Place
 
 PRIOR = f"prior{SUFFIX}"
 HISTORY = "history.json"
+
+
+class Judged(NamedTuple):
+    """Of a training after so many segments: who says from then on what is measured, and whose share of pairs was in the right order."""
+
+    segments: int
+    chosen: Proposer
+    pairs: Mapping[Proposer, float]
 
 
 class Trainer:
@@ -32,11 +41,14 @@ class Trainer:
         self.asked_at: list[int] = []  # segments measured when each training was asked for; of a prior 0
         self.tasks: list[int] = []  # that had their place then: what each learns from
         self.models: list[Models] = []
-        self.files: list[str | None] = []  # of `models`
+        self.files: list[str | None] = []  # of `models`; None for the estimate
         self.history: list[dict[str, object]] = []
+        self.judged: list[Judged] = []
+        self.prior: TrainedModel | None = None
 
     def begin(self, prior: KeptModel) -> None:
         """With the copy of a model that is in the folder (`PRIOR`)."""
+        self.prior = prior.model
         self.asked_at, self.tasks, self.models, self.files = [0], [0], [(prior.model,)], [PRIOR]
 
     def due(self, tasks: int) -> bool:
@@ -49,18 +61,19 @@ class Trainer:
         return True
 
     def finished(self, trained: Trained) -> list[str]:
-        """Keep what the next training in order made; returns a line per level for a person."""
-        name = f"{self.asked_at[len(self.models)]:07d}{SUFFIX}"
+        """Keep what the next training in order made; returns lines for a person."""
+        segments = self.asked_at[len(self.models)]
+        name = f"{segments:07d}{SUFFIX}"
         trained.candidate.save(self.folder / name, self.settings.name)
+        promoted = trained.chosen == "new"
         metrics = trained.candidate.metrics
-        self.history += [{"file": name, "level": level, "promoted": trained.promoted, **asdict(m)} for level, m in metrics.items()]
+        self.history += [{"file": name, "level": level, "promoted": promoted, **asdict(m)} for level, m in metrics.items()]
+        files = {"estimate": None, "prior": PRIOR, "older": self.files[-1] if self.files else None, "new": name}
         self.models.append(trained.models)
-        self.files.append(name if trained.promoted else self.files[-1] if self.files else None)
+        self.files.append(files[trained.chosen])
+        self.judged.append(Judged(segments, trained.chosen, {who: round(pairs, 4) for who, pairs in trained.pairs.items()}))
         write_json(self.folder / HISTORY, self.history)
-        verdict = "promoted" if trained.promoted else "kept the older one"
-        return [
-            f"cost model {level}: pairs {m.pair_accuracy:.1%}, rms {m.log2_error:.3f} octaves, {verdict}" for level, m in metrics.items()
-        ]
+        return [judgement(*self.judged[-1])]
 
     def state(self) -> dict[str, Any]:
         """As JSON; trainings that are not done are asked for again."""
@@ -71,13 +84,16 @@ class Trainer:
             "tasks": self.tasks,
             "files": self.files,
             "history": self.history,
+            "judged": [each._asdict() for each in self.judged],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.measured, self.trained_at = int(state["measured"]), int(state["trained_at"])
         self.tasks = list(state["tasks"])
         self.asked_at, self.files, self.history = list(state["asked_at"]), list(state["files"]), list(state["history"])
+        self.judged = [Judged(**each) for each in state["judged"]]
         kept: dict[str, TrainedModel] = {}
         for name in dict.fromkeys(name for name in self.files if name is not None):
             kept[name] = load_trained(self.folder / name).model
+        self.prior = kept.get(PRIOR)
         self.models = [() if name is None else (kept[name],) for name in self.files]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from simulator.npu.level import Level
+from tuner.learn.proposers import proposer_sentence
 from tuner.measure.host_lines import host_groups
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
@@ -35,7 +36,7 @@ def run_page(run: RunView) -> str:
         section(
             "model",
             "Predictions",
-            "Every point was predicted before it was measured: by a formula, or by the cost model once there is one (use.cost_model).",
+            f"{_PREDICTED} {proposer_sentence(summary)}",
             figures.place(search.predicted_against_measured(run)),
             _frame(search.prediction_quality(run), 2),
             _TRAININGS + _history(run.history) if run.history else "",
@@ -70,9 +71,10 @@ _PLANS = (
 )
 _TRAININGS = (
     "<h3>Trainings</h3><p>Judged on workloads that were held out: rank correlation, share of pairs in the right order, how much slower the "
-    "fastest of the first 1, 8 or 32 picks is than the fastest of all, root mean square error in octaves. Promoted: it replaced the one "
-    "before.</p>"
+    "fastest of the first 1, 8 or 32 picks is than the fastest of all, root mean square error in octaves. Promoted: it did better than the "
+    "one before and the built-in estimate.</p>"
 )
+_PREDICTED = "Every point was predicted before it was measured, by the built-in estimate or a cost model."
 _SEGMENTS = (
     "<p>Busy: of the engine that bounds the segment. Ops/load: operators and blocks for each that loads from DDR, 1 where all do. Halo: "
     "work because rows are made twice; padding: multiply-adds because channels and pixels are rounded up; 1 is none.</p>"

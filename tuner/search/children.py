@@ -22,7 +22,7 @@ def children(context: SearchContext, island: Island, count: int, taken: set[Geno
     for _ in range(count):
         level = int(rng.choice(len(rules.levels), p=share))
         group: list[Genome] = []
-        for _ in range(config.model.proposals if config.learns else 1):
+        for _ in range(config.model.proposals if context.by_model else 1):
             child = island.child(context.unit, level, config.search, moves)
             if child is None:
                 continue
@@ -52,7 +52,7 @@ def _climbed(
     config, rng = context.config, island.rng
     moves = list(context.rules.moves.values())
     now = [genome for _, genome in picks]
-    for _ in range(config.search.climb if config.learns else 0):
+    for _ in range(config.search.climb if context.by_model else 0):
         tries: list[tuple[int, Genome]] = []
         for i, genome in enumerate(now):
             for _ in range(0 if lucky[i] else config.model.proposals):

@@ -46,6 +46,11 @@ class SearchContext:
         # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
 
+    @property
+    def by_model(self) -> bool:
+        """Whether a model predicts, and not the formula."""
+        return any(model is not None for model in self.models)
+
     def permitted(self, genome: Genome, level: int) -> Genome:
         """The genome without what a switch rules out, within what the level leaves of L1, and on all cores that it leaves where all of this
         epoch's are."""

@@ -178,31 +178,49 @@ def test_poisoned_rows_are_left_out_and_counted() -> None:
         train(BoostedTrees, with_cycles(first(rows, 3), np.full(3, np.nan)), 1, PARAMS)
 
 
-def test_the_gate_keeps_the_better_model() -> None:
+def test_the_judge_keeps_the_better_model() -> None:
     rows = synthetic(1200)
-    little = retrain(BoostedTrees, first(rows, 60), 1, PARAMS, None)
-    assert little.promoted
-    assert little.model is little.candidate
-    more = retrain(BoostedTrees, rows, 1, PARAMS, little.model)
-    assert more.promoted
-    assert more.incumbent is not None
-    assert more.candidate.metrics["slight"].pair_accuracy > more.incumbent["slight"].pair_accuracy
-    again = retrain(BoostedTrees, rows, 1, PARAMS, more.model)
-    assert not again.promoted, "an equal model is not better"
-    assert again.model is more.model
+    little = retrain(BoostedTrees, first(rows, 60), 1, PARAMS)
+    assert little.chosen == "new"
+    assert little.models == (little.candidate,)
+    more = retrain(BoostedTrees, rows, 1, PARAMS, little.candidate)
+    assert more.chosen == "new"
+    assert more.pairs["new"] > more.pairs["older"] > more.pairs["estimate"]
+    again = retrain(BoostedTrees, rows, 1, PARAMS, more.candidate)
+    assert again.chosen == "older", "an equal model is not better"
+    assert again.models == (more.candidate,)
     back = held_out(rows, 1, PARAMS.hold_out)
-    garbage = np.where(back, rows.cycles, np.random.default_rng(0).permutation(rows.cycles))
-    worse = retrain(BoostedTrees, with_cycles(rows, garbage), 1, PARAMS, more.model)
-    assert not worse.promoted
-    assert worse.model is more.model
+    garbage = with_cycles(rows, np.where(back, rows.cycles, np.random.default_rng(0).permutation(rows.cycles)))
+    worse = retrain(BoostedTrees, garbage, 1, PARAMS, more.candidate)
+    assert worse.chosen == "older"
+    assert worse.models == (more.candidate,)
 
 
-def test_a_model_no_better_than_a_coin_is_not_promoted() -> None:
+def test_a_model_that_a_run_began_with_is_judged_with_every_training() -> None:
+    """It comes back where what the run learnt later is worse; while it is in use it is compared once."""
+    rows = synthetic(1200)
+    prior = train(BoostedTrees, rows, 1, PARAMS)
+    little = retrain(BoostedTrees, first(rows, 60), 1, PARAMS, prior, prior)
+    assert little.chosen == "prior"
+    assert list(little.pairs) == ["estimate", "prior", "new"]
+    back = retrain(BoostedTrees, first(rows, 60), 1, PARAMS, little.candidate, prior)
+    assert back.chosen == "prior"
+    assert back.models == (prior,)
+
+
+def test_the_estimate_proposes_where_no_model_ranks_better() -> None:
+    """A model that knows no more than a coin, and a prior that has it the wrong way round, are dropped."""
     rows = synthetic(400)
-    result = retrain(BoostedTrees, with_cycles(rows, np.full(400, 7.0)), 1, PARAMS, None)
-    assert result.model is None
-    assert not result.promoted
-    assert rows.cycles.std() > 0
+    coin = retrain(BoostedTrees, with_cycles(rows, np.full(400, 7.0)), 1, PARAMS)
+    assert coin.chosen == "estimate"
+    assert coin.models == ()
+    rows.features[:, FEATURES.index("cube_cycles")] = np.random.default_rng(0).uniform(8.0, 16.0, 400)
+    expected = estimated(rows.features)
+    true, wrong = with_cycles(rows, expected), train(BoostedTrees, with_cycles(rows, 1e9 / expected), 1, PARAMS)
+    dropped = retrain(BoostedTrees, true, 1, PARAMS, wrong, wrong)
+    assert dropped.chosen == "estimate"
+    assert dropped.pairs["estimate"] == 1.0
+    assert dropped.pairs["prior"] < 0.5
 
 
 @pytest.fixture(scope="module")
