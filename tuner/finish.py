@@ -30,7 +30,7 @@ from tuner.farm.board import cycles_read, levels_read, pieces_read, plan_for, ru
 from tuner.farm.compromise import robust_plans
 from tuner.farm.one_search import OneSearch, SearchEnd
 from tuner.farm.pieces import Searched
-from tuner.learn.trained import Proposer
+from tuner.learn.proposers import Proposer
 from tuner.measure.grants import same_grants
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.layerwise import faster_in_file_order

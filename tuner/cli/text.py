@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator.terminal import print_line, print_text, shown, shown_json
+from tuner.learn.proposers import proposer_sentence
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 
@@ -87,6 +88,12 @@ def print_robust(summary: Mapping[str, Any]) -> None:
         print_table(robust_columns(robust), robust_rows(summary))
     for line in robust_lines(summary):
         print_line(line)
+
+
+def print_proposers(summary: Mapping[str, Any]) -> None:
+    """Who said what to measure, where a summary knows."""
+    if sentence := proposer_sentence(summary):
+        print_line(sentence)
 
 
 def print_unconfirmed(summary: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
 from tuner.cli.searching import UNCONFIRMED, resumable
-from tuner.cli.text import print_json, print_levels, print_next, print_robust, print_unconfirmed
+from tuner.cli.text import print_json, print_levels, print_next, print_proposers, print_robust, print_unconfirmed
 
 app = new_app()
 
@@ -62,7 +62,6 @@ def tune(
     if candidates is not None and seconds is not None:
         raise BadInputError("--candidates and --seconds: give one of them")
     from tuner.driver import tune as drive
-    from tuner.learn.proposers import proposer_sentence
     from tuner.request import TuneRequest
     from tuner.store.runfolder import read_json
 
@@ -87,7 +86,7 @@ def tune(
         said = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
         print_line(f"searched with target {target['name']}, which says {said} cycles; the table is the NPU's")
     print_robust(summary)
-    print_line(proposer_sentence(summary))
+    print_proposers(summary)
     print_unconfirmed(summary)
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")

@@ -15,7 +15,8 @@ from compiler.cost.features import estimated
 from tuner.config import ModelSettings
 from tuner.learn.cost_model import CostModel, TrainingRows
 from tuner.learn.metrics import Metrics, by_level, held_out, mean_of, merit, usable
-from tuner.learn.trained import Loaded, Models, Proposer, Trained, TrainedModel
+from tuner.learn.proposers import Proposer
+from tuner.learn.trained import Loaded, Models, Trained, TrainedModel
 
 
 def train(kind: type[CostModel], rows: TrainingRows, seed: int, settings: ModelSettings) -> TrainedModel:

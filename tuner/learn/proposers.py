@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from tuner.learn.trained import Proposer
-
+Proposer = Literal["estimate", "prior", "older", "new"]  # the model that a run began with, the one in use, the one just trained
 WHO: Mapping[Proposer, str] = {
     "estimate": "the built-in estimate",
     "prior": "the model that the run began with",

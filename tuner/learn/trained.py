@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import write_whole
 from tuner.learn.cost_model import CostModel, find_cost_model
 from tuner.learn.metrics import Metrics
+from tuner.learn.proposers import Proposer
 from tuner.plugins import COST_MODELS, offered_names
 from tuner.store.digests import canonical_json, digest
 from tuner.store.runfolder import Readable
@@ -158,9 +159,6 @@ class Loaded:
 
 
 Models = tuple[TrainedModel, ...]  # the one in use; () while none is
-
-
-Proposer = Literal["estimate", "prior", "older", "new"]  # the model that a run began with, the one in use, the one just trained
 
 
 class Trained(NamedTuple):

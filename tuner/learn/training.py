@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from tuner.config import ModelSettings
-from tuner.learn.proposers import judgement
-from tuner.learn.trained import SUFFIX, KeptModel, Models, Proposer, Trained, TrainedModel, load_trained
+from tuner.learn.proposers import Proposer, judgement
+from tuner.learn.trained import SUFFIX, KeptModel, Models, Trained, TrainedModel, load_trained
 from tuner.store.runfolder import write_json
 from tuner.world.place import Place
 
