@@ -112,18 +112,31 @@ class Use(_Section):
 
 
 class BudgetSettings(_Section):
-    """Exactly one of candidates and seconds."""
+    """Exactly one of candidates, measurements and seconds."""
 
     candidates: PositiveInt | None
+    measurements: PositiveInt | None
     seconds: Positive | None
     plateau: PositiveInt | None
     plateau_gain: Rate
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.candidates is None) == (self.seconds is None):
-            raise ValueError("give candidates or seconds, the other null")
+        if sum(each is not None for each in (self.candidates, self.measurements, self.seconds)) != 1:
+            raise ValueError("give one of candidates, measurements and seconds, the others null")
         return self
+
+    @property
+    def kind(self) -> Literal["candidates", "measurements", "seconds"]:
+        """Which of them it is."""
+        return "candidates" if self.candidates is not None else "measurements" if self.measurements is not None else "seconds"
+
+    @property
+    def amount(self) -> float:
+        """Of that."""
+        found = getattr(self, self.kind)
+        assert found is not None
+        return float(found) if self.kind == "seconds" else int(found)
 
 
 class TargetSettings(_Section):
@@ -137,6 +150,7 @@ class RunnerSettings(_Section):
     timeout_s: Positive
     finalists: PositiveInt
     readings: PositiveInt
+    canary: PositiveInt
 
 
 class Farm(_Section):
@@ -227,11 +241,13 @@ class TuneConfig(_Section):
             _put(raw, path, value)
         return _validated(raw, "configuration")
 
-    def given(self, options: Mapping[str, Any], candidates: int | None = None, seconds: float | None = None) -> TuneConfig:
-        """With a command's own options, by dotted path; what is None was not given.  Candidates or seconds take the budget's place."""
+    def given(
+        self, options: Mapping[str, Any], candidates: int | None = None, seconds: float | None = None, measurements: int | None = None
+    ) -> TuneConfig:
+        """With a command's own options, by dotted path; what is None was not given.  The last three take the budget's place."""
         values = {path: value for path, value in options.items() if value is not None}
-        if candidates is not None or seconds is not None:
-            values |= {"budget.candidates": candidates, "budget.seconds": seconds}
+        if candidates is not None or seconds is not None or measurements is not None:
+            values |= {"budget.candidates": candidates, "budget.measurements": measurements, "budget.seconds": seconds}
         return self.replaced(values) if values else self
 
     def to_yaml(self) -> str:

@@ -40,7 +40,7 @@ def configured(request: TuneRequest) -> TuneConfig:
         "use.cost_model": False if request.prior == NONE else None,
         "level_weights": {**config.level_weights, **request.level_weights} if request.level_weights else None,
     }
-    return config.given(options, request.candidates, request.seconds)
+    return config.given(options, request.candidates, request.seconds, request.measurements)
 
 
 def tune(request: TuneRequest) -> Summary:

@@ -26,10 +26,11 @@ from tuner.checks.check import random_feeds
 from tuner.checks.reference import Stored, reference
 from tuner.checks.values import Compared, Values, values_of
 from tuner.config import NPU, TuneConfig
-from tuner.farm.board import cycles_read, levels_read, pieces_read, plan_for, runner_summary, verdicts
+from tuner.farm.board import cycles_read, levels_read, pieces_read, plan_for, readings_taken, runner_summary, verdicts
 from tuner.farm.compromise import robust_plans
 from tuner.farm.one_search import OneSearch, SearchEnd
 from tuner.farm.pieces import Searched
+from tuner.farm.spending import Spending
 from tuner.learn.proposers import Proposer
 from tuner.measure.grants import same_grants
 from tuner.measure.host import host_nodes, mac_share
@@ -42,7 +43,16 @@ from tuner.measure.verdict import Verdict
 from tuner.request import TuneRequest
 from tuner.store.read import read_log
 from tuner.store.runfolder import OWN, RunFolder, write_json
-from tuner.summary import BudgetUse, LevelSummary, PieceSummary, ProposerSummary, Summary, TargetSummary, TensorSummary
+from tuner.summary import (
+    BudgetUse,
+    LevelSummary,
+    MeasurementsUse,
+    PieceSummary,
+    ProposerSummary,
+    Summary,
+    TargetSummary,
+    TensorSummary,
+)
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
 
@@ -75,7 +85,8 @@ def finish(
     base_of = {levels[at]: levels[group[0]] for group in same_grants(opened.machine, levels) for at in group}
     places = [run.place for run in runs]
     tell = (lambda _: None) if request.quiet else say
-    said = () if runner_spec(config) is None else verdicts(opened, found, places, bases, config, request.address, tell)
+    spending = Spending.of(config, len(levels), len(found))
+    said = () if runner_spec(config) is None else verdicts(opened, found, places, bases, config, spending, request.address, tell)
     if said:
         best = {level: [verdict.plans[level] for verdict in said] for level in levels}
     middle = _robust_read(said) if said else robust_plans(folder.path, found, levels)
@@ -112,6 +123,12 @@ def finish(
     wall_s = clock.monotonic_s() - begun_s
     counted = [run.ledger.counted for run in runs]
     searched = sum(each.champions.programs for each in counted)
+    measurements = MeasurementsUse(
+        search=sum(each.readings for each in counted),
+        canary=sum(spending.canaries(each.readings) for each in counted),
+        finals=readings_taken(said),
+        set_aside=spending.finals * len(found) if spending.measurements is not None else 0,
+    )
     failures = sum((each.failures for each in counted), Counter[str]())
     rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
     pieces = _pieces(opened, found, measured)
@@ -130,7 +147,8 @@ def finish(
         tags=dict(tag.split("=", 1) for tag in request.tag.split(",") if "=" in tag),
         versions={name: _version(name) for name in _PACKAGES} | {"simulator": simulator.VERSION},
         config_digest=config.digest,
-        budget=_budget(config, searched, wall_s),
+        budget=_budget(config, searched, measurements.used, wall_s),
+        measurements=measurements,
         stopped=tuple(run.conductor.stopped or "budget" for run in runs),
         warm_start=tuple(line for run in runs for line in run.warm_start),
         wall_s=round(wall_s, 3),
@@ -277,11 +295,9 @@ def _values(opened: Opened, folder: RunFolder[LocalPlace], same_as: Mapping[str,
     return values
 
 
-def _budget(config: TuneConfig, searched: int, wall_s: float) -> BudgetUse:
-    if config.budget.seconds is not None:
-        return BudgetUse(kind="seconds", requested=config.budget.seconds, used=round(wall_s, 3))
-    assert config.budget.candidates is not None
-    return BudgetUse(kind="candidates", requested=config.budget.candidates, used=searched)
+def _budget(config: TuneConfig, searched: int, measured: int, wall_s: float) -> BudgetUse:
+    used = {"candidates": searched, "measurements": measured, "seconds": round(wall_s, 3)}
+    return BudgetUse(kind=config.budget.kind, requested=config.budget.amount, used=used[config.budget.kind])
 
 
 def _model_metrics(opened: Opened, search: Searched, run: OneSearch) -> dict[str, float]:

@@ -34,6 +34,7 @@ from tuner.farm.one_search import OneSearch
 from tuner.farm.plugged import plugged
 from tuner.farm.prior import packaged_prior
 from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.spending import Spending
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.grants import check_grants, same_grants
 from tuner.measure.layerwise import faster_in_file_order
@@ -127,7 +128,7 @@ class Search:
 
     model: a unit, a file, `light:NAME` or `made:NAME`; machine: unless it is a unit.
     settings: `a.b=c` texts over config, a preset or a YAML file.
-    candidates or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
+    candidates, measurements or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
     strategy: a class, or what names one (`search.strategy`).  evaluator: who measures; its unit and levels are what is searched.
     rules: what may be proposed.  quiet: nothing on stderr.
     """
@@ -137,6 +138,7 @@ class Search:
     settings: Sequence[str] = ()
     config: str | None = None
     candidates: int | None = None
+    measurements: int | None = None
     seconds: float | None = None
     seed: int = 0
     levels: Sequence[str] | None = None
@@ -148,7 +150,7 @@ class Search:
     def run(self) -> SearchResult:
         """Search until the budget is spent.  Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`."""
         config = load_config(self.config, self.settings).given(
-            {"search.strategy": self.strategy if isinstance(self.strategy, str) else None}, self.candidates, self.seconds
+            {"search.strategy": self.strategy if isinstance(self.strategy, str) else None}, self.candidates, self.seconds, self.measurements
         )
         plugged(config, True, None)
         make, unit, levels, name = self._evaluator(config)
@@ -157,7 +159,9 @@ class Search:
         check_grants(unit.machine, levels, candidates)
         check_runner(unit.machine, levels, config.runner.name)
         clock = REAL.clock
-        budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds))
+        spending = Spending.of(config, len(levels), 1)
+        readings = None if spending.measurements is None else spending.limits([1], len(same_grants(unit.machine, levels)))[0]
+        budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds), readings)
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
         facts = Facts(origin, unit, levels)
         prior = packaged_prior(config, lambda _: None)

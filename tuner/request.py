@@ -16,20 +16,25 @@ DTypeName = Literal["float16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a run stands.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs."""
+    """Where a run stands.  `best` and `baseline`: cycles by level; `failures`: tasks by status; `measured`: whole programs.
+
+    `readings`: task x level x repeat, the canary among them.
+    """
 
     measured: int
     best: Mapping[str, int] = field(default_factory=dict)
     baseline: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
+    readings: int = 0
 
 
 @dataclass(frozen=True)
 class TuneRequest:
     """One tuning run.  None: the configuration's own value.
 
-    candidates: measured programs; seconds: wall time; at most one of the two.  machine: a preset's name or a YAML file.
+    candidates: measured programs; measurements: readings, task x level x repeat, finals among them; seconds: wall time; at most one of the
+    three.  machine: a preset's name or a YAML file.
     config: a preset's name or a YAML file; overrides: `a.b=c` texts over it.  level_weights: level -> weight among parents.
     address: of a running Ray cluster; wait_s: seconds to wait for CPUs.  tag: `k=v` texts joined by commas, sorted by key.
     warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
@@ -50,6 +55,7 @@ class TuneRequest:
     out: Path
     candidates: int | None = None
     seconds: float | None = None
+    measurements: int | None = None
     seed: int = 0
     config: str | None = None
     overrides: tuple[str, ...] = ()
@@ -100,6 +106,7 @@ class FarmRequest:
     out: Path
     seeds: int = 1
     candidates: int | None = None
+    measurements: int | None = None
     config: str | None = None
     overrides: tuple[str, ...] = ()
     backend: Backend | None = None

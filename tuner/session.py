@@ -29,9 +29,11 @@ from tuner.farm.plugged import replugged
 from tuner.farm.pool import ActorPool
 from tuner.farm.prior import Prior, proposer_line
 from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.spending import Spending
 from tuner.farm.start import Start, read_start
 from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
+from tuner.measure.counted import repeats_of
 from tuner.measure.evaluate import Board, EvaluatorSpec
 from tuner.measure.grants import same_grants
 from tuner.measure.host import mac_share, work_lines
@@ -124,11 +126,14 @@ def session(
                 around.say(line)
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)
+        spending = Spending.of(config, len(machine.contention), len(found))
+        if spending.measurements is not None and not request.quiet:
+            around.say(spending.line(len(found)))
         runs = [
             _searched(around, opened, search, budget, beside, folder, config, request, start, prior)
             for search, budget, beside in zip(
                 found,
-                _budgets(world.clock, opened, found, config, begun_s),
+                _budgets(world.clock, opened, found, config, spending, begun_s),
                 ({s.run for s in found} - {search.run} for search in found),
                 strict=True,
             )
@@ -144,13 +149,17 @@ def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
     return config.changed_since(path) or [f"another dtype than {request.dtype}"]
 
 
-def _budgets(clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, begun_s: float) -> list[RunBudget]:
+def _budgets(
+    clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, spending: Spending, begun_s: float
+) -> list[RunBudget]:
     """What every search may spend: of a time its part, one after the other."""
     candidates, seconds = config.budget.candidates, config.budget.seconds
     weights = weights_of(opened, found) if len(found) > 1 else [1]
+    grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
     if candidates is not None:
-        grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
         return [RunBudget(count) for count in dealt(candidates, weights, grants)]
+    if spending.measurements is not None:
+        return [RunBudget(readings=most) for most in spending.limits(weights, grants)]
     assert seconds is not None
     ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
     return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
@@ -172,7 +181,7 @@ def _searched(
     origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
     with ExitStack() as stack:
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
-        facts = Facts(origin, unit, levels)
+        facts = Facts(origin, unit, levels, repeats_of(config))
         evaluator = EvaluatorSpec(unit, levels, board, config.target.name)
         shared = None
         if request.shared is not None and request.shared.is_dir() and origin.runner == BUILT_IN:

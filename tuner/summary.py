@@ -21,11 +21,29 @@ class _Part(BaseModel):
 
 
 class BudgetUse(_Part):
-    """requested and used: measured programs for `candidates`, seconds of wall time for `seconds`."""
+    """requested and used: measured programs for `candidates`, readings for `measurements`, seconds of wall time for `seconds`."""
 
-    kind: Literal["candidates", "seconds"]
+    kind: Literal["candidates", "measurements", "seconds"]
     requested: float
     used: float
+
+
+class MeasurementsUse(_Part):
+    """What was measured, in readings: task x level x repeat.
+
+    search: of all tasks that have rows.  canary: of the untuned program, as one board is asked.  finals: of the last ones.  set_aside: for
+    them, before the search began, where measurements are the budget.
+    """
+
+    search: int
+    canary: int
+    finals: int
+    set_aside: int
+
+    @property
+    def used(self) -> int:
+        """All of them."""
+        return self.search + self.canary + self.finals
 
 
 class HostNodeSummary(_Part):
@@ -216,6 +234,7 @@ class Summary(_Part):
     versions: dict[str, str]
     config_digest: str
     budget: BudgetUse
+    measurements: MeasurementsUse
     stopped: tuple[Literal["budget", "plateau", "exhausted"], ...]
     warm_start: tuple[str, ...] = ()
     wall_s: float

@@ -86,7 +86,8 @@ def job_digest(job: Job | Training, heard: str) -> str:
     if isinstance(job, Training):
         return _sha(f"training {job.number} {job.version} {job.models} {_sha(job.rows)} {job.prior and job.prior.version} {heard}".encode())
     own = " ".join(map(_sha, job.own))
-    return _sha(f"{job.epoch} {job.island} {job.version} {job.models} {job.programs} {_sha(job.state)} [{own}] {heard}".encode())
+    what = f"{job.epoch} {job.island} {job.version} {job.models} {job.programs} {job.readings}"
+    return _sha(f"{what} {_sha(job.state)} [{own}] {heard}".encode())
 
 
 class Heard:

@@ -37,6 +37,7 @@ from tuner.farm.recorder import FEATURE_SETS
 from tuner.learn.trained import Trained
 from tuner.measure.measurement import Request
 from tuner.request import TuneRequest
+from tuner.store.drift import Drift
 from tuner.store.read import read_table
 from tuner.store.run_log import Origin, RunLog, _Chosen, _described
 from tuner.store.schema import ORIGIN, log_schema, task_schema
@@ -50,7 +51,8 @@ NO_MODEL = "use.cost_model=false"
 class Scenario:
     """A search and the world it is in.  workers: None for the serial backend.  warm: it begins with what `plain` found.
 
-    candidates: None where the sessions have a time each, and the run ends on a plateau.  turns: how often it comes, among the others.
+    candidates: None where readings are the budget, or the sessions have a time each, and the run ends on a plateau.
+    turns: how often it comes, among the others.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Scenario:
     mirror: bool = False
     warm: bool = False
     turns: int = 3
+    measurements: int | None = None
 
     @property
     def serial(self) -> bool:
@@ -72,7 +75,7 @@ class Scenario:
     @property
     def timed(self) -> bool:
         """Its sessions have a time each."""
-        return self.candidates is None
+        return self.candidates is None and self.measurements is None
 
     def replay(self, recording: Recording, kernel: Kernel, process: Process) -> Replay:
         """As job runners need it in a session."""
@@ -96,6 +99,8 @@ SCENARIOS = (
     Scenario("queue", "conv_chain", 60, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
     Scenario("mirror", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
     Scenario("serial", "residual_block", 32, None, 2, (NO_MODEL,)),
+    Scenario("readings", "residual_block", None, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=700),
+    Scenario("serial readings", "conv_chain", None, None, 3, (NO_MODEL,), measurements=601, turns=2),
     Scenario("warm", "residual_block", 24, 4, 4, warm=True),
     Scenario(
         "timed", "residual_block", None, 4, 6, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=2
@@ -121,7 +126,7 @@ class Rows:
         batches = [result.batch.opened() for result in recording.results.values() if isinstance(result, EpochResult)]
         chosen = [_Chosen(opened, np.ones(len(opened.names), np.bool_), np.arange(len(opened.names))) for opened in batches]
         origin = Origin(**{name: log[name][0].as_py() for name in ORIGIN})
-        writer = SimpleNamespace(origin=origin, _rows=SimpleNamespace(schema=log_schema()))
+        writer = SimpleNamespace(origin=origin, _rows=SimpleNamespace(schema=log_schema()), _drift=Drift())
         rows = plain_table(RunLog._numbered(writer, chosen), (*VOLATILE, "seq"))  # type: ignore[arg-type]
         tasks = plain_table(_described(chosen, task_schema(FEATURE_SETS)))
         places = {key: at for at, key in enumerate(keys(rows, KEY))}
@@ -178,12 +183,12 @@ def _ahead(made: list[RecordingSpec], run: OneSearch) -> None:
     jobs = run.conductor.jobs
     if not isinstance(jobs, ActorPool):
         return
-    schedule, candidates = run.schedule, run.ledger.budget.candidates
+    schedule, budget = run.schedule, run.ledger.budget
     schedule._running.clear()
     schedule.waiting.clear()
     (spec,) = made
     while True:
-        if (due := schedule.next(candidates, None)) is not None:
+        if (due := schedule.next(budget.candidates, None, budget.readings)) is not None:
             result = _computed_alone(spec, jobs._broadcast, due.job)
             assert isinstance(result, EpochResult)
             schedule.received(due.key, result)
@@ -273,6 +278,7 @@ def _search(scenario: Scenario) -> Search:
         "edge",
         Path(*OUT),
         scenario.candidates,
+        measurements=scenario.measurements,
         overrides=(*QUICK, f"search.islands={scenario.islands}", "farm.checkpoint_every_s=8", *scenario.overrides),
         backend="serial" if scenario.serial else "ray",
         workers=scenario.workers,

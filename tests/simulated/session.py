@@ -107,5 +107,5 @@ def searched(
     ):
         (run,) = ended.runs
         after(run)
-        champions, failures, tasks = run.ledger.counted
+        champions, failures, tasks, _ = run.ledger.counted
         return Ended(champions.state(), tasks, dict(failures), run.conductor.stopped, run.champions.state())

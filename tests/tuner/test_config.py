@@ -47,7 +47,7 @@ def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
         ("search.population", r"expected a\.b=value"),
         ("search.elites=1000", "1000 of a population"),
         ("use.segmentations=1", r"use\.segmentations: .*boolean"),
-        ("budget.seconds=4", "give candidates or seconds"),
+        ("budget.seconds=4", "give one of candidates, measurements and seconds"),
         ("search.population=[", "not a YAML value"),
         ("level_weights.none=-1", r"level_weights\.none: .*greater than 0"),
         ("study.parameters={search.populaton: {low: 1, high: 2}}", r"'search\.populaton' is not a number.*did you mean search\.population"),

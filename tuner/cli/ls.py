@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,19 +35,26 @@ def ls(
     if not runs:
         print_line(f"{above}: no run here or below")
         return
-    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "<speed-up", "<tag")
+    columns = ("<run", "<model", "<machine", "seed", "<state", "programs", "readings", "<speed-up", "<tag")
     print_table(columns, [_row(above, run) for run in runs])
 
 
 def _row(folder: Place, run: RunEntry) -> tuple[object, ...]:
-    gains = programs = None
+    gains = programs = readings = None
     if run.summary is not None:
         gains = " ".join(f"{level}={speedup(row['speedup'])}" for level, row in run.summary["levels"].items())
-        programs = run.summary["candidates"]
+        programs, readings = run.summary["candidates"], readings_of(run.summary)
     at = run.identity
-    return path_below(folder, run.path), at["model"], at["machine"], at["seed"], run.state, programs, gains, at.get("tag")
+    return path_below(folder, run.path), at["model"], at["machine"], at["seed"], run.state, programs, readings, gains, at.get("tag")
 
 
 def _json(run: RunEntry) -> dict[str, object]:
     levels = None if run.summary is None else {name: row["cycles"] for name, row in run.summary["levels"].items()}
-    return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels}
+    readings = None if run.summary is None else readings_of(run.summary)
+    return {"path": str(run.path), "state": run.state, **run.identity, "cycles": levels, "readings": readings}
+
+
+def readings_of(summary: dict[str, Any]) -> int | None:
+    """All of them: of the search, the canary and the finals; None where an earlier program wrote the summary."""
+    use = summary.get("measurements")
+    return None if use is None else int(use["search"] + use["canary"] + use["finals"])

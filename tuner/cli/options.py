@@ -58,6 +58,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead
 OneLevel = Annotated[str | None, typer.Option(metavar="L", help="Contention level; the file's first one unless given.")]
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of everything random; the same seed gives the same result.")]
 RunCandidates = Annotated[int | None, typer.Option(metavar="N", min=1, help="Measured programs per run. (default: budget.candidates)")]
+RunMeasurements = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Readings per run, task x level x repeat, finals among them.")
+]
 Config = Annotated[str | None, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
 Address = Annotated[str | None, typer.Option(metavar="A", help="Ray cluster; else RAY_ADDRESS, else a local one is started.")]

@@ -46,12 +46,20 @@ def _run(path: Place, as_json: bool) -> None:
         print_json(
             {
                 "run": run.identity["run"], "state": run.state, "programs": now.programs, "of": now.of, "tasks": now.tasks,
+                "readings": now.readings, "of_readings": now.of_readings, "boards": now.boards, "drifted_rows": now.drifted,
                 "failures": now.failures, "best_cycles": now.best, "first_cycles": now.first, "baseline_cycles": base,
                 "last_row_age_s": age_s, "left_s": left_s, "lost_rows": now.lost,
             }
         )  # fmt: skip
         return
     pairs: dict[str, object] = {"run": run.identity["run"], "state": run.state, "programs measured": _of(now), "tasks measured": now.tasks}
+    pairs["readings"] = (
+        f"{now.readings:,}" if now.of_readings is None else f"{now.readings:,} of {now.of_readings:,}, finals and canary beside"
+    )
+    if now.boards:
+        pairs["board"] = ", ".join(now.boards)
+    if now.drifted:
+        pairs["drifted"] = f"{now.drifted:,} rows, measured while the board's canary was more than 3% off its first reading"
     pairs |= {f"tasks {name}": count for name, count in now.failures.items()}
     if now.lost:
         pairs["rows lost"] = f"{now.lost:,}; the rest is what is shown here"

@@ -28,6 +28,7 @@ def study(
     seed: options.Seed = 0,
     storage: Annotated[str | None, typer.Option(metavar="URL", help="Database of the study; a journal file in STUDY unless given.")] = None,
     candidates: options.RunCandidates = None,
+    measurements: options.RunMeasurements = None,
     config: options.Config = None,
     overrides: options.Set = None,
     farm: options.FarmOptions,
@@ -49,7 +50,7 @@ def study(
         raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     request = StudyRequest(
         models=tuple(path for path, _ in found), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage,
-        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
+        candidates=candidates, measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
         random_weights=found[0][1], quiet=quiet, share=not no_share, **vars(farm),
     )  # fmt: skip
     with searching.resumable(out):

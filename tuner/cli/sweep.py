@@ -32,6 +32,7 @@ def sweep(
     *,
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per model and machine, with seeds 0..K-1.")] = 1,
     candidates: options.RunCandidates = None,
+    measurements: options.RunMeasurements = None,
     config: options.Config = None,
     overrides: options.Set = None,
     farm: options.FarmOptions,
@@ -53,7 +54,7 @@ def sweep(
 
     request = SweepRequest(
         models=tuple(options.named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
-        candidates=candidates, config=config, overrides=tuple(overrides or ()), resume=resume, style=style,
+        candidates=candidates, measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
         share=not no_share, min_npu_share=min_npu_share, **vars(farm),
     )  # fmt: skip

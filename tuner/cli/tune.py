@@ -27,6 +27,9 @@ def tune(
     candidates: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Budget: measured programs. (default: budget.candidates)")
     ] = None,
+    measurements: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Budget: readings, task x level x repeat, the finals' among them.")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(metavar="S", min=0.001, help="Budget: seconds of wall time.")] = None,
     seed: options.Seed = 0,
     config: options.Config = None,
@@ -59,15 +62,15 @@ def tune(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    if candidates is not None and seconds is not None:
-        raise BadInputError("--candidates and --seconds: give one of them")
+    if sum(budget is not None for budget in (candidates, measurements, seconds)) > 1:
+        raise BadInputError("--candidates, --measurements and --seconds: give one of them")
     from tuner.driver import tune as drive
     from tuner.request import TuneRequest
     from tuner.store.runfolder import read_json
 
     model, random_weights = options.named(model, random_weights)
     request = TuneRequest(
-        model=model, machine=machine, out=out, candidates=candidates, seconds=seconds, seed=seed, config=config,
+        model=model, machine=machine, out=out, candidates=candidates, measurements=measurements, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
         mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,

@@ -28,11 +28,12 @@ from tuner.world.place import Place
 
 
 class AheadTask(NamedTuple):
-    """number: of its rows."""
+    """number: of its rows.  readings: that it took."""
 
     number: int
     program: bool
     status: str
+    readings: int = 0
 
 
 @dataclass
@@ -47,6 +48,10 @@ class Ahead:
         return sum(task.program for task in self.tasks.values())
 
     @property
+    def readings(self) -> int:
+        return sum(task.readings for task in self.tasks.values())
+
+    @property
     def failures(self) -> Counter[str]:
         return Counter(task.status for task in self.tasks.values() if task.status != "ok")
 
@@ -57,18 +62,19 @@ def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], unit: Unit, 
     if not numbers:
         return found
     names = pa.array(numbers, pa.string())
-    log = read_table(folder, "log", ("run", "task", "seq", "kind", "level_index", "status", "cycles")).table
+    log = read_table(folder, "log", ("run", "task", "seq", "kind", "level_index", "status", "cycles", "readings")).table
     log = log.filter(pc.and_(pc.equal(log["run"].cast(pa.string()), run), pc.is_in(log["task"], names)))
     log = log.sort_by([("seq", "ascending"), ("level_index", "ascending")])  # a part has all levels of its tasks
     each = {name: log[name].to_pylist()[::levels] for name in ("task", "seq", "kind")}
     every = log["status"].to_pylist()  # a program that does not fit a level is ok at others
     each["status"] = ["ok" if "ok" in every[at : at + levels] else every[at] for at in range(0, len(every), levels)]
     cycles = log["cycles"].fill_null(0).to_numpy().reshape(-1, levels)
+    readings = log["readings"].to_numpy().reshape(-1, levels).sum(1)
     tasks = read_table(folder, "tasks", ("task", "payload")).table
     tasks = tasks.filter(pc.is_in(tasks["task"], names))
     payloads = dict(zip(tasks["task"].to_pylist(), tasks["payload"].to_pylist(), strict=True))
-    for task, seq, kind, status, mine in zip(*each.values(), cycles, strict=True):
-        found.tasks[task] = AheadTask(seq, kind == "program", status)
+    for task, seq, kind, status, mine, taken in zip(*each.values(), cycles, readings.tolist(), strict=True):
+        found.tasks[task] = AheadTask(seq, kind == "program", status, taken)
         if kind == "program" and status == "ok":
             _note(found.champions, unit, task, told(np.array(mine, np.int64)), payloads[task])
     return found

@@ -15,6 +15,7 @@ from tuner.config import TuneConfig
 from tuner.farm.each import each_here, each_on_ray
 from tuner.farm.finals import Finals, FinalsSpec, read
 from tuner.farm.pieces import Searched
+from tuner.farm.spending import Spending
 from tuner.measure.grants import same_grants
 from tuner.measure.kept_readings import Readings
 from tuner.measure.race import TOLERANCE
@@ -31,10 +32,11 @@ def verdicts(
     places: Sequence[SearchFolder],
     baselines: Mapping[str, Sequence[Plan]],
     config: TuneConfig,
+    spending: Spending,
     address: str | None,
     say: Callable[[str], None],
 ) -> tuple[Verdict, ...]:
-    """Of every search.  places: of the run, whose log is closed.  say: to a person.
+    """Of every search.  places: of the run, whose log is closed.  spending: what finals may take.  say: to a person.
 
     baselines: by the first of levels that grant the same, of every search, for its first piece.  Those levels have a race of their own.
     """
@@ -43,16 +45,24 @@ def verdicts(
     log, tasks = read_log(places[0].path), read_tasks(places[0].path)
     out = []
     for at, (search, place) in enumerate(zip(found, places, strict=True)):
-        plans = finalists(log, tasks, search.run, levels, config.runner.finalists)
+        plans = finalists(log, tasks, search.run, levels, spending.finalists)
         bases = [baselines[group[0]][at] for group in groups]
         able = contenders(opened.packed[search.pieces[0]], [*plans, *bases], levels)
         races = [
             _Race(group, [each for each in able[: len(plans)] if group[0] in each.simulated], base)
             for group, base in zip(groups, able[len(plans) :], strict=True)
         ]
-        kept = Readings(place.checkpoint, [each.plan.digest for one in races for each in (*one.entered, one.baseline)])
+        most = None if spending.measurements is None else spending.finals
+        kept = Readings(place.checkpoint, [each.plan.digest for one in races for each in (*one.entered, one.baseline)], most)
         piece = f"{opened.names[search.pieces[0]]}: " if len(opened.names) > 1 else ""
-        out.append(Verdict.of([_verdict(one, kept, config, address, partial(_said, say, piece)) for one in races]))
+        out.append(
+            Verdict.of(
+                [
+                    _verdict(one, kept, config, most and most * len(one.levels) // len(levels), address, partial(_said, say, piece))
+                    for one in races
+                ]
+            )
+        )
     return tuple(out)
 
 
@@ -64,12 +74,13 @@ class _Race(NamedTuple):
     baseline: Contender
 
 
-def _verdict(one: _Race, kept: Readings, config: TuneConfig, address: str | None, say: Callable[[str], None]) -> Verdict:
+def _verdict(one: _Race, kept: Readings, config: TuneConfig, most: int | None, address: str | None, say: Callable[[str], None]) -> Verdict:
     levels, entered, baseline = one
     spec, budget = runner_spec(config), config.runner.readings
     assert spec is not None
     programs = tuple(contender.program for contender in (*entered, baseline))
-    say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most")
+    together = "" if most is None else f", {most:,} readings in all"
+    say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most{together}")
 
     def seen(rounds: int, reads: Mapping[str, int]) -> None:
         if any(reads.values()):
@@ -78,7 +89,7 @@ def _verdict(one: _Race, kept: Readings, config: TuneConfig, address: str | None
 
     with _farm(FinalsSpec(spec, programs), config, address) as farm:
         try:
-            verdict = decide(entered, baseline, levels, budget, lambda turns: kept.measured(turns, partial(read, farm)), seen)
+            verdict = decide(entered, baseline, levels, budget, lambda turns: kept.measured(turns, partial(read, farm)), seen, most)
         except BoardFailedError:
             kept.forget()
             raise
@@ -176,6 +187,11 @@ def runner_summary(config: TuneConfig, found: Sequence[Searched], said: Sequence
     """What measured, how often, and what it said in the finals."""
     rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, *verdict.baselines)]
     return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
+
+
+def readings_taken(said: Sequence[Verdict]) -> int:
+    """In the finals."""
+    return sum(sum(each.readings.values()) for verdict in said for each in (*verdict.finalists, *verdict.baselines))
 
 
 def _row(search: Searched, finalist: Finalist) -> FinalistSummary:

@@ -172,8 +172,10 @@ class Conductor:
 
     def run(self) -> None:
         """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
+        alone = self.jobs.workers == 1
         while self.stopped is None:
-            self._hand_out()  # before every commit: no worker waits for one that its next job does not build on
+            if not alone or self.schedule.to_commit() is None:  # alone, a job knows what all before it have spent
+                self._hand_out()  # before every commit: no worker waits for one that its next job does not build on
             if (next_one := self.schedule.to_commit()) is not None:
                 self._commit(next_one)
                 continue
@@ -203,13 +205,15 @@ class Conductor:
                 self.jobs.start(TRAINING, training)
                 continue
             budget = self.ledger.budget
-            due = self.schedule.next(budget.candidates, budget.seconds())
+            due = self.schedule.next(budget.candidates, budget.seconds(), budget.readings)
             if due is None:
                 return
             self._running += 1
-            readings, (key, job) = self.ledger.readings, due
-            if readings is not None:
-                job = job._replace(answers=readings.since(job.version - BEGAN, self.ledger.ahead.tasks))
+            logged, (key, job) = self.ledger.logged, due
+            if logged is not None:
+                job = job._replace(answers=logged.since(job.version - BEGAN, self.ledger.ahead.tasks))
+                if job.readings is not None and key == self.schedule.frontier and self.jobs.workers == 1:
+                    job = job._replace(readings=max(0, (budget.readings or 0) - self.ledger.readings))  # all before it have their place
             self.jobs.start(key, job)
 
     def next_training(self) -> Training | None:
@@ -247,7 +251,7 @@ class Conductor:
             if not self.ledger.spent:
                 self.schedule.again()
             return False
-        findings = self.schedule.committed(self.ledger.champions.programs)
+        findings = self.schedule.committed(self.ledger.champions.programs, self.ledger.readings)
         if self.trainer is not None:
             self.trainer.measured += result.segments
         if findings is not None:

@@ -23,12 +23,13 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.logged import Readings
+from tuner.farm.logged import FirstReadings
 from tuner.farm.recorder import Facts, Recorder
 from tuner.learn.cost_model import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
 from tuner.learn.logged import unpacked_rows
 from tuner.learn.promotion import retrain
 from tuner.learn.trained import Models, Trained, TrainedModel
+from tuner.measure.counted import readings_of
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.measurement import Measurement, Measurer, Request
@@ -66,9 +67,9 @@ class Job(NamedTuple):
 
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
     not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that predicts, 0 for
-    none.  programs: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
-    failing: must not be tried.  answers: where readings differ, those that the log has and the job would not hear of
-    (`tuner.farm.logged`).
+    none.  programs, readings: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
+    failing: must not be tried.  answers: where readings differ, those that the log has and the job would not hear of, of tasks that have
+    their place and of others (`tuner.farm.logged`).
     """
 
     epoch: int
@@ -80,7 +81,8 @@ class Job(NamedTuple):
     programs: int | None = None
     seconds: float | None = None
     failing: FailingItems = ()
-    answers: bytes = b""
+    answers: tuple[bytes, bytes] = (b"", b"")
+    readings: int | None = None
 
 
 class Training(NamedTuple):
@@ -183,7 +185,7 @@ class JobRunner:
         self.done = 0
         self.worker = "driver"
         self._told: Mapping[str, Answer] = {}  # of earlier sessions
-        self._heard: Readings | None = Readings(len(facts.levels)) if facts.differs else None
+        self._heard: FirstReadings | None = FirstReadings(len(facts.levels)) if facts.differs else None
 
     def warm(self, whole: bool) -> None:
         """Kernels are compiled here where nobody has yet: in a job, half a minute for one would look like a job that hangs.
@@ -220,7 +222,7 @@ class JobRunner:
                 raise ValueError(f"news from epoch {update.first} on, where {self.known.version} are known")
             self.known.forget()
             if self._heard is not None:
-                self._heard = Readings(len(self.rules.levels))
+                self._heard = FirstReadings(len(self.rules.levels))
         for findings in update.epochs:
             self.known.learn_epoch(findings)
             if self._heard is not None:
@@ -241,7 +243,6 @@ class JobRunner:
         if isinstance(job, Training):
             return self._train(job)
         begun = time.process_time()
-        limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds)
         spec, config = self.spec, self.spec.config
         learns = config.use.cost_model and bool(job.models)
         predictors = self.predictors if learns else [None] * len(self.predictors)
@@ -249,8 +250,15 @@ class JobRunner:
         failing = dict(job.failing)
         recorder, collector = Recorder(spec.facts, job.island, job.epoch, version), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
+        paid: ChainMap[str, Answer] = ChainMap()
         if self._heard is not None:
-            listeners.append(self._answering(job, self._heard))
+            mine, paid = self._answering(job, self._heard)
+            listeners.append(mine)
+
+        def cost(measurement: Measurement) -> int:
+            return 0 if measurement.task in paid else readings_of(measurement, len(spec.facts.levels), spec.facts.repeats)
+
+        limit = Limit(job.programs, None if job.seconds is None else time.monotonic() + job.seconds, job.readings, cost)
         session = Session(self._spared(measurer or self._here, failing), listeners, limit)
         strategy: SearchStrategy | None = None
         with self.known.aside():
@@ -277,15 +285,18 @@ class JobRunner:
             time.process_time() - begun,
         )
 
-    def _answering(self, job: Job, heard: Readings) -> Readings:
-        """What the job has a reading of is not read again, whatever genes ask for it: as the log has it, as it heard, as it read itself."""
-        mine = Readings(len(self.rules.levels))
+    def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Answer]]:
+        """What the job has a reading of is not read again, whatever genes ask for it: as the log has it, as it heard, as it read itself.
+
+        Returns what notes its own, and of which tasks others have taken the readings."""
+        levels = len(self.rules.levels)
+        own, mine = FirstReadings(levels), FirstReadings(levels)
         for each in job.own:
-            mine.learn(each)
-        log = answers(job.answers, len(self.rules.levels)) if job.answers else {}
-        known: tuple[MutableMapping[str, Answer], ...] = (log, heard.of, dict(self._told), mine.of)
+            own.learn(each)
+        placed, ahead = (answers(packed, levels) if packed else {} for packed in job.answers)
+        known: tuple[MutableMapping[str, Answer], ...] = (placed, ahead, heard.of, dict(self._told), own.of, mine.of)
         self.evaluator.answer_by(ChainMap(*known), died=True)
-        return mine
+        return mine, ChainMap(placed, heard.of, own.of)
 
     def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:
         return map(self.measure, requests)
@@ -300,7 +311,7 @@ class JobRunner:
         finally:
             self.done += 1
         worker = WORKER if measurement.shared else self.worker
-        return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun)
+        return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun, board=self.evaluator.said)
 
     def _spared(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:
         """Who measures all but what must not be tried."""

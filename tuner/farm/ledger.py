@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.farm.ahead import Ahead, AheadTask
+from tuner.farm.boards import BoardWatch
 from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.farm.logged import LoggedReadings
+from tuner.measure.counted import readings_of_each
 from tuner.measure.measurement import CYCLES, told
 from tuner.search.champions import Champions
 from tuner.search.collector import PROGRAM
@@ -43,10 +45,11 @@ class Deadline:
 
 @dataclass
 class RunBudget:
-    """Exactly one of them is set."""
+    """Exactly one of them is set.  readings: while fewer are spent, another task is measured (`tuner.farm.spending`)."""
 
     candidates: int | None = None
     deadline: Deadline | None = None
+    readings: int | None = None
 
     def programs(self, used: int) -> int | None:
         """That may still be measured; None: as many as there is time for."""
@@ -56,9 +59,9 @@ class RunBudget:
         """That are left; None: as many as it takes."""
         return None if self.deadline is None else self.deadline.left_s
 
-    def spent(self, used: int) -> bool:
+    def spent(self, used: int, readings: int = 0) -> bool:
         """A run always has one program, whatever the time."""
-        return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0)
+        return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0 or (self.readings is not None and readings >= self.readings))
 
 
 Place = Literal["here", "later", "otherwise"]
@@ -66,11 +69,12 @@ Place = Literal["here", "later", "otherwise"]
 
 
 class Tally(NamedTuple):
-    """Of everything that has rows.  failures: status -> tasks that ended so, of all sessions."""
+    """Of everything that has rows.  failures: status -> tasks that ended so, of all sessions.  readings: see `tuner.measure.counted`."""
 
     champions: Champions
     failures: Counter[str]
     tasks: int
+    readings: int
 
 
 @dataclass
@@ -82,7 +86,8 @@ class Ledger:
     tasks: those measured so far; a repeat writes no row and takes nothing off the budget.  Other genes may be the same plan, and islands do
     not wait to hear of each other.
 
-    readings: of all that have rows, where what measures may say another thing the next time; else None.
+    logged: readings of all that have rows, where what measures may say another thing the next time; boards: that measure; else None.
+    readings: taken of the tasks that have their place; repeats: of a task at a level.
     """
 
     levels: tuple[str, ...]
@@ -93,7 +98,10 @@ class Ledger:
     tasks: set[str] = field(default_factory=set)
     numbers: Ranges = field(default_factory=list)
     ahead: Ahead = field(init=False)
-    readings: LoggedReadings | None = None
+    logged: LoggedReadings | None = None
+    boards: BoardWatch | None = None
+    repeats: int = 1
+    readings: int = 0
 
     def __post_init__(self) -> None:
         self.ahead = Ahead(self.champions.empty())
@@ -105,20 +113,21 @@ class Ledger:
 
     @property
     def spent(self) -> bool:
-        return self.budget.spent(self.programs)
+        return self.budget.spent(self.programs, self.readings + self.ahead.readings)
 
     @property
     def counted(self) -> Tally:
         """What is ahead among it."""
         champions = self.champions.joined(self.ahead.champions)
         champions.programs = self.programs
-        return Tally(champions, self.failures + self.ahead.failures, count(self.numbers) + len(self.ahead.tasks))
+        tasks = count(self.numbers) + len(self.ahead.tasks)
+        return Tally(champions, self.failures + self.ahead.failures, tasks, self.readings + self.ahead.readings)
 
     def commit(self, result: EpochResult, epoch: int) -> Place:
         """The next result in the order, of this epoch.  Where it is not placed, it has to come again."""
         opened = result.batch.opened()
         new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
-        otherwise = self.readings is not None and self.readings.differ(opened)
+        otherwise = self.logged is not None and self.logged.differ(opened)
         numbers, whole = self._logged(opened, new)
         if otherwise or not (whole and result.whole):
             self._put_ahead(result, opened, numbers)
@@ -132,9 +141,10 @@ class Ledger:
         add(self.numbers, numbers[placed])
         self.failures.update(STATUSES[code] for code in status[placed] if code)
         self.champions.programs += int(program[placed].sum())
+        self.readings += int(self._costs(opened)[placed].sum())
         self._note(self.champions, result, opened, np.flatnonzero(new & program & (status == 0)).tolist())
-        if self.readings is not None:
-            self.readings.placed(epoch, (opened.names[at] for at in placed.tolist()))
+        if self.logged is not None:
+            self.logged.placed(epoch, (opened.names[at] for at in placed.tolist()))
         return "here"
 
     def keep(self, result: EpochResult) -> None:
@@ -144,7 +154,7 @@ class Ledger:
         self._put_ahead(result, opened, self._logged(opened, new)[0])
 
     def _logged(self, opened: OpenedBatch, new: NDArray[np.bool_]) -> tuple[NDArray[np.int64], bool]:
-        """Rows of all new tasks that have none, up to the last program of the budget: what was measured behind it is not in the run.
+        """Rows of all new tasks that have none, up to the last one of the budget: what was measured behind it is not in the run.
 
         Returns the tasks' numbers, -1 where nothing was logged, and whether all were.
         """
@@ -152,20 +162,29 @@ class Ledger:
         rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
         kept, left = rows, self.budget.programs(self.programs)
         if left is not None and len(rows):
-            kept = rows & (np.concatenate(([0], np.cumsum(_programs(opened) & rows)[:-1])) < left)
+            kept = rows & (_before(_programs(opened) & rows) < left)
+        if (most := self.budget.readings) is not None and len(rows):
+            kept = rows & (_before(self._costs(opened) * rows) < most - self.readings - self.ahead.readings)
         numbers = np.full(len(names), -1, np.int64)
         if len(at := np.flatnonzero(kept)):
+            if self.boards is not None:
+                self.boards.logged(opened, at)
             numbers[at] = self.log.numbers.of([names[k] for k in at.tolist()])
             self.log.append(opened, at, numbers[at])
-            if self.readings is not None:
-                self.readings.note(opened, at.tolist())
+            if self.logged is not None:
+                self.logged.note(opened, at.tolist())
         return numbers, bool((kept == rows).all())
 
     def _put_ahead(self, result: EpochResult, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
-        program, status, there = _programs(opened), _status(opened), numbers >= 0
+        program, status, costs, there = _programs(opened), _status(opened), self._costs(opened), numbers >= 0
         for at in np.flatnonzero(there).tolist():
-            self.ahead.tasks[opened.names[at]] = AheadTask(int(numbers[at]), bool(program[at]), STATUSES[status[at]])
+            self.ahead.tasks[opened.names[at]] = AheadTask(int(numbers[at]), bool(program[at]), STATUSES[status[at]], int(costs[at]))
         self._note(self.ahead.champions, result, opened, np.flatnonzero(there & program & (status == 0)).tolist())
+
+    def _costs(self, opened: OpenedBatch) -> NDArray[np.int64]:
+        """int64 [tasks]: readings."""
+        values = opened.epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
+        return readings_of_each(_status(opened), values[opened.places], self.repeats)
 
     def _note(self, champions: Champions, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
         """Champions among these programs; genomes are only unpacked to be kept.
@@ -181,6 +200,12 @@ class Ledger:
             if champions.gains(cycles, task, bool(singles[program])):
                 genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
                 champions.note(Individual(unpack_genome(genomes, program), cycles, task))
+
+
+def _before(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Sum of those before each."""
+    found: NDArray[np.int64] = np.cumsum(counts) - counts
+    return found
 
 
 def _programs(opened: OpenedBatch) -> NDArray[np.bool_]:

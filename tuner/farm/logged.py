@@ -22,7 +22,7 @@ from tuner.store.schema import RESULTS, STATUSES
 from tuner.store.travelling import EPOCH
 
 
-class Readings:
+class FirstReadings:
     """A `Listener`.  of: task -> its first reading, of what was learnt and heard."""
 
     def __init__(self, levels: int) -> None:
@@ -70,13 +70,16 @@ class LoggedReadings:
         pairs = zip(there, self._told(opened, there), strict=True)
         return any(not _same(answer, self._of[opened.names[at]]) for at, answer in pairs)
 
-    def since(self, epoch: int, ahead: Iterable[str]) -> bytes:
+    def since(self, epoch: int, ahead: Iterable[str]) -> tuple[bytes, bytes]:
         """For a job that builds on all epochs before this one: readings of tasks that were placed later, and of those that are ahead."""
         for old in [each for each in self._epochs if each < epoch - LAG - 1]:  # one that is done again builds on fewer
             del self._epochs[old]
-        since = (name for each, some in self._epochs.items() if each >= epoch for name in some)
-        names = dict.fromkeys((*since, *ahead))
-        return packed_answers({name: self._of[name] for name in names if name in self._of}) if names else b""
+        since = [name for each, some in self._epochs.items() if each >= epoch for name in some]
+        return self._packed(since), self._packed(ahead)
+
+    def _packed(self, names: Iterable[str]) -> bytes:
+        found = {name: self._of[name] for name in names if name in self._of}
+        return packed_answers(found) if found else b""
 
     def _told(self, opened: OpenedBatch, tasks: Collection[int]) -> Iterator[Answer]:
         return _answers(opened.epoch, opened.places[list(tasks)], self._levels)

@@ -13,6 +13,7 @@ from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.terminal import say
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.ahead import read_ahead
+from tuner.farm.boards import BoardWatch
 from tuner.farm.conduct import Conductor, Jobs
 from tuner.farm.durable import durable_rows
 from tuner.farm.ledger import Ledger, RunBudget
@@ -61,7 +62,7 @@ class OneSearch:
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self._watch = request.progress
         self.champions = Champions(len(facts.levels), same_grants(facts.unit.machine, facts.levels))
-        self.ledger = Ledger(facts.levels, log, self.champions, budget)
+        self.ledger = Ledger(facts.levels, log, self.champions, budget, repeats=facts.repeats)
         self.schedule = EpochSchedule([b""] * config.islands)
         self.trainer = Trainer(place.models, config.model)
         trainer = self.trainer if config.use.cost_model else None
@@ -79,8 +80,11 @@ class OneSearch:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        budget = self.ledger.budget
-        with ProgressBar(self.clock, budget.candidates, budget.seconds(), self.ledger.programs, self.quiet, watch=self._watch) as shown:
+        budget, readings = self.ledger.budget, self.ledger.counted.readings
+        already = self.ledger.programs if budget.readings is None else readings
+        with ProgressBar(
+            self.clock, budget.candidates, budget.seconds(), already, self.quiet, watch=self._watch, measurements=budget.readings
+        ) as shown:
             self._shown = shown
             yield
             shown.finish(self.snapshot())
@@ -95,11 +99,11 @@ class OneSearch:
             self._shown.say(line)
 
     def snapshot(self) -> Snapshot:
-        champions, failures, tasks = self.ledger.counted
+        champions, failures, tasks, readings = self.ledger.counted
         best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.best[i]) is not None}
         baseline = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.baseline(i)) is not None}
         note = f"epoch {self.schedule.complete}, {tasks} tasks"
-        return Snapshot(champions.programs, best, baseline, dict(failures), note)
+        return Snapshot(champions.programs, best, baseline, dict(failures), note, readings)
 
     def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None, prior: KeptModel | None) -> None:
         """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
@@ -110,8 +114,9 @@ class OneSearch:
         if beyond:
             self.conductor.jobs.tell_answers(read_published(self.place.path, log.origin.run, beyond, levels))
         if self.facts.differs:
+            self.ledger.boards = BoardWatch(log, self._say)
             every = log.numbers.beyond([])
-            self.ledger.readings = LoggedReadings(levels, read_published(self.place.path, log.origin.run, every, levels))
+            self.ledger.logged = LoggedReadings(levels, read_published(self.place.path, log.origin.run, every, levels))
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
         if found is None:
@@ -129,6 +134,7 @@ class OneSearch:
         ledger = self.ledger
         ledger.numbers = state["numbers"]
         ledger.failures.update(state["failures"])
+        ledger.readings = int(state["readings"])
         self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
         ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
         if not lost:  # else what is there may lie behind what is not, which is to be measured again
@@ -162,7 +168,7 @@ class OneSearch:
 
     def ended(self, where: str) -> SearchEnd:
         """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
-        champions, failures, _ = self.ledger.counted
+        champions, failures, *_ = self.ledger.counted
         best = tuple(each for each in champions.best if each is not None)
         baselines = tuple(each for each in map(champions.baseline, range(len(self.levels))) if each is not None)
         if min(len(best), len(baselines)) < len(self.levels):
@@ -198,6 +204,7 @@ class OneSearch:
             "trainer": self.trainer.state(),
             "numbers": self.ledger.numbers,
             "failures": dict(self.ledger.failures),
+            "readings": self.ledger.readings,
             "plateau": self.conductor.plateau.state(),
             "models_used": self.conductor.models_used,
             "warm_start": self.warm_start,

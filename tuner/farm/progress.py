@@ -22,7 +22,7 @@ _ENOUGH = 4  # programs after the first ones: the first epochs measure hundreds 
 
 
 class ProgressBar:
-    """Shows snapshots.  `candidates` or `seconds`: the budget; `already`: programs measured before a resume.
+    """Shows snapshots.  `candidates`, `seconds` or `measurements`: the budget; `already`: measured of it before a resume.
 
     Everything goes to `stream` (stderr), so that stdout stays a program's; `quiet` shows nothing.  watch: is given every snapshot.
     """
@@ -36,11 +36,13 @@ class ProgressBar:
         quiet: bool = False,
         stream: TextIO | None = None,
         watch: Callable[[Snapshot], None] | None = None,
+        measurements: int | None = None,
     ) -> None:
-        self._candidates, self._seconds, self._already, self._quiet = candidates, seconds, already, quiet
+        self._reads, self._budget = measurements is not None, candidates if measurements is None else measurements
+        self._seconds, self._already, self._quiet = seconds, already, quiet
         self._stream, self._clock, self._watch = stream or sys.stderr, clock, watch
         self._start_s = clock.monotonic_s()
-        self._since: tuple[int, float] | None = None  # programs and time when the first ones were there: starting up is no rate
+        self._since: tuple[int, float] | None = None  # how many and time when the first ones were there: starting up is no rate
         self._last_s = -LINE_EVERY_S
         self._shown: Snapshot | None = None
         console = Console(file=self._stream)
@@ -71,8 +73,8 @@ class ProgressBar:
         if self._quiet:
             return
         now = self._clock.monotonic_s()
-        if self._since is None and snapshot.measured > self._already:
-            self._since = snapshot.measured, now
+        if self._since is None and self._counted(snapshot) > self._already:
+            self._since = self._counted(snapshot), now
         if self._live is not None:
             if now - self._last_s >= 0.25:
                 self._last_s = now
@@ -91,18 +93,22 @@ class ProgressBar:
             self._last_s = -LINE_EVERY_S
             self.update(snapshot)
 
+    def _counted(self, snapshot: Snapshot) -> int:
+        """Of what the budget is of."""
+        return snapshot.readings if self._reads else snapshot.measured
+
     def _rate(self, snapshot: Snapshot) -> float:
-        """Programs per second; 0 while nobody can tell."""
-        if self._since is None or snapshot.measured - self._since[0] < _ENOUGH:
+        """So many of them per second; 0 while nobody can tell."""
+        if self._since is None or self._counted(snapshot) - self._since[0] < _ENOUGH:
             return 0.0
-        return (snapshot.measured - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])
+        return (self._counted(snapshot) - self._since[0]) / max(1e-9, self._clock.monotonic_s() - self._since[1])
 
     def _left(self, snapshot: Snapshot) -> str:
         if self._seconds is not None:
             return f"{max(0.0, self._seconds - (self._clock.monotonic_s() - self._start_s)):.0f} s left"
-        if self._candidates is None:
+        if self._budget is None:
             return ""
-        left = max(0, self._candidates - snapshot.measured)
+        left = max(0, self._budget - self._counted(snapshot))
         rate = self._rate(snapshot)
         return f"{left} left" + (f", about {left / rate:.0f} s" if left and rate > 0 else "")
 
@@ -110,7 +116,8 @@ class ProgressBar:
         failed = " ".join(f"{count} {status}" for status, count in sorted(snapshot.failures.items()) if count)
         rate = self._rate(snapshot)
         speed = "" if not rate else f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min"
-        parts = [f"{snapshot.measured} programs measured", speed, self._left(snapshot), failed, snapshot.note]
+        measured = f"{snapshot.measured} programs measured" + (f" by {snapshot.readings:,} readings" if self._reads else "")
+        parts = [measured, speed, self._left(snapshot), failed, snapshot.note]
         return ", ".join(part for part in parts if part)
 
     def line(self, snapshot: Snapshot) -> str:

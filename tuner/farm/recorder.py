@@ -30,11 +30,12 @@ FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
 
 @dataclass(frozen=True)
 class Facts:
-    """What is the same in all rows of a run."""
+    """What is the same in all rows of a run.  repeats: readings of a task at a level."""
 
     origin: Origin
     unit: Unit
     levels: tuple[str, ...]
+    repeats: int = 1
 
     @property
     def differs(self) -> bool:
@@ -110,6 +111,10 @@ class Recorder:
             "clock_hz": np.full(count * levels, machine.clock_hz, np.int64),
             "predicted_cycles": pa.array(predicted, mask=np.isnan(predicted)),
             "model_version": versions,
+            "readings": np.array([0 if status == "infeasible" else facts.repeats for status, _ in outcomes], np.int64),
+            "board": texts([row.measurement.board.board for row in rows]),
+            "firmware": texts([row.measurement.board.firmware for row in rows]),
+            "canary_cycles": pa.array([row.measurement.board.canary_cycles for row in rows], pa.int64()).take(every),
             "worker": texts([row.measurement.worker for row in rows]),
             "wall_s": each(np.array([row.measurement.wall_s / levels for row in rows], np.float64)),
             "time": each(np.array([row.time_us for row in rows], np.int64)).cast(pa.timestamp("us", tz="UTC")),

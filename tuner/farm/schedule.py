@@ -43,8 +43,8 @@ class EpochSchedule:
     """Of one run.  frontier: (epoch, island) of the next commit.  states: of the islands there, as they were committed.
 
     current: findings of the frontier's epoch that are committed, and `before`: those of the islands' last epochs, in their order.
-    trainings: epochs that they build on -> number of their models; trained: models that are there.  programs: that were measured when so
-    many epochs were complete.
+    trainings: epochs that they build on -> number of their models; trained: models that are there.  programs, readings: that were measured
+    when so many epochs were complete.
     """
 
     def __init__(self, states: Sequence[bytes]) -> None:
@@ -54,7 +54,7 @@ class EpochSchedule:
         self.current: list[bytes] = []
         self.trainings: dict[int, int] = {}
         self.trained = 0
-        self.programs = [0]
+        self.programs, self.readings = [0], [0]
         self._ahead = list(states)  # of the islands, as they were received
         self._own = [list[bytes]() for _ in states]  # findings of the islands' last epochs, as many as a job may need
         self._next = [FIRST] + [FIRST + 1] * (self.islands - 1)
@@ -72,10 +72,10 @@ class EpochSchedule:
         """Islands of an epoch."""
         return 1 if epoch == FIRST else self.islands
 
-    def next(self, programs: int | None, seconds: float | None) -> Due | None:
+    def next(self, programs: int | None, seconds: float | None, readings: int | None = None) -> Due | None:
         """The earliest job that may run and does not; None where all wait for something.
 
-        programs: of the whole run.  seconds: that are left.
+        programs, readings: of the whole run.  seconds: that are left.
         """
         ready = [(epoch, island) for island, epoch in enumerate(self._next) if self._may(epoch, island)]
         if not ready:
@@ -83,7 +83,7 @@ class EpochSchedule:
         epoch, island = key = min(ready)
         self._running.add(key)
         version = version_of(epoch)
-        left = None if programs is None or key in self._unlimited else max(0, programs - self.programs[version])
+        limited = key not in self._unlimited
         return Due(
             key,
             Job(
@@ -93,8 +93,9 @@ class EpochSchedule:
                 self.models_of(epoch),
                 self._ahead[island],
                 tuple(self._own[island][version - epoch :]) if epoch > version else (),
-                left,
+                None if programs is None or not limited else max(0, programs - self.programs[version]),
                 None if epoch == FIRST else seconds,  # a run always has one program
+                readings=None if readings is None or not limited else max(0, readings - self.readings[version]),
             ),
         )
 
@@ -158,8 +159,8 @@ class EpochSchedule:
         self._ahead[island], self._next[island] = self.states[island], epoch
         return dropped
 
-    def committed(self, programs: int) -> list[bytes] | None:
-        """Moves the frontier on.  Returns the findings of an epoch that is complete now.  programs: measured until now."""
+    def committed(self, programs: int, readings: int = 0) -> list[bytes] | None:
+        """Moves the frontier on.  Returns the findings of an epoch that is complete now.  programs, readings: measured until now."""
         (epoch, island), result = self.frontier, self.waiting.pop(self.frontier)
         self.states[island] = result.state
         self.current.append(result.findings)
@@ -168,6 +169,7 @@ class EpochSchedule:
             return None
         self.frontier = (epoch + 1, 0)
         self.programs.append(programs)
+        self.readings.append(readings)
         findings, self.current = self.current, []
         return findings
 
@@ -180,6 +182,7 @@ class EpochSchedule:
             "islands": [base64.b64encode(state).decode() for state in self.states],
             "trainings": sorted(self.trainings.items()),
             "programs": self.programs,
+            "readings": self.readings,
         }
 
     def restore(self, state: Mapping[str, Any], findings: Sequence[bytes], trained: int) -> list[list[bytes]]:
@@ -187,7 +190,7 @@ class EpochSchedule:
         self.frontier = epoch, island = int(state["frontier"][0]), int(state["frontier"][1])
         self.states = [base64.b64decode(text) for text in state["islands"]]
         self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained
-        self.programs = [int(count) for count in state["programs"]]
+        self.programs, self.readings = ([int(count) for count in state[name]] for name in ("programs", "readings"))
         epochs: list[list[bytes]] = []
         at = 0
         for each in range(epoch):

@@ -26,6 +26,7 @@ from tuner.learn.cost_model import TrainingRows
 from tuner.learn.metrics import usable
 from tuner.learn.trained import WIDTH
 from tuner.store.columns import from_bytes, schema_of, to_bytes
+from tuner.store.drift import boards_of
 from tuner.store.read import each_part
 from tuner.store.runs import open_run
 from tuner.store.schema import FEATURE_PREFIX
@@ -56,7 +57,7 @@ class LoggedRows(NamedTuple):
 class _Source(NamedTuple):
     """One run's log.  run: its id.  name: of the machine, where there are several; ''.  conditions: float32 [levels, C].
 
-    seqs: ascending numbers of the tasks that count; None: all.
+    seqs: ascending numbers of the tasks that count; None: all.  boards: that measured.
     """
 
     where: Place
@@ -64,6 +65,7 @@ class _Source(NamedTuple):
     name: str
     conditions: NDArray[np.float32]
     seqs: NDArray[np.int64] | None = None
+    boards: tuple[str, ...] = ()
 
 
 def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> LoggedRows:
@@ -72,6 +74,7 @@ def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> L
     Raises `BadInputError`: a folder that is no run, a damaged log, another version of simulator, features or schema, or no rows.
     """
     found = sorted((_opened(path) for path in paths), key=lambda each: each.run)
+    _of_one_board(found)
     machines = tuple(dict.fromkeys(each.name for each in found))
     sources = [each if len(machines) > 1 else each._replace(name="") for each in found]
     return _read(sources, limit)._replace(machines=machines)
@@ -112,11 +115,20 @@ def _read(sources: Sequence[_Source], limit: int) -> LoggedRows:
     return LoggedRows(rows, texts["model"][good], texts["kind"][good], runs, (), len(names), beyond)
 
 
+def _of_one_board(sources: Sequence[_Source]) -> None:
+    """Raise `BadInputError` where two boards measured: a model of both would be judged by which of them was the faster one."""
+    boards = {board: source.where for source in reversed(sources) for board in source.boards}
+    if len(boards) > 1:
+        (first, where), (other, there), *_ = sorted(boards.items())
+        raise BadInputError(f"{there}: measured by board {other}, {where} by {first}; a model learns from one board: train them apart")
+
+
 def _opened(path: Place | Path | str) -> _Source:
     entry = open_run(path)
     source = read_source(entry.path).source
     conditions = [condition_of(source.machine, source.dtype, level) for level in entry.levels]
-    return _Source(entry.path, str(entry.identity["run"]), source.machine.name, np.stack(conditions))
+    boards = {board for part in each_part(entry.path, "log", ("board", "firmware")) for board in boards_of(part)}
+    return _Source(entry.path, str(entry.identity["run"]), source.machine.name, np.stack(conditions), boards=tuple(sorted(boards)))
 
 
 def _rows(at: int, source: _Source) -> pa.Table:

@@ -2,8 +2,8 @@
 
 `COMMAND... CONTAINER LEVEL` is run with the path of the container and the name of the level behind its own words; one that sees to grants
 has behind those what the level grants, as JSON: `{"l1_bytes": 524288, "shared_bytes": 0, "cores": 1}`.  The last line that it
-prints is one JSON object: `{"cycles": 12345}` or `{"seconds": 1.2e-5}`.  It runs in a process group of its own, which is killed when it
-has said enough, when its time is over, and when this process dies.
+prints is one JSON object: `{"cycles": 12345}` or `{"seconds": 1.2e-5}`, with `"board"` and `"firmware"` where it knows them.  It runs in a
+process group of its own, which is killed when it has said enough, when its time is over, and when this process dies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,13 +30,18 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class CommandRunner:
     """words: of the command.  timeout_s: for one run of it.  grants: whether it sees to them."""
 
     words: tuple[str, ...]
     timeout_s: float = 10.0
     grants: bool = False
+    _board: tuple[str, str] | None = field(default=None, init=False)
+
+    def board(self) -> tuple[str, str] | None:
+        """As it said last: board and firmware, `unknown` where it says one of the two."""
+        return self._board
 
     def __call__(self, program: Encoded, level: str) -> Reading:
         with tempfile.TemporaryDirectory(prefix="tilefarm-runner-") as room:
@@ -47,7 +52,12 @@ class CommandRunner:
                 ended = run([*self.words, str(container), level, *granted], self.timeout_s)
             except OSError as error:
                 return Reading(None, "crash", f"{self.words[0]}: cannot be started: {error.strerror or error}")
-        return reading_of(ended, program, self.timeout_s)
+        reading = reading_of(ended, program, self.timeout_s)
+        if reading.cycles is not None:
+            said = json.loads(_last(ended.out))
+            told = [str(said.get(key) or "") for key in ("board", "firmware")]
+            self._board = (told[0] or "unknown", told[1] or "unknown") if any(told) else None
+        return reading
 
 
 class Ended(NamedTuple):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.space.decode import decode, plan_of, sharing
+from compiler.space.decode import decode, decode_all, plan_of, sharing
 from compiler.space.gene import Gene
 from compiler.space.starts import single_operators
 from compiler.space.stays import with_shared
@@ -34,6 +34,7 @@ from tuner.measure.runners import RunnerSpec
 from tuner.measure.shared import SharedResults
 from tuner.measure.target import Target, Timed, find_target
 from tuner.store.digests import canonical_json
+from tuner.store.drift import NOTHING_SAID, BoardSaid
 from tuner.store.schema import RESULTS, STATUSES
 
 _CYCLES, _ROOFLINE = RESULTS.index("cycles"), RESULTS.index("roofline_cycles")
@@ -90,8 +91,9 @@ class EvaluatorSpec:
         genome = single_operators(self.unit)
         if not isinstance(genome, Infeasible):
             evaluator.measure(Request("program", genome))
-        if self.board is not None and npu is not None:
-            npu.bench, npu.constants = self.board.runner(), self.board.constants
+        if self.board is not None and npu is not None and (bench := self.board.runner()) is not None:
+            plan = None if isinstance(genome, Infeasible) else decode_all(self.unit, genome)
+            npu.bring(bench, self.board.constants, None if isinstance(plan, Infeasible) else plan, self.board.runner.canary)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT)
@@ -145,6 +147,11 @@ class Evaluator:
     def _answered(self, known: Answer, task: str, payload: str, raw: NDArray[np.float64] | None) -> Measurement:
         values = known.values if known.status == 0 else None
         return Measurement(STATUSES[known.status], known.error if known.status else None, task, payload, raw, values, attempt=known.attempt)
+
+    @property
+    def said(self) -> BoardSaid:
+        """Of the board that measured last; nothing where there is none."""
+        return self.target.said if isinstance(self.target, Npu) else NOTHING_SAID
 
     def failed(self, request: Request, status: Literal["crash", "timeout"], error: str) -> Measurement:
         """The measurement of what raised, or took its worker along."""

@@ -15,15 +15,15 @@ from tuner.measure.race import Turn
 from tuner.world.place import Place
 
 FILE = "finals.jsonl"
-VERSION = 1
+VERSION = 2
 
 
 class Readings:
-    """folder: of the search's checkpoints.  plans: digests of the programs, by their numbers in a turn."""
+    """folder: of the search's checkpoints.  plans: digests of the programs, by their numbers in a turn.  most: readings of the finals."""
 
-    def __init__(self, folder: Place, plans: Sequence[str]) -> None:
+    def __init__(self, folder: Place, plans: Sequence[str], most: int | None = None) -> None:
         self.path = folder / FILE
-        self._head = json.dumps({"version": VERSION, "plans": list(plans)}).encode() + b"\n"
+        self._head = json.dumps({"version": VERSION, "plans": list(plans), "most": most}).encode() + b"\n"
         self._end = 0  # bytes that count
         self._known = self._load()
 

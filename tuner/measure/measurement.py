@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from compiler.space.gene import Gene, Genome
 from tuner.measure.grants import NEVER
 from tuner.store.digests import canonical_json, task_digest
+from tuner.store.drift import NOTHING_SAID, BoardSaid
 from tuner.store.schema import RESULTS, Status, TaskKind
 
 CYCLES = RESULTS.index("cycles")
@@ -71,6 +72,7 @@ class Measurement:
     task: digest of what was measured; '' where features were asked for and told.
     payload: canonical JSON of the task; '' where no plan was made of the genome (`Request.without_plan`), or none was needed.
     shared: another search had measured it.  worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
+    board: nothing where no runner measured.
     """
 
     status: Status
@@ -83,6 +85,7 @@ class Measurement:
     worker: str = ""
     wall_s: float = 0.0
     attempt: int = 0
+    board: BoardSaid = NOTHING_SAID
 
     @property
     def cycles(self) -> NDArray[np.int64] | None:

@@ -17,10 +17,12 @@ from compiler.unit.unit import Unit
 from simulator.npu.machine import Engine
 from simulator.npu.shared_traffic import SharedTraffic
 from simulator.timing import Timing, simulate_levels
+from tuner.measure.canary import Canary
 from tuner.measure.encode import encoded
 from tuner.measure.prepared import prepared
 from tuner.measure.reading import Bench, Kind, Reading
 from tuner.measure.target import Timed
+from tuner.store.drift import NOTHING_SAID, BoardSaid
 from tuner.store.schema import RESULTS
 
 _BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
@@ -32,6 +34,7 @@ class Npu:
 
     clock: the machine whose time is taken; another one than the unit's stands for a board that is not as it was described.
     bench: the runner, None for the simulator alone; it is given records and constants, which are kept for nothing else.
+    canary: see `bring`.
     """
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 128 << 20, records: bool = False) -> None:
@@ -39,6 +42,7 @@ class Npu:
         self.compiler = Compiler(unit, cache_bytes, records)
         self.clock = unit.machine
         self.bench: Bench | None = None
+        self.canary: Canary | None = None
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
     def alone(self, plan: SegmentPlan, start: int) -> Timed:
@@ -49,6 +53,25 @@ class Npu:
 
     def program(self, plan: Plan) -> Timed:
         return self._timed("program", plan.segments, self.compiler.parts(plan))
+
+    def bring(self, bench: Bench, constants: NDArray[np.uint8], canary: Plan | None, readings: int) -> None:
+        """A runner from now on, and a plan of which it reads a program now and then, at the first level that it fits."""
+        self.bench, self.constants = bench, constants
+        parts = Infeasible("program", "none") if canary is None else self.compiler.parts(canary)
+        if canary is None or isinstance(parts, Infeasible):
+            self.canary = Canary(bench, None, self.levels[0])
+            return
+        needs = needs_of(parts)
+        fits = [level for level in self.levels if needs.fits(self.unit.machine.granted(level))]
+        values = self._simulated(parts, fits, needs.shared_bytes)
+        expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
+        program = encoded(Packed(self.unit, constants), "program", self.compiler.link(parts), canary.segments, expected)
+        self.canary = Canary(bench, program if fits else None, (fits or self.levels)[0], readings)
+
+    @property
+    def said(self) -> BoardSaid:
+        """Of the board that measured last."""
+        return NOTHING_SAID if self.canary is None else self.canary.said
 
     def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> Timed:
         """By the simulator, and then by the runner."""
@@ -63,6 +86,8 @@ class Npu:
             at = [self.levels.index(level) for level in fits]
             expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
             program = encoded(Packed(self.unit, self.constants), kind, self.compiler.link(parts), plans, expected)
+            if self.canary is not None:
+                self.canary.look(self.bench.repeats * len(fits))
             found = self.bench.cycles(program, fits)
             if isinstance(found, Reading):
                 return found

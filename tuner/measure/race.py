@@ -57,33 +57,37 @@ class Placing:
     near: tuple[int, ...]
 
 
-def race(finalists: int, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None) -> dict[str, Placing]:
+def race(
+    finalists: int, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None, most: int | None = None
+) -> dict[str, Placing]:
     """Programs 0, 1, ... race at every level; number `finalists`, the baseline, is read beside them until the first look.
 
-    budget: rounds, which is readings of a program at a level.  A program that fails in half of its rounds at any level is in no race.
+    budget: rounds, which is readings of a program at a level.  most: readings of all of them together; enough for `ECHO` rounds.
+    A program that fails in half of its rounds at any level is in no race.
     """
     stops = stages(budget)
     sure = NormalDist().inv_cdf(1 - WRONG / (max(1, finalists - 1) * max(1, len(stops) - 1)))
     contests = {level: _Contest(finalists, sure) for level in levels}
-    done = 0
-    for stop in stops:
-        turns = [
-            Turn(level, contest.order(at))
-            for at in range(done, stop)
-            for level, contest in contests.items()
-            if (at < FIRST_LOOK and not contest.echoes) or contest.reads
-        ]
+    done = taken = 0
+    for goal in stops:
+        stop = goal
+        if most is not None:  # who is out leaves more for the others
+            a_round = sum(len(contest.order(done)) for contest in contests.values() if contest.asks(done))
+            stop = min(goal, done + (most - taken) // max(1, a_round))
+        turns = [Turn(level, contest.order(at)) for at in range(done, stop) for level, contest in contests.items() if contest.asks(at)]
+        taken += sum(len(turn.programs) for turn in turns)
         for turn, cycles in zip(turns, measure(turns), strict=True):
             contests[turn.level].add(turn.programs, cycles)
         done = stop
         for contest in contests.values():
             contest.listen()
-        if stop > ECHO or stop == budget or all(contest.echoes for contest in contests.values()):
+        ended = stop == budget or stop < goal  # nobody can be read any more
+        if stop > ECHO or ended or all(contest.echoes for contest in contests.values()):
             able = np.logical_and.reduce([sound(contest.cycles) for contest in contests.values()])
             for contest in contests.values():
                 contest.look(able)
             seen(done, {level: len(contest.reads) for level, contest in contests.items()})
-            if not any(contest.reads for contest in contests.values()):
+            if ended or not any(contest.reads for contest in contests.values()):
                 break
     return {level: contest.placing() for level, contest in contests.items()}
 
@@ -170,6 +174,10 @@ class _Contest:
         self._rows: list[NDArray[np.int64]] = []
         self._beaten: dict[int, int] = {}
         self._left: tuple[int, ...] = ()
+
+    def asks(self, at: int) -> bool:
+        """Whether anybody is read in round `at`."""
+        return (at < FIRST_LOOK and not self.echoes) or bool(self.reads)
 
     @property
     def cycles(self) -> NDArray[np.int64]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal, NamedTuple, Protocol
 
+from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine
 
@@ -51,7 +52,7 @@ class Runner(Protocol):
 
     A function will do; a class is made once in each process that measures, without arguments.  One program at a time.
     One whose attribute `grants` is True (of the function or the class) sees to `Encoded.granted` as well; others are asked for levels
-    that grant all, and for no others.
+    that grant all, and for no others.  One that has `board()` says with it which board it has, and its firmware: two texts.
     """
 
     def __call__(self, program: Encoded, level: str, /) -> Reading: ...
@@ -78,6 +79,21 @@ class Bench:
                     return reading
                 found[level].append(reading.cycles)
         return [round(median(found[level])) for level in levels]
+
+    def identity(self) -> tuple[str | None, str | None]:
+        """Board and firmware, None where the runner does not say.  Raises `BadInputError` where it does, and what it says are no texts."""
+        board = getattr(self.measure, "board", None)
+        if board is None:
+            return None, None
+        try:
+            said = board()
+        except Exception as error:  # noqa: BLE001  somebody else's code
+            raise BadInputError(f"the runner's board(): {_line(f'{type(error).__name__}: {error}')}") from None
+        if said is None:
+            return None, None
+        if not (isinstance(said, tuple) and len(said) == 2 and all(isinstance(text, str) and text for text in said)):
+            raise BadInputError(f"the runner's board() answered {_line(repr(said))}, expected two texts, board and firmware")
+        return said
 
     def once(self, program: Encoded, level: str) -> Reading:
         """One reading: the first that does not fail, or the last that does."""

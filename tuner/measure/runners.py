@@ -24,12 +24,16 @@ _TARGET = "target "
 
 @dataclass(frozen=True)
 class RunnerSpec:
-    """name: see `find_runner`.  repeats: readings per program and level.  tries: of each.  timeout_s: for a command, one try."""
+    """name: see `find_runner`.  repeats: readings per program and level.  tries: of each.  timeout_s: for a command, one try.
+
+    canary: readings of one look at it.
+    """
 
     name: str
     repeats: int = 1
     tries: int = 1
     timeout_s: float = 10.0
+    canary: int = 5
 
     def __call__(self) -> Bench | None:
         """In the process that measures.  None: the simulator.  Raises `BadInputError`."""
@@ -40,7 +44,7 @@ class RunnerSpec:
 def runner_spec(config: TuneConfig) -> RunnerSpec | None:
     """None where the simulator measures."""
     runner = config.runner
-    return None if runner.name == BUILT_IN else RunnerSpec(runner.name, runner.repeats, runner.tries, runner.timeout_s)
+    return None if runner.name == BUILT_IN else RunnerSpec(runner.name, runner.repeats, runner.tries, runner.timeout_s, runner.canary)
 
 
 def runner_name(config: TuneConfig) -> str:

@@ -126,15 +126,16 @@ def contenders(packed: Packed, plans: Sequence[Plan], levels: Sequence[str]) -> 
 
 
 def decide(
-    entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None
-) -> Verdict:
+    entered: Sequence[Contender], baseline: Contender, levels: Sequence[str], budget: int, measure: Measure, seen: Seen = lambda *_: None,
+    most: int | None = None,
+) -> Verdict:  # fmt: skip
     """Let them race at every one of the levels, which all of them fit.
 
-    measure: numbers are places in `entered`, the baseline's is behind them.  budget: readings of each at a level.  A finalist that
-    fails at any level does not win, since a variant is switched to and from at any.  Raises `BoardFailedError` where all of them do, or
-    the baseline.
+    measure: numbers are places in `entered`, the baseline's is behind them.  budget: readings of each at a level; most: of all together.
+    A finalist that fails at any level does not win, since a variant is switched to and from at any.  Raises `BoardFailedError` where all
+    of them do, or the baseline.
     """
-    placings = race(len(entered), levels, budget, measure, seen)
+    placings = race(len(entered), levels, budget, measure, seen, most)
     able = np.logical_and.reduce([sound(placing.cycles) for placing in placings.values()])
     left = all(placing.left for placing in placings.values())
     if not left or not able[-1]:

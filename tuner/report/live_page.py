@@ -59,7 +59,11 @@ def live_page(path: Place) -> str:
 
 def _standing(run: RunEntry, now: Standing) -> list[tuple[str, str]]:
     of = "" if now.of is None else f" of {now.of:,}"
+    of_readings = "" if now.of_readings is None else f" of {now.of_readings:,}"
     rows = [("state", run.state), ("programs measured", f"{now.programs:,}{of}"), ("tasks measured", f"{now.tasks:,}")]
+    rows.append(("readings", f"{now.readings:,}{of_readings}"))
+    if now.drifted:
+        rows.append(("rows while the board's canary was off", f"{now.drifted:,}"))
     rows += [(f"tasks {name}", f"{count:,}") for name, count in now.failures.items()]
     if now.left_s is not None and run.state == "running":
         rows.append(("seconds left", f"about {now.left_s:,.0f}"))

@@ -41,11 +41,13 @@ def run_page(run: RunView) -> str:
             _frame(search.prediction_quality(run), 2),
             _TRAININGS + _history(run.history) if run.history else "",
         ),
-        section("farm", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run)),
+        section("farm", "Workers and failures", _FARM, figures.place(search.worker_use(run)), _failures(run), _boards(run)),
         section("settings", "Settings and versions", "What a repetition needs.", _settings(run)),
     ]
     title = f"{summary['model']} on {summary['machine']}"
-    measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured"
+    use = summary["measurements"]
+    readings = sum(use[name] for name in ("search", "canary", "finals"))
+    measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured by {readings:,} readings"
     lost = f" · {run.lost:,} rows of its log were lost" if run.lost else ""
     about = f"{summary['run']} · {summary['dtype']} · seed {summary['seed']} · {measured}{lost}"
     return document(title, about, sections)
@@ -245,12 +247,29 @@ def _failures(run: RunView) -> str:
     )
 
 
+def _boards(run: RunView) -> str:
+    """Nothing where the simulator measured."""
+    frame = search.boards(run)
+    if not len(frame):
+        return ""
+    text = (
+        "The canary is the untuned program, read at the start and after every 100 readings; rows are flagged while it is more than 3% off."
+    )
+    rows = [
+        (board, firmware, rows, f"{low:+.1%} to {high:+.1%}", flagged)
+        for board, firmware, rows, low, high, flagged in frame.itertuples(index=False, name=None)
+    ]
+    return f"<h3>Boards</h3><p>{text}</p>" + table(("<board", "<firmware", "rows", "canary", "flagged"), rows)
+
+
 def _settings(run: RunView) -> str:
     summary = run.summary
+    use = summary["measurements"]
     facts = [
         ("run", summary["run"]), ("model digest", summary["model_digest"]), ("machine digest", summary["machine_digest"]),
         *((("target", f"{target['name']}; figures are the NPU's"),) if (target := summary["target"]) else ()),
         ("settings digest", summary["config_digest"]), ("budget", f"{summary['budget']['used']:g} {summary['budget']['kind']}"),
+        ("readings", ", ".join(f"{name.replace('_', ' ')} {use[name]:,}" for name in ("search", "canary", "finals", "set_aside"))),
         ("wall seconds", f"{summary['wall_s']:g}"), ("tags", ", ".join(f"{k}={v}" for k, v in summary["tags"].items())),
         *((f"version of {name}", value) for name, value in summary["versions"].items()),
     ]  # fmt: skip

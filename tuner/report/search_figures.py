@@ -106,6 +106,16 @@ def worker_use(run: RunView) -> go.Figure:
     return drawn
 
 
+def boards(run: RunView) -> pd.DataFrame:
+    """Of each that measured: board, firmware, rows, the least and the most that its canary was off, and rows that are flagged."""
+    rows = run.log[run.log["drift"].notna()]
+    named = [rows[name].astype(object).fillna("not said") for name in ("board", "firmware")]
+    found = rows.groupby(named, sort=True).agg(
+        rows=("drift", "size"), low=("drift", "min"), high=("drift", "max"), flagged=("drifted", "sum")
+    )
+    return found.reset_index(names=["board", "firmware"])
+
+
 def failures(run: RunView) -> pd.DataFrame:
     """Tasks that are not ok: status, kind, how many, and the text of the first."""
     rows = run.log[run.log["status"] != "ok"].drop_duplicates("seq")

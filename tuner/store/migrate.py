@@ -7,6 +7,7 @@ adds one entry here and nothing else; versions in between are walked through one
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -56,12 +57,30 @@ def _nothing_shared(table: pa.Table) -> pa.Array:
     return pc.if_else(pc.is_valid(table["cycles"]), pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
 
 
+_MEDIAN = re.compile(r"\(median of (\d+)\)$")
+
+
+def _repeats(table: pa.Table) -> pa.Array:
+    """As the name of the runner says; 0 for what did not fit."""
+    names, status = table["runner"].cast(pa.string()).to_pylist(), table["status"].cast(pa.string()).to_pylist()
+    found = {name: int(median[1]) if (median := _MEDIAN.search(name)) else 1 for name in set(names)}
+    return pa.array([0 if how == "infeasible" else found[name] for name, how in zip(names, status, strict=True)], pa.int64())
+
+
+def _never(table: pa.Table) -> pa.Array:
+    """No canary was read."""
+    return pa.array([False] * table.num_rows)
+
+
 STEPS: Steps = {
-    "tasks": {1: MigrationStep(), 2: MigrationStep(), 3: MigrationStep()},
+    "tasks": {1: MigrationStep(), 2: MigrationStep(), 3: MigrationStep(), 4: MigrationStep()},
     "log": {
         1: MigrationStep(),
         2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
         3: MigrationStep(added=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
+        4: MigrationStep(
+            added={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _never},
+        ),
     },
 }
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""

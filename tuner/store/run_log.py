@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -17,6 +17,7 @@ from simulator.npu.errors import BadInputError
 from tuner.store.columns import Columns, from_bytes
 from tuner.store.count import write_counts
 from tuner.store.dataset import DatasetWriter
+from tuner.store.drift import Drift, drifted
 from tuner.store.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
 from tuner.store.task_numbers import TaskNumbers
 from tuner.store.travelling import EPOCH, apart, gathered
@@ -89,7 +90,8 @@ class RunLog:
     Thread-safe; a step beside the driver publishes what is due, and what goes wrong there (a full disk) is raised by
     the driver's next call.  Batches are opened when they are published, many at once: a table of a hundred columns costs the same for one
     row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
-    beside: ids of other searches, one after the other, that write to the same folder.  numbers: of the run's tasks.
+    beside: ids of other searches, one after the other, that write to the same folder.  numbers: of the run's tasks.  boards: earlier rows'
+    boards and canaries, in their order.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class RunLog:
         self._publishing = self._threads.lock()  # of the writers; taken first where both are
         self._run_folder, tmp = run_folder, run_folder / ".tmp"
         self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp, ("task",))
-        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq", "task"))
+        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq", "task", "board", "canary_cycles"))
         self._note_counts()
         self._known_tasks: set[str] = set(self._tasks.earlier["task"].to_pylist())
         earlier = self._rows.earlier
@@ -108,6 +110,9 @@ class RunLog:
             raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
         mine = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
         self.numbers = TaskNumbers(mine["seq"], mine["task"])
+        boards = mine.filter(pc.is_valid(mine["canary_cycles"])).sort_by("seq")
+        self.boards = list(zip(boards["board"].cast(pa.string()).to_pylist(), boards["canary_cycles"].to_pylist(), strict=True))
+        self._drift = Drift(self.boards)
         self._new_tasks: list[_Chosen] = []
         self._new_rows: list[_Chosen] = []
         self._pending = 0  # rows
@@ -198,7 +203,7 @@ class RunLog:
         seqs = np.repeat(np.concatenate([chosen.seqs for chosen in rows]), levels)
         names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
         ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
-        columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs)}
+        columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs), **_drifts(self._drift, columns)}
         columns |= {name: pa.repeat(pa.scalar(getattr(self.origin, name), schema.field(name).type), len(seqs)) for name in ORIGIN}
         return pa.table(columns, schema=schema)
 
@@ -219,6 +224,15 @@ class RunLog:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+
+def _drifts(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Nothing drifts where there is no canary, as with the simulator."""
+    canaries = columns["canary_cycles"]
+    if canaries.null_count == len(canaries):
+        return {"drift": pa.nulls(len(canaries), pa.float64()), "drifted": pa.repeat(False, len(canaries))}
+    found = [drift.of(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
+    return {"drift": pa.array(found, pa.float64()), "drifted": pa.array([drifted(each) for each in found])}
 
 
 def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from simulator.npu.errors import BadInputError
 from tuner.store.runfolder import IDENTITY, LOCK, SETTINGS, read_json
@@ -111,14 +111,21 @@ def baseline_of(run: RunEntry) -> dict[str, int]:
     return total
 
 
-def budget_of(path: Place) -> int | None:
-    """Programs that were asked for last, as the folder's settings say."""
+class AskedBudget(NamedTuple):
+    """A budget, as it was asked for last: one of the two, or neither, where it is one of time."""
+
+    candidates: int | None = None
+    measurements: int | None = None
+
+
+def budget_of(path: Place) -> AskedBudget:
+    """As the folder's settings say."""
     import yaml
 
     if not (path / SETTINGS).is_file():
-        return None
+        return AskedBudget()
     try:
         settings = yaml.safe_load((path / SETTINGS).read_bytes().decode())
-        return settings["budget"]["candidates"]
-    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        return AskedBudget(*(settings["budget"].get(name) for name in AskedBudget._fields))
+    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError):
         raise BadInputError(f"{path / SETTINGS}: not the settings of a run") from None

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from tuner.store.digests import canonical_json
 
-SCHEMA_VERSION = 4
-"""2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: latency and grants of levels; 4: shared memory."""
+SCHEMA_VERSION = 5
+"""2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: latency and grants of levels; 4: shared memory;
+5: readings, boards and how they drift."""
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]
@@ -111,6 +112,12 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("predicted_cycles", pa.float64(), "run time that was expected, by a cost model or a formula", "cycles", True),
     Column("model_version", _NAME, "cost model that made the prediction", nullable=True),
     Column("runner", _NAME, "what measured: the simulator, a board or another target"),
+    Column("readings", _INT, "that the budget counts: repeats at this level; 0 where it does not fit"),
+    Column("board", _NAME, "which board measured, as the runner says; null: it does not say", nullable=True),
+    Column("firmware", _NAME, "of that board", nullable=True),
+    Column("canary_cycles", _INT, "run time of the canary, the untuned program, when the board ran it last", "cycles", True),
+    Column("drift", pa.float64(), "canary_cycles over those of this board's first row in the run, minus 1", "1", True),
+    Column("drifted", pa.bool_(), "whether that is more than 3% to either side"),
     Column("seed", _INT, "seed of the run"),
     Column("worker", _NAME, "worker that measured"),
     Column("wall_s", pa.float64(), "wall time of the measurement", "s"),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from tuner.store.count import Count, read_counts
+from tuner.store.drift import boards_of
 from tuner.store.read import read_table
 from tuner.store.runs import RunEntry, budget_of
 from tuner.store.served import copies
@@ -31,8 +32,9 @@ class Standing:
 
     best: level -> cycles of the best program so far; first: of the first one.  last_row: time of the newest row, None before any.
     lost: rows that were published and are not there any more.
-    of: programs of the budget, None where it is one of time.  left_s: until then, at the pace of the last programs; None while nobody can
-    tell.
+    readings: of all tasks, without canary and finals.  of: programs of the budget, of_readings: readings, None where it is another one.
+    left_s: until then, at the pace of the last programs; None while nobody can tell.
+    boards: that measured.  drifted: rows that are flagged.
     """
 
     programs: int
@@ -44,11 +46,15 @@ class Standing:
     of: int | None
     left_s: float | None
     lost: int = 0
+    readings: int = 0
+    of_readings: int | None = None
+    boards: tuple[str, ...] = ()
+    drifted: int = 0
 
     @property
     def share(self) -> float:
-        """Of the programs of the budget; 0 where it is one of time."""
-        return self.programs / self.of if self.of else 0.0
+        """Of the budget; 0 where it is one of time."""
+        return self.programs / self.of if self.of else self.readings / self.of_readings if self.of_readings else 0.0
 
 
 class _Programs(NamedTuple):
@@ -71,10 +77,11 @@ class _Programs(NamedTuple):
 
 def standing(run: RunEntry) -> Standing:
     """Read the log.  Raises `BadInputError` where it cannot be read."""
-    of = budget_of(run.path)
+    of, of_readings = budget_of(run.path)
     if not (run.path / "log").is_dir() and not (read_counts(run.path) or {}).get("log", Count()).rows:
-        return Standing(0, 0, {}, {}, {}, None, of, None)
-    table, lost = read_table(run.path, "log", _COLUMNS)
+        return Standing(0, 0, {}, {}, {}, None, of, None, of_readings=of_readings)
+    table, lost = read_table(run.path, "log", (*_COLUMNS, "readings", "board", "firmware", "drifted"))
+    readings = int(_numbers(table["readings"]).sum())
     programs, names, status = _programs(table), _names(table["run"]), _names(table["status"])
     tasks = _pairs(names, _numbers(table["seq"]))
     failed, counts = np.unique(status[tasks][status[tasks] != "ok"], return_counts=True)
@@ -87,9 +94,20 @@ def standing(run: RunEntry) -> Standing:
         {level: found[0] for level, found in ends.items() if found is not None},
         _EPOCH + timedelta(microseconds=int(_numbers(table["time"]).max())) if len(names) else None,
         of,
-        _left_s(programs.time_us, of - programs.measured) if of is not None and of > programs.measured else None,
+        _left_s(programs.time_us, _programs_left(of, of_readings, programs.measured, readings)),
         lost,
+        readings,
+        of_readings,
+        boards_of(table),
+        sum(chunk.true_count for chunk in table["drifted"].chunks),
     )
+
+
+def _programs_left(of: int | None, of_readings: int | None, programs: int, readings: int) -> float:
+    """By the budget; of one of readings, as many to a program as until now."""
+    if of is not None:
+        return of - programs
+    return 0.0 if of_readings is None or not readings else (of_readings - readings) * programs / readings
 
 
 def _programs(table: pa.Table) -> _Programs:
@@ -142,7 +160,9 @@ def _first_and_best(programs: _Programs, served: dict[str, int]) -> tuple[int, i
     return sum(int(cycles[0]) * times for cycles, times in mine), sum(int(cycles.min()) * times for cycles, times in mine)
 
 
-def _left_s(time_us: NDArray[np.int64], left: int) -> float | None:
+def _left_s(time_us: NDArray[np.int64], left: float) -> float | None:
+    if left <= 0:
+        return None
     last = np.unique(time_us)[-_PACE:]
     return left * float(last[-1] - last[0]) * 1e-6 / (len(last) - 1) if len(last) > 1 else None
 
@@ -166,7 +186,8 @@ class Comparison:
 def compare(a: RunEntry, b: RunEntry, force: bool = False) -> Comparison:
     """Best so far at equal candidates: the smaller number of the two runs' measured programs.
 
-    Raises `BadInputError` where the runs were made for different models, machines or simulators (unless `force`), or share no level.
+    Raises `BadInputError` where the runs were made for different models, machines or simulators, or measured by different boards (unless
+    `force`), or share no level.
     """
     for key, what in _SAME:
         if a.identity.get(key) != b.identity.get(key) and not force:
@@ -175,7 +196,10 @@ def compare(a: RunEntry, b: RunEntry, force: bool = False) -> Comparison:
     levels = [level for level in a.levels if level in b.levels]
     if not levels:
         raise BadInputError(f"{b.path}: levels {', '.join(b.levels)}; {a.path} has {', '.join(a.levels)}")
-    read = [read_table(run.path, "log", _COLUMNS) for run in (a, b)]
+    read = [read_table(run.path, "log", (*_COLUMNS, "board", "firmware")) for run in (a, b)]
+    ours, theirs = (", ".join(boards_of(rows.table)) or "none that has a name" for rows in read)
+    if ours != theirs and not force:
+        raise BadInputError(f"{b.path}: measured by board {theirs}, {a.path} by {ours}; cycles do not compare (--force to see them)")
     logs, lost = [_programs(rows.table) for rows in read], (read[0].lost, read[1].lost)
     served = [list((copies(run.path) or {run.identity["run"]: 1}).items()) for run in (a, b)]
     if [count for _, count in served[0]] != [count for _, count in served[1]]:

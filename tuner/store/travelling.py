@@ -45,7 +45,7 @@ EPOCH = schema_of(
 
 Dataset = dict[str, pa.Array]
 
-_DRIVERS = {"row_id", "seq", *ORIGIN}
+_DRIVERS = {"row_id", "seq", "drift", "drifted", *ORIGIN}
 
 
 @lru_cache(maxsize=4)

@@ -17,7 +17,7 @@ from tuner.request import FarmRequest
 def cells_config(request: FarmRequest) -> TuneConfig:
     """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
     options = {"target.name": request.target, "runner.name": request.runner, "farm.resource": request.resource}
-    config = load_config(request.config, request.overrides).given(options, request.candidates)
+    config = load_config(request.config, request.overrides).given(options, request.candidates, measurements=request.measurements)
     plugged(config, (request.backend or config.farm.backend) == "serial", request.address)
     return config
 

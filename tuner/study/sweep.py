@@ -218,23 +218,22 @@ def _no_less(out: LocalPlace, cells: tuple[SweepCell, ...], budget: BudgetSettin
     if not (out / SETTINGS).is_file():
         raise BadInputError(f"--out {out}: has no {SETTINGS}, the settings of its runs; give another --out")
     then = load_config(str(out / SETTINGS)).budget
-    had, has = then.candidates, budget.candidates
-    if had is not None and has is not None:
-        if has < had:
-            raise BadInputError(f"--out {out}: has runs of {had} programs; give --candidates {had} or more")
-    elif then.seconds != budget.seconds:
+    if then.kind == budget.kind != "seconds":
+        if budget.amount < then.amount:
+            raise BadInputError(f"--out {out}: has runs of {_budget(then)}; give --{then.kind} {then.amount} or more")
+    elif then != budget:
         raise BadInputError(f"--out {out}: has runs of {_budget(then)}, not of {_budget(budget)}; give that budget, or another --out")
 
 
 def _budget(budget: BudgetSettings) -> str:
-    return f"{budget.candidates} programs" if budget.candidates is not None else f"{budget.seconds:g} s"
+    return f"{budget.amount:g} {({'candidates': 'programs', 'measurements': 'readings', 'seconds': 's'})[budget.kind]}"
 
 
 def _summary(out: Path, cell: SweepCell, budget: BudgetSettings) -> dict[str, Any] | None:
     """Of a cell that is done with this budget."""
     summary = open_run(out / cell.name).summary if (out / cell.name / SUMMARY).is_file() else None
-    asked = budget.candidates if budget.candidates is not None else budget.seconds
-    return summary if summary is not None and summary["budget"]["requested"] == asked else None
+    asked = (budget.kind, budget.amount)
+    return summary if summary is not None and (summary["budget"]["kind"], summary["budget"]["requested"]) == asked else None
 
 
 def write_index(

@@ -130,10 +130,11 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 SHARED = ("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes")
-NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED), *SHARED)
+BOARDS = ("readings", "board", "firmware", "canary_cycles", "drift", "drifted")
+NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED), *SHARED, *BOARDS)
 
 
-def test_older_levels_add_no_latency_and_nothing_was_shared(run: Path, tmp_path: Path) -> None:
+def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_path: Path) -> None:
     old = tmp_path / "old"
     for name in ("log", "tasks"):
         (old / name).mkdir(parents=True)
@@ -150,6 +151,9 @@ def test_older_levels_add_no_latency_and_nothing_was_shared(run: Path, tmp_path:
     for name in SHARED:
         assert found[name].isna().tolist() == [False, False, False, True, False], "null where nothing was measured"
         assert found[name].dropna().tolist() == [0] * 4
+    assert found["readings"].tolist() == [1] * 5
+    assert found[list(BOARDS[1:-1])].isna().all(axis=None)
+    assert not found["drifted"].any()
     assert read_log(tmp_path / "out").columns.tolist() == read_log(run).columns.tolist()
     assert verify(tmp_path / "out") == []
 

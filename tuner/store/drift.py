@@ -1,0 +1,56 @@
+"""How far a board is from what it was: by a canary, the untuned program, that it runs at the start and from time to time.
+
+A board warms up, is throttled, has a neighbour.  What the canary takes longer everything takes longer, more or less, so rows that were
+measured then are flagged; nothing is corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import pyarrow as pa
+
+DRIFTED = 0.03  # to either side
+UNNAMED = ""  # a board whose runner does not say which it is
+
+
+class BoardSaid(NamedTuple):
+    """Of a measurement.  board, firmware: None where the runner does not say.  canary_cycles: None where the canary could not be read."""
+
+    board: str | None = None
+    firmware: str | None = None
+    canary_cycles: int | None = None
+
+
+NOTHING_SAID = BoardSaid()
+
+
+class Drift:
+    """Of one run.  first: board -> cycles of its first canary."""
+
+    def __init__(self, earlier: Iterable[tuple[str | None, int | None]] = ()) -> None:
+        self.first: dict[str, int] = {}
+        for board, cycles in earlier:
+            self.of(board, cycles)
+
+    def of(self, board: str | None, canary_cycles: int | None) -> float | None:
+        """The next one of a board, over its first one, minus 1; None where it was not read."""
+        if canary_cycles is None:
+            return None
+        return canary_cycles / self.first.setdefault(board or UNNAMED, canary_cycles) - 1
+
+
+def drifted(drift: float | None) -> bool:
+    """Whether rows are flagged."""
+    return drift is not None and abs(drift) > DRIFTED
+
+
+def boards_of(table: pa.Table) -> tuple[str, ...]:
+    """Which boards measured, and their firmware: `B (firmware F)`.  table: rows of a log."""
+    found = set[tuple[str | None, str | None]]()
+    for part in table.select(["board", "firmware"]).to_batches():
+        board, firmware = part.columns
+        if board.null_count < len(board):  # as it is where the simulator measures
+            found.update(zip(board.to_pylist(), firmware.to_pylist(), strict=True))
+    return tuple(sorted(f"{board} (firmware {firmware})" for board, firmware in found if board is not None))
