@@ -6,9 +6,9 @@ Programs of 10 thousand to 10 million instructions, on 1, 2, 4 and 8 cores; the 
 
 The programs are what a compiler emits for a tiled, double-buffered convolution (40% flags): loads, im2col and weight moves, MMADs,
 FIXPIPE, stores.  `simulate` is the event loop; `prepare` (pricing and flag matching, once per program for all levels) is shown
-beside it.  Below the table: how far the cost of an instruction differs, over sizes at one number of cores and over numbers of cores at
-one size, as largest over smallest.  The last line is a whole network: ResNet-50 (weights drawn from a seed) as it is compiled layer by
-layer for `edge` in float16, the mean of the machine's levels.
+beside it.  Seconds are of CPU time: others who use the computer show less in them.  Below the table: how far the cost of an instruction
+differs, over sizes at one number of cores and over numbers of cores at one size, as largest over smallest.  The last line is a whole
+network: ResNet-50 (weights drawn from a seed) as it is compiled layer by layer for `edge` in float16, the mean of the machine's levels.
 
 ONNXim steps its memory and network cycle by cycle, this simulator from event to event: the ratio says how long a sweep takes, not
 that the models are equally detailed.
@@ -115,11 +115,11 @@ def measure(machine: Machine, instructions: int, repeats: int) -> dict[str, Any]
         program.verify(machine)
     prepare_s, run_s = [], []
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin = time.process_time()
         prepared = prepare(program, machine)
-        middle = time.perf_counter()
+        middle = time.process_time()
         timing = simulate(prepared, machine, Level.of_units(SHARE_UNIT // 2))
-        run_s.append(time.perf_counter() - middle)
+        run_s.append(time.process_time() - middle)
         prepare_s.append(middle - begin)
     n, cycles = timing.instructions, timing.cycles
     return {
@@ -154,13 +154,13 @@ def measure_network(network: str, machine: Machine, repeats: int) -> dict[str, A
     prepare_s, cycles = [], {}
     run_s: dict[str, list[float]] = {level: [] for level in machine.contention}
     for _ in range(repeats):
-        begin = time.perf_counter()
+        begin = time.process_time()
         prepared = prepare(program, machine)
-        prepare_s.append(time.perf_counter() - begin)
+        prepare_s.append(time.process_time() - begin)
         for level, seconds in run_s.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             cycles[level] = simulate(prepared, machine, machine.contention[level]).cycles
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.process_time() - begin)
     return {
         "network": network,
         "machine": machine.name,

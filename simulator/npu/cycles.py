@@ -159,7 +159,7 @@ def steps(length: int, axis: NDArray[np.int64]) -> int:
     return max((length + axis[0] - 1) // axis[0], axis[1]) + axis[2]
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: int, dram: NDArray[np.int64]) -> int:
     """What runs take off the port, in 1/65536 bytes (see the top of this file); all of them in bytes or in numbers of runs."""
     if stride == run:
@@ -179,7 +179,7 @@ def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: in
         return moved
     span = count * (run - BLOCK_BYTES)
     rows = count * SHARE_UNIT + span * SHARE_UNIT // page
-    if 0 <= stride < page:
+    if count > 1 and 0 <= stride < page:  # of one run it is the same, after another division
         rows = min(rows, SHARE_UNIT + ((count - 1) * stride + run - BLOCK_BYTES) * SHARE_UNIT // page)
     return max(moved, rows * groups * activate)
 
