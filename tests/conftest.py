@@ -9,6 +9,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from _pytest.pathlib import import_path
+
+from tests.kernels import compile_beside, wait_for_those_compiled_beside
 
 # Where it is set, every process that a test starts compiles the two hundred modules of the tree before it begins
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -18,8 +21,15 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 GOLDEN_FOLDER = Path(__file__).parent / "golden"
 
 
-# What takes long comes first: a process that is left with one of these at the end would work while the others wait
-LONG_FIRST = ("tuner", "docs", "scripts", "system", "properties")
+# What needs no kernel comes first, while they are compiled; then what takes long, by folder: a process that is left with one of these at
+# the end would work while the others wait
+FIRST = (
+    "compiler/frontend/test_budget", "compiler/frontend/test_load", "compiler/frontend/test_translate", "compiler/frontend/test_partition",
+    "scripts/test_help", "scripts/test_bench_cli", "simulator/test_kernel_cache", "simulator/bundle", "simulated/test_disk",
+    "properties/test_hostile_models", "tuner/measure/test_race", "tuner/measure/test_runners", "tuner/cli/test_imports",
+    "tuner/cli/test_names", "tuner/store/test_log", "tuner/world", "tuner/study/test_study", "tuner/cli/test_doctor", "tuner",
+    "simulated/test_seeds", "docs", "scripts", "system", "properties",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,12 +44,31 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
             config.option.dist, config.option.loadscopereorder = "loadfile", False
         if config.option.maxworkerrestart is None:
             config.option.maxworkerrestart = "0"
+        if not config.option.collectonly:
+            config.add_cleanup(compile_beside())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        wait_for_those_compiled_beside()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Each process of tests begins with another part of all files: to rewrite the asserts of one takes as long as to import it, and is
+    done for all of them by who is there first."""
+    if (worker := getattr(session.config, "workerinput", None)) is None or session.config.args != session.config.getini("testpaths"):
+        return
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    at = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in files[at:] + files[:at]:
+        with contextlib.suppress(Exception):  # is told when it is collected
+            import_path(file, root=session.config.rootpath, consider_namespace_packages=False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        return LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
+        path = item.path.relative_to(Path(__file__).parent).as_posix()
+        return next((at for at, part in enumerate(FIRST) if path.startswith(part)), len(FIRST))
 
     items.sort(key=rank)
 

@@ -55,11 +55,11 @@ def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
     """An arm has its settings, its share of the budget and its levels; several processes change nothing."""
     arms = {"a": Arm(), "half": Arm(("use.window=false",), times=0.5), "own": Arm(("budget.candidates=3",)), "one": Arm(levels=("severe",))}
     tiny = Study("spent", arms, spent, study_settings.compared)
-    models = [str(save_small(name, tmp_path)) for name in ("conv_chain", "residual_block")]
+    models = [str(save_small(name, tmp_path)) for name in ("conv_chain", "vector_chain")]
     one = conduct(tiny, tmp_path / "1", ",".join(models), ("edge",), 4, 2, FEW)
     assert one[: 2 * len(arms)] == conduct(tiny, tmp_path / "2", models[0], ("edge",), 4, 2, FEW, processes=2)
     assert [(row["network"], row["seed"]) for row in one[:: len(arms)]] == [
-        (name, seed) for name in ("conv_chain", "residual_block") for seed in (0, 1)
+        (name, seed) for name in ("conv_chain", "vector_chain") for seed in (0, 1)
     ]
     assert [(row["arm"], row["programs"], row["levels"]) for row in one[: len(arms)]] == [
         ("a", 4, " ".join(LEVELS)), ("half", 2, " ".join(LEVELS)), ("own", 3, " ".join(LEVELS)), ("one", 4, "severe"),
