@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,13 @@ class BoardWatch:
         self._seen = set(self._earlier)
         self._off: set[str] = set()  # boards that drifted when they were last heard of
 
+    def began(self, boards: Collection[str]) -> None:
+        """The search begins with what these measured."""
+        self._earlier |= set(boards)
+        self._seen |= self._earlier
+
     def logged(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
-        """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that earlier sessions had not."""
+        """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that the run did not begin with."""
         rows, levels = unpacked(opened.batch.rows, travelling(log_schema())), opened.batch.levels
         boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))
         for at in tasks.tolist():
@@ -37,7 +42,7 @@ class BoardWatch:
         if board in self._seen:
             return
         if self._earlier:
-            raise BadInputError(f"board {board}: this run was measured by {_and(self._earlier)}; resume it there, or give another --out")
+            raise BadInputError(f"board {board}: this run has measurements of {_and(self._earlier)}; go on there, or give another --out")
         self._seen.add(board)
         if len(self._seen) > 1:
             self._say(f"boards {_and(self._seen)} measure; the search compares what they say, the finals are on one of them")
@@ -52,5 +57,5 @@ class BoardWatch:
         self._say(f"{now}; rows are flagged (drifted)" if drifted(drift) else f"{now}; within {DRIFTED:.0%} again")
 
 
-def _and(boards: Sequence[str] | set[str]) -> str:
+def _and(boards: Collection[str]) -> str:
     return ", ".join(sorted(boards))

@@ -155,6 +155,8 @@ class OneSearch:
         if warm is not None:
             self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
             self.ledger.tasks.update(warm.tasks)
+            if self.ledger.boards is not None:
+                self.ledger.boards.began(warm.boards)
             if not self.quiet:
                 for line in self.warm_start:
                     say(line)

@@ -72,7 +72,7 @@ class WarmStartSource:
 class WarmStart:
     """segments: task, gene, bytes moved of those that are known.  programs: genomes to begin with.
 
-    cycles: int64 [segments, levels].
+    cycles: int64 [segments, levels].  boards: that measured them.
     """
 
     sources: tuple[WarmStartSource, ...]
@@ -81,6 +81,7 @@ class WarmStart:
     moved_bytes: NDArray[np.int64]
     cycles: NDArray[np.int64]
     programs: tuple[Genome, ...]
+    boards: frozenset[str] = frozenset()
 
     @property
     def empty(self) -> bool:
@@ -148,6 +149,7 @@ def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], 
         np.array([row.moved_bytes for row in rows], np.int64),
         np.array([row.cycles for row in rows], np.int64).reshape(len(rows), len(levels)),
         tuple(programs),
+        frozenset(board for reader in readers for board in reader.boards),
     )
 
 
@@ -165,6 +167,7 @@ class _Reader:
         self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
+        self.boards: set[str] = set()
         (log, lost_rows), (tasks, lost_tasks) = read_rows(run.path, "log"), read_rows(run.path, "tasks")
         log = log[log["task"].isin(tasks["task"])]
         left_out: Counter[str] = Counter(dict.fromkeys(_REASONS, 0))
@@ -179,6 +182,7 @@ class _Reader:
         reason = _reasons(log, self.levels, self.runner)
         left_out.update(reason.values())
         log = log[~log["task"].isin(list(reason))]
+        self.boards = set(log["board"].dropna())
         cycles = log.drop_duplicates(["task", "level"], keep="last").pivot(index="task", columns="level", values="cycles")
         cycles = cycles.reindex(index=list(dict.fromkeys(log["task"])), columns=list(self.levels)).astype(np.int64)
         first = log[log["level"] == self.levels[0]].drop_duplicates("task", keep="last").set_index("task")

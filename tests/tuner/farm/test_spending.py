@@ -174,7 +174,7 @@ def test_a_board_that_drifts_is_said_and_its_rows_are_flagged(model: Path, tmp_p
     assert said.count("rows are flagged (drifted)") == 1
     assert "board b1: its canary takes" in said
     READ["name"] = "b2"
-    with pytest.raises(BadInputError, match="board b2: this run was measured by b1; resume it there, or give another --out"):
+    with pytest.raises(BadInputError, match="board b2: this run has measurements of b1; go on there, or give another --out"):
         measured(model, tmp_path / "RUN", 1600, runner=NAMED, resume=True)
     state = read_json(tmp_path / "RUN" / "checkpoint" / "state.json")["state"]
     assert set(read_log(tmp_path / "RUN")["board"]) == {"b1"}

@@ -158,6 +158,11 @@ def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_p
     assert verify(tmp_path / "out") == []
 
 
+def test_repeats_are_those_that_the_runner_was_named_with() -> None:
+    old = pa.table({"runner": ["board:b (median of 5)", "simulator", "board:b (median of 5)"], "status": ["ok", "crash", "infeasible"]})
+    assert STEPS["log"][4].of(old)["readings"].to_pylist() == [5, 1, 0]
+
+
 def test_steps_lead_to_todays_version() -> None:
     """What is in the table of this program: every version from the first has a step, and none leads further."""
     for steps in STEPS.values():

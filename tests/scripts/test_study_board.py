@@ -1,0 +1,38 @@
+"""The study of boards on a small network: gains, pairs, and cells that are not computed again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.scripting import run_script
+from tests.tuning import FEW, save_small
+
+SET = [word for text in FEW if not text.startswith("use.") for word in ("--set", text)]
+
+
+def test_arms_have_the_same_readings_and_cells_are_kept(tmp_path: Path) -> None:
+    words = [
+        "--networks",
+        save_small("residual_block", tmp_path),
+        "--out",
+        tmp_path / "out",
+        "--seeds",
+        1,
+        "--measurements",
+        "400",
+        "--json",
+    ]
+    done = run_script("study_board", *words, "--arms", "off,on", *SET, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [row["arm"] for row in found["rows"]] == ["off", "on"]
+    for row in found["rows"]:
+        assert 300 < row["read"] <= 400
+        assert row["gain"] > 1
+    one, other = (row["gain"] for row in found["rows"])
+    assert f"on: {other / one:.4f} of the gain without a model, in 1 pairs" in found["shown"][-1]
+    cell = next((tmp_path / "out").glob("*-on.json"))
+    cell.write_text(json.dumps(json.loads(cell.read_text()) | {"gain": 2 * one}))
+    again = json.loads(run_script("study_board", *words, "--arms", "off,on", *SET, cwd=tmp_path).stdout)
+    assert again["shown"][-1].startswith("on: 2.0000 of the gain")
