@@ -15,47 +15,14 @@ from compiler.build import measure_plans, segment_cycles
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.source import Opened
-from compiler.space.decode import decode, decode_all
-from compiler.space.gene import FORMULA, Gene, Genome, block_counts, iterations, keeps_weights
+from compiler.space.changes import CHANGES, where_it_fits
+from compiler.space.decode import decode_all
+from compiler.space.gene import Genome
 from compiler.space.order import ordered
 from compiler.space.predicted import Predict, by_estimate, segmentations
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
-
-Change = Callable[[Unit, Gene], Gene]
-
-
-def _small_chunks(unit: Unit, gene: Gene) -> Gene:
-    """Of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
-    return gene._replace(chunk=4)
-
-
-def _smaller_chunks(unit: Unit, gene: Gene) -> Gene:
-    return gene._replace(chunk=2)
-
-
-def _whole_weights(unit: Unit, gene: Gene) -> Gene:
-    return gene if keeps_weights(unit, gene) else gene._replace(weights="resident")
-
-
-def _sliding(unit: Unit, gene: Gene) -> Gene:
-    return gene._replace(sliding=True, window=FORMULA) if gene.stop - gene.start > 1 else gene
-
-
-def _one_slot(unit: Unit, gene: Gene) -> Gene:
-    return gene._replace(prefetch=1) if iterations(unit, gene) > 1 else gene
-
-
-def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
-    """Of what is in blocks at all: those of one block are far from the next."""
-    twice = 2 * gene.blocks
-    return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(unit, gene.start, gene.stop)[-1] else gene
-
-
-CHANGES: tuple[Change, ...] = (
-    _small_chunks, _smaller_chunks, _whole_weights, _sliding, _one_slot, _twice_the_blocks,
-)  # fmt: skip
 
 
 def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate) -> dict[str, Plan]:
@@ -91,7 +58,7 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Ge
         raise InfeasibleError(f"{unit.machine.name}: {took}")
     genes = list(genome)
     for change in CHANGES:
-        changed = [_where_it_fits(unit, gene, change) for gene in genes]
+        changed = [where_it_fits(unit, gene, change) for gene in genes]
         plan = decode_all(unit, tuple(changed))
         if changed == genes or isinstance(plan, Infeasible):
             continue
@@ -100,11 +67,6 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Ge
             genes = [new if faster else old for new, old, faster in zip(changed, genes, (now < took).tolist(), strict=True)]
             took = np.minimum(now, took)
     return tuple(genes)
-
-
-def _where_it_fits(unit: Unit, gene: Gene, change: Change) -> Gene:
-    changed = change(unit, gene)
-    return changed if changed == gene or decode(unit, changed) is not None else gene
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:

@@ -99,7 +99,9 @@ def alone(unit: Unit, structures: Structures, ways: Sequence[Gene]) -> Floats:
             for at, way in enumerate(ways):
                 if way.blocks > max(1, rows[k].size):
                     continue
-                plan = decode(unit, way._replace(start=k, stop=k + 1))
+                gene = way._replace(start=k, stop=k + 1)
+                # one that needs too much room alone may be in a run whose others make what it reads
+                plan = decode(unit, gene) or decode(unit, gene._replace(prefetch=1))
                 if plan is not None:
                     mine[at] = raw_features(unit, plan, k)[_OF_ALONE]
         out[:, k] = known[structure]

@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 Predict = Callable[[Floats, str], Floats]
 """Raw features, float64 [n, F], of segments that run alone, and a level, to cycles [n]."""
 
-BLOCKS = (1, 2, 4, 7, 10, 14, 28, 56)
+BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)
 _WIDE = (1, 2, 4)  # blocks where channels are split
 _FEW = 2  # ways of a run that are predicted at a time, the best guesses first
 _MADE_AGAIN = 6  # operators of the longest run whose halos may be made again rather than cached

@@ -59,9 +59,28 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
         measure = Local(u)
         search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
         shares.append({search.known.key(request.genome[0]) for request in measure.measured() if request.kind == "segment"})
-        counts = [len(epoch.collector.segments) for epoch in search.epochs[1:]]
-        assert max(counts) - min(counts) <= 2, "no island has more to do than another"
+        assert all(epoch.collector.segments for epoch in search.epochs[1:])
+        programs = [len(epoch.collector.programs) for epoch in search.epochs[1:]]
+        assert programs[0] > 0
+        assert not any(programs[1:]), "what prediction says is one island's"
     assert shares[0] == shares[1]
+
+
+def test_without_prediction_every_operator_is_tried_in_many_ways() -> None:
+    search = LocalSearch(unit("residual_block"), "use.prediction=false", "search.islands=3").steps(Local(unit("residual_block")), 2)
+    counts = [len(epoch.collector.segments) for epoch in search.epochs[1:]]
+    assert max(counts) - min(counts) <= 2, "no island has more to do than another"
+    assert not any(epoch.collector.programs for epoch in search.epochs[1:])
+
+
+def test_predicted_programs_are_no_slower_than_layer_by_layer() -> None:
+    u = unit("residual_block")
+    measure = Local(u)
+    search = LocalSearch(u).steps(measure, 2)
+    genomes = [genome for epoch in search.epochs for genome in epoch.collector.programs]
+    layers, *predicted = [measure.measure(Request("program", genome)).cycles for genome in genomes]
+    assert layers is not None
+    assert (np.min(predicted, axis=0) <= layers).all()
 
 
 def test_islands_do_not_measure_each_others_segments() -> None:
@@ -70,7 +89,7 @@ def test_islands_do_not_measure_each_others_segments() -> None:
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3").steps(measure, 7)
     shares: list[set[object]] = [set(), set(), set()]
-    for epoch in search.epochs:
+    for epoch in (each for each in search.epochs if each.number >= EVOLVING):
         shares[epoch.island] |= {search.known.key(gene) for gene in epoch.collector.segments}
     assert sum(map(len, shares)) == len(set.union(*shares))
     assert min(map(len, shares)) > 0.7 * max(map(len, shares)), "no island has much less to look for"

@@ -1,0 +1,72 @@
+"""Changes of whole segments that no estimate tells from the segments as they are: tried of all segments of a program, one after the other.
+
+In the order in which they are tried; `move`: of the search (`space.moves`) that makes the same change, so that who rules that out has not
+got this one either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from compiler.space.decode import decode
+from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights
+from compiler.unit.unit import Unit
+
+_TWICE = 2  # place in `gene.UB_SLOTS` of twice the usual slots
+
+
+class Change(NamedTuple):
+    name: str
+    move: str
+    of: Callable[[Unit, Gene], Gene]
+
+
+def where_it_fits(unit: Unit, gene: Gene, change: Change) -> Gene:
+    """The gene as it was where the changed one does not fit."""
+    changed = change.of(unit, gene)
+    return changed if changed == gene or decode(unit, changed) is not None else gene
+
+
+def _chunks(place: int) -> Callable[[Unit, Gene], Gene]:
+    """Smaller chunks of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
+    return lambda _, gene: gene._replace(chunk=place)
+
+
+def _whole_weights(unit: Unit, gene: Gene) -> Gene:
+    return gene if keeps_weights(unit, gene) else gene._replace(weights="resident")
+
+
+def _sliding(unit: Unit, gene: Gene) -> Gene:
+    del unit
+    return gene._replace(sliding=True, window=FORMULA) if gene.stop - gene.start > 1 else gene
+
+
+def _one_slot(unit: Unit, gene: Gene) -> Gene:
+    return gene._replace(prefetch=1) if iterations(unit, gene) > 1 else gene
+
+
+def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
+    """Of what is in blocks at all: those of one block are far from the next."""
+    twice = 2 * gene.blocks
+    return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(unit, gene.start, gene.stop)[-1] else gene
+
+
+def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
+    """Of everything that VECTOR does: fewer, longer instructions."""
+    chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
+    for at, spec in enumerate(unit.operators[gene.start : gene.stop]):
+        if spec.runs_on != "CUBE":
+            chosen[at] = _TWICE
+    return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+
+
+CHANGES: tuple[Change, ...] = (
+    Change("small chunks", "change_weights", _chunks(4)),
+    Change("smaller chunks", "change_weights", _chunks(2)),
+    Change("whole weights", "change_weights", _whole_weights),
+    Change("large vector tiles", "change_tiling", _large_vector_tiles),
+    Change("sliding", "change_window", _sliding),
+    Change("one slot", "change_prefetch", _one_slot),
+    Change("twice the blocks", "change_blocks", _twice_the_blocks),
+)
