@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +68,9 @@ class Prepared:
     word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_kernel`).
     engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
     fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  paths: int64 [2, 8, 2] (see `timing_kernel.PATHS`).
+    engine_cycles: `fixed_cycles`, the scalar unit's with those in which it issues.  drawn_units: of all transfers.
+    computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, where no core has work for both; else they are timed.
+    constants: int64 [PORT] of `timing_kernel`.
     """
 
     machine: Machine
@@ -82,6 +85,28 @@ class Prepared:
     ddr_read_bytes: int
     ddr_write_bytes: int
     paths: Ints
+    engine_cycles: Ints
+    drawn_units: int
+    computes_apart: int | None
+    constants: Ints
+
+    @classmethod
+    def of(
+        cls, machine: Machine, word: Ints, queue_start: Ints, engine: NDArray[np.uint8], stream_start: Ints, flag_slots: int, totals: Ints,
+        read_bytes: int, write_bytes: int,
+    ) -> Prepared:  # fmt: skip
+        """Arrays are not written any more.  totals: int64 [3, queues], fixed cycles, transfers, bus units."""
+        fixed, transfers, bus_units = totals.reshape(3, -1, ENGINES)
+        engine_cycles = fixed.copy()
+        engine_cycles[:, Engine.SCALAR] += (stream_start[1:] - stream_start[:-1]) * machine.issue_cycles
+        for array in (word, queue_start, engine, stream_start, fixed, transfers, bus_units, engine_cycles):
+            array.flags.writeable = False
+        computing = [(of_core[Engine.CUBE], of_core[Engine.VECTOR]) for of_core in fixed.tolist()]
+        return cls(
+            machine, word, queue_start, engine, stream_start, flag_slots, fixed, transfers, bus_units, read_bytes, write_bytes,
+            path_table(machine), engine_cycles, int(bus_units.sum()), None if any(map(all, computing)) else sum(map(sum, computing)),
+            _constants(machine),
+        )  # fmt: skip
 
     @property
     def cores(self) -> int:
@@ -96,30 +121,6 @@ class Prepared:
         """How many DMA ports move DDR data, so how many transfers at once at most."""
         ports = [self.machine.dma_ports(engine) for engine in DMAS]
         return int(np.minimum(self.transfers[:, DMAS], ports).sum())
-
-    @cached_property
-    def engine_cycles(self) -> Ints:
-        """int64 [cores, 7]: cycles of every engine's queue that do not depend on the level, the scalar unit's with those of issuing."""
-        cycles = self.fixed_cycles.copy()
-        cycles[:, Engine.SCALAR] += np.diff(self.stream_start) * self.machine.issue_cycles
-        cycles.flags.writeable = False
-        return cycles
-
-    @cached_property
-    def drawn_units(self) -> int:
-        """What all transfers draw from the DDR port."""
-        return int(self.bus_units.sum())
-
-    @cached_property
-    def computes_apart(self) -> int | None:
-        """Cycles in which CUBE or VECTOR of a core works, summed over cores, where no core has work for both; else they are timed."""
-        both = self.fixed_cycles[:, [Engine.CUBE, Engine.VECTOR]]
-        return None if both.all(axis=1).any() else int(both.sum())
-
-    @cached_property
-    def constants(self) -> Ints:
-        """int64 [PORT] of `timing_kernel`."""
-        return _constants(self.machine)
 
     def stream_rows(self) -> Ints:
         """int64 [n]: row in the concatenated streams of every entry."""
@@ -267,13 +268,8 @@ def prepare(program: Program, machine: Machine) -> Prepared:
             bad = _fill(rows, core, *price(rows, machine), word, cursor, index, slots, totals)
             if bad >= 0:
                 raise ProgramError(f"core {core} instruction {at + bad}: DDR is reached by MTE2 and MTE3 only")
-    for array in (word, queue_start, engine, stream_start, totals):
-        array.flags.writeable = False
-    fixed, transfers, bus_units, read, written = totals.reshape(5, cores, ENGINES)
-    return Prepared(
-        machine, word, queue_start, engine, stream_start, int(need.sum()), fixed, transfers, bus_units, int(read.sum()), int(written.sum()),
-        path_table(machine),
-    )  # fmt: skip
+    read, written = totals[3:].sum(axis=1).tolist()
+    return Prepared.of(machine, word, queue_start, engine, stream_start, int(need.sum()), totals[:3], read, written)
 
 
 class _Load(NamedTuple):

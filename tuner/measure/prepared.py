@@ -16,7 +16,7 @@ from compiler.schedule.footprint import Bytes8, Footprint, Ints, Ints32
 from compiler.schedule.write import Schedule
 from simulator.npu.machine import Machine
 from simulator.pointer import pointer
-from simulator.timing import Prepared, path_table
+from simulator.timing import Prepared
 from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
@@ -101,10 +101,5 @@ def prepared(machine: Machine, schedule: Schedule, parts: Sequence[Footprint]) -
     edges = (s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next)
     scratch = np.zeros((2, cores * ENGINES), np.int64)
     _fill(s.place, s.core, s.engine, *edges, cost, transfer, stream_start, *scratch, word, queue_start, stream, totals)
-    for array in (word, queue_start, stream, stream_start, totals):
-        array.flags.writeable = False
-    fixed, transfers, bus_units = totals.reshape(3, cores, ENGINES)
     read, written = sum(part.read_bytes for part in parts), sum(part.written_bytes for part in parts)
-    return Prepared(
-        machine, word, queue_start, stream, stream_start, len(s.edge_from), fixed, transfers, bus_units, read, written, path_table(machine)
-    )  # fmt: skip
+    return Prepared.of(machine, word, queue_start, stream, stream_start, len(s.edge_from), totals, read, written)
