@@ -38,10 +38,11 @@ GOLDEN_FOLDER = Path(__file__).parent / "golden"
 # What needs no kernel comes first, while they are compiled; then what takes long, by folder: a process that is left with one of these at
 # the end would work while the others wait
 FIRST = (
-    "compiler/frontend/test_budget", "compiler/frontend/test_load", "compiler/frontend/test_translate", "compiler/frontend/test_partition",
-    "scripts/test_help", "scripts/test_bench_cli", "simulator/test_kernel_cache", "simulator/bundle", "simulated/test_disk",
-    "properties/test_hostile_models", "tuner/measure/test_race", "tuner/measure/test_runners", "tuner/cli/test_imports",
-    "tuner/cli/test_names", "tuner/store/test_log", "tuner/world", "tuner/study/test_study", "tuner/cli/test_doctor", "tuner",
+    "compiler/frontend/test_budget", "compiler/frontend/test_load", "compiler/frontend/test_translate", "compiler/frontend/test_convex",
+    "compiler/rewrites", "properties/test_bad_files", "properties/test_hostile_models",
+    "properties/test_rewrite_properties", "scripts/test_help", "scripts/test_make_models", "simulated/test_disk",
+    "simulator/test_kernel_cache", "tuner/measure/test_race", "tuner/measure/test_runners", "tuner/store/test_log", "tuner/world",
+    "tuner/farm/test_each", "tuner/study/test_study", "tuner",
     "simulated/test_seeds", "docs", "scripts", "system", "properties",
 )  # fmt: skip
 
