@@ -90,7 +90,7 @@ def compile_them() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        quick(save_small("residual_block", folder), folder / "run", 4, *FEW)
+        quick(save_small("residual_block", folder), folder / "run", 8, *FEW, "model.min_rows=10")  # trains a model, too
         main(["run", str(folder / "run" / "best.onnx"), "--input", "random", "--level", "severe", "--check"])
 
 
