@@ -16,13 +16,13 @@ from compiler.unit.unit import Unit
 _TWICE = 2  # place in `gene.UB_SLOTS` of twice the usual slots
 
 
-class Change(NamedTuple):
+class GeneChange(NamedTuple):
     name: str
     move: str
     of: Callable[[Unit, Gene], Gene]
 
 
-def where_it_fits(unit: Unit, gene: Gene, change: Change) -> Gene:
+def where_it_fits(unit: Unit, gene: Gene, change: GeneChange) -> Gene:
     """The gene as it was where the changed one does not fit."""
     changed = change.of(unit, gene)
     return changed if changed == gene or decode(unit, changed) is not None else gene
@@ -61,12 +61,12 @@ def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-CHANGES: tuple[Change, ...] = (
-    Change("small chunks", "change_weights", _chunks(4)),
-    Change("smaller chunks", "change_weights", _chunks(2)),
-    Change("whole weights", "change_weights", _whole_weights),
-    Change("large vector tiles", "change_tiling", _large_vector_tiles),
-    Change("sliding", "change_window", _sliding),
-    Change("one slot", "change_prefetch", _one_slot),
-    Change("twice the blocks", "change_blocks", _twice_the_blocks),
+CHANGES: tuple[GeneChange, ...] = (
+    GeneChange("small chunks", "change_weights", _chunks(4)),
+    GeneChange("smaller chunks", "change_weights", _chunks(2)),
+    GeneChange("whole weights", "change_weights", _whole_weights),
+    GeneChange("large vector tiles", "change_tiling", _large_vector_tiles),
+    GeneChange("sliding", "change_window", _sliding),
+    GeneChange("one slot", "change_prefetch", _one_slot),
+    GeneChange("twice the blocks", "change_blocks", _twice_the_blocks),
 )

@@ -10,7 +10,7 @@ from compiler.build import default_by_level, measure, segment_cycles
 from compiler.plan.plan import Infeasible
 from compiler.quick import quick_genomes, quick_plans
 from compiler.source import Opened, Source, open_source
-from compiler.space.changes import CHANGES, Change
+from compiler.space.changes import CHANGES, GeneChange
 from compiler.space.gene import Gene
 from compiler.space.moves import MOVES
 from compiler.space.order import ordered
@@ -60,7 +60,7 @@ def test_changes_make_programs_faster() -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
-def test_a_change_keeps_the_place_and_is_one_of_a_move(change: Change) -> None:
+def test_a_change_keeps_the_place_and_is_one_of_a_move(change: GeneChange) -> None:
     unit = ordered(opened("edge").unit, "depth")
     some = (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1), Gene(len(unit.operators) - 4, len(unit.operators)))
     for gene in some:

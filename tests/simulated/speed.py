@@ -61,7 +61,7 @@ class _Counting:
 
     def __post_init__(self) -> None:
         self.champions = self
-        self.best, self.programs = (), 0
+        self.best, self.programs, self.readings, self.logged = (), 0, 0, None
 
     @property
     def spent(self) -> bool:

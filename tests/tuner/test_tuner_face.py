@@ -93,7 +93,7 @@ def test_results_as_frames_and_a_figure(ran: tuple[tuner.Summary, Path, list[tun
         ({"dtype": "int8"}, "dtype 'int8': expected one of float16, float32"),
         ({"style": "elf"}, "style 'elf': expected one of function, epcontext, epcontext-external"),
         ({"model": "light:nothing"}, "light:nothing: no such network"),
-        ({"candidates": 1, "seconds": 1.0}, "give candidates or seconds"),
+        ({"candidates": 1, "seconds": 1.0}, "give one of candidates, measurements and seconds"),
     ],
 )
 def test_what_is_wrong_is_a_typed_error(model: Path, tmp_path: Path, wrong: dict[str, object], text: str) -> None:

@@ -121,8 +121,9 @@ def _hope(pool: Sequence[Gene], predicted: Floats, near: Near, expected: Floats)
     there = {(gene.start, gene.stop) for gene in near.genome}
     doubt = cost * np.where([(gene.start, gene.stop) in there for gene in pool], *_DOUBT)
     z = (now - (total[at] - mixed[at] + cost)) / doubt
-    gain: Floats = doubt * (z * _below(z) + np.exp(-z * z / 2) / sqrt(2 * pi))
-    return gain / now
+    with np.errstate(invalid="ignore"):  # of what has no end, nothing is hoped
+        gain: Floats = doubt * (z * _below(z) + np.exp(-z * z / 2) / sqrt(2 * pi))
+    return np.where(np.isfinite(gain), gain / now, 0.0)
 
 
 def _below(z: Floats) -> Floats:

@@ -90,7 +90,7 @@ sys.exit(main(sys.argv[1:]))
 
 def killed_by_it(model: Path, run: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", HARMFUL, "tune", str(model), "--machine", "edge", "--out", str(run), "--backend", "serial"]
-    words = [word for text in (*QUICK, "use.prediction=false") for word in ("--set", text)]
+    words = [word for text in QUICK for word in ("--set", text)]
     return subprocess.run(
         [*command, "--candidates", str(N), *words, *options], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
@@ -115,7 +115,7 @@ def test_a_task_that_kills_the_process_twice_is_logged_as_a_crash_and_the_run_go
         return measure(self, request)
 
     monkeypatch.setattr(Evaluator, "measure", harmful)
-    quick(model, told, N, "use.prediction=false")
+    quick(model, told, N)
     assert done.returncode == 0, done.stderr
     assert "1 tasks each ended 2 sessions, and are not tried again" in done.stderr
 

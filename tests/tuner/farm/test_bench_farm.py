@@ -36,7 +36,8 @@ def test_rates_are_counts_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert asked == [True]
     assert pair["work"] > 0
     # no bound: in a window this short, what the computer does between the readings of two clocks is more than what is read
-    assert pair["busy"] == pytest.approx(pair["workers_s"] / pair["wall_s"] / 2)
+    assert 0 <= pair["waits"] < 1
+    assert pair["cpu"] > 0
     assert found["actors_per_driver"] == pytest.approx(2e6 / found["actors_per_s"] / found["driver_us"])
     assert 0 < found["unique_mb"] < found["rss_mb"]
     assert found["scored_per_s"] > 0

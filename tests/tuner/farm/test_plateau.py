@@ -34,7 +34,7 @@ class Late:
     """`Jobs` and ledger of a run whose time is up when the one job that everybody waits for is done."""
 
     workers, free, late = 4, True, (2, 1)
-    budget = SimpleNamespace(candidates=None, deadline=object(), seconds=lambda: 1.0)
+    budget = SimpleNamespace(candidates=None, readings=None, deadline=object(), seconds=lambda: 1.0)
     levels, failures = (), Counter[str]()
 
     def __init__(self) -> None:

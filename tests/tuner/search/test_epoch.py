@@ -57,7 +57,7 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
     shares = []
     for islands in (1, 3):
         measure = Local(u)
-        search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
+        search = LocalSearch(u, "use.prediction=true", f"search.islands={islands}").steps(measure, 2)
         shares.append({search.known.key(request.genome[0]) for request in measure.measured() if request.kind == "segment"})
         assert all(epoch.collector.segments for epoch in search.epochs[1:])
         programs = [len(epoch.collector.programs) for epoch in search.epochs[1:]]
