@@ -30,18 +30,3 @@ def shortest(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
         runs.append((int(taken[j]), j))
         j = int(taken[j])
     return runs[::-1], total
-
-
-def through(cost: Floats) -> Floats:
-    """Of every run, what the cheapest path costs that takes it, float64 [operators, lengths]; infinite where none does."""
-    operators, lengths = cost.shape
-    before, behind = np.full(operators + 1, np.inf), np.full(operators + 1, np.inf)
-    before[0] = behind[operators] = 0.0
-    for j in range(1, operators + 1):
-        most = min(lengths, j)
-        before[j] = (before[j - most : j] + cost[j - 1, :most][::-1]).min()
-    for j in range(operators, 0, -1):
-        most = min(lengths, j)
-        behind[j - most : j] = np.minimum(behind[j - most : j], cost[j - 1, :most][::-1] + behind[j])
-    starts = np.arange(operators)[:, None] - np.arange(lengths)
-    return np.where(starts >= 0, before[starts.clip(0)] + cost + behind[1:, None], np.inf)

@@ -24,14 +24,14 @@ _OWN = (
 _DRAWS = 4  # at most, for each gene that is wanted and each island
 
 
-def first_genes(unit: Unit, table: SegmentTable, caching: bool, longest: int = 3) -> list[Gene]:
+def first_genes(unit: Unit, table: SegmentTable, caching: bool) -> list[Gene]:
     """Every operator alone in every block count, and short runs in a few: what every later choice is compared with.
 
     caching: with halos cached; of an operator alone that only saves loads and L1, so nothing else is looked at.  On several cores: in block
     counts that give each of them work, on all of them in as many as on one, and with channels split where they can be.
     """
     genes = []
-    for length in range(1, longest + 1):
+    for length in (1, 2, 3):
         for start in range(len(unit.operators) - length + 1):
             counts = block_counts(unit, start, start + length)
             whole = Gene(start, start + length, columns=fewest_strips(unit, start, start + length))

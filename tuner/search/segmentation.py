@@ -16,7 +16,6 @@ import numpy as np
 from compiler.space.gene import Genome
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
-from tuner.search.beginning import likely_singles, predicted_programs
 from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
@@ -62,21 +61,16 @@ class Segmentation:
 
 
 def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
-    """This island's share of what the run began with, as far as it fits here, and of what prediction says."""
+    """This island's share of what the run began with, as far as it fits here."""
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
     fitting = [whole for whole in (yield from context.repaired(given)) if whole is not None and not context.known.measured(whole)]
     if fitting:
         yield from context.measure_segments(unknown(context.table, [gene for genome in fitting for gene in genome]))
-    if context.config.use.prediction and context.island == 0:
-        fitting += yield from predicted_programs(context)
-    found = yield from context.measure_programs(list(dict.fromkeys(fitting)))
-    island.admit(found, context.config.search)
+        found = yield from context.measure_programs(list(dict.fromkeys(fitting)))
+        island.admit(found, context.config.search)
 
 
 def _first_segments(context: SearchContext) -> Asking[None]:
-    if context.config.use.prediction and context.rules.several == 1:
-        yield from context.measure_segments((yield from likely_singles(context)))
-        return
     # the genomes' own genes too: an operator may fit only in more blocks than every operator is tried in
     mine = [gene for genome in context.single_operators() for gene in genome]
     first = first_genes(context.unit, context.table, context.config.use.halo_cache)
