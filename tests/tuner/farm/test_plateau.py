@@ -35,7 +35,7 @@ class Late:
 
     workers, free, late = 4, True, (2, 1)
     budget = SimpleNamespace(candidates=None, readings=None, deadline=object(), seconds=lambda: 1.0)
-    levels, failures = (), Counter[str]()
+    levels, failures, logged, readings = (), Counter[str](), None, 0
 
     def __init__(self) -> None:
         self.running = list[Any]()
