@@ -20,7 +20,7 @@ from tests.simulated.kernel import US, Kernel, Process
 from tests.simulated.world import simulated_world
 from tuner.farm.conduct import Conductor
 from tuner.farm.jobs import EpochResult
-from tuner.farm.ledger import RunBudget
+from tuner.farm.ledger import Place, RunBudget
 from tuner.farm.pool import ActorPool
 from tuner.farm.schedule import EpochSchedule
 from tuner.search.epoch import EVOLVING
@@ -67,9 +67,9 @@ class _Counting:
     def spent(self) -> bool:
         return len(self.tasks) >= self.jobs
 
-    def commit(self, measured: object) -> bool:
+    def commit(self, measured: object, epoch: int) -> Place:
         self.tasks.append(measured)
-        return True
+        return "here"
 
 
 def job_s(epoch: int, island: int) -> float:
