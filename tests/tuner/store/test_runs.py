@@ -104,7 +104,7 @@ def test_a_run_without_rows_has_a_status(runs: Path, tmp_path: Path, capsys: pyt
 
 
 def test_one_figure_of_merit(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """best, ls and the page say the same of what ships; status of the best that was measured, also before the end, by the last checkpoint."""
+    """best, ls and the page say the same of what ships; status says the best measured, also before the end, by the last checkpoint."""
     summary = json.loads((runs / "a" / "summary.json").read_text())
     levels = summary["levels"]
     gains = {name: f"{row['baseline_layerwise_cycles'] / row['cycles']:.2f}x" for name, row in levels.items()}
