@@ -69,7 +69,7 @@ def _repeats(table: pa.Table) -> pa.Array:
 
 def _never(table: pa.Table) -> pa.Array:
     """No canary was read."""
-    return pa.array([False] * table.num_rows)
+    return pa.repeat(False, table.num_rows)
 
 
 STEPS: Steps = {
