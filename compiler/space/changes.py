@@ -1,7 +1,6 @@
 """Changes of whole segments that no estimate tells from the segments as they are: tried of all segments of a program, one after the other.
 
-In the order in which they are tried; `move`: of the search (`space.moves`) that makes the same change, so that who rules that out has not
-got this one either.
+In the order in which they are tried.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ _TWICE = 2  # place in `gene.UB_SLOTS` of twice the usual slots
 
 class GeneChange(NamedTuple):
     name: str
-    move: str
     of: Callable[[Unit, Gene], Gene]
 
 
@@ -62,11 +60,11 @@ def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[GeneChange, ...] = (
-    GeneChange("small chunks", "change_weights", _chunks(4)),
-    GeneChange("smaller chunks", "change_weights", _chunks(2)),
-    GeneChange("whole weights", "change_weights", _whole_weights),
-    GeneChange("large vector tiles", "change_tiling", _large_vector_tiles),
-    GeneChange("sliding", "change_window", _sliding),
-    GeneChange("one slot", "change_prefetch", _one_slot),
-    GeneChange("twice the blocks", "change_blocks", _twice_the_blocks),
+    GeneChange("small chunks", _chunks(4)),
+    GeneChange("smaller chunks", _chunks(2)),
+    GeneChange("whole weights", _whole_weights),
+    GeneChange("large vector tiles", _large_vector_tiles),
+    GeneChange("sliding", _sliding),
+    GeneChange("one slot", _one_slot),
+    GeneChange("twice the blocks", _twice_the_blocks),
 )

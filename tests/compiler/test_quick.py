@@ -12,7 +12,6 @@ from compiler.quick import quick_genomes, quick_plans
 from compiler.source import Opened, Source, open_source
 from compiler.space.changes import CHANGES, GeneChange
 from compiler.space.gene import Gene
-from compiler.space.moves import MOVES
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
 from simulator.npu.machine import load_machine
@@ -60,12 +59,11 @@ def test_changes_make_programs_faster() -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
-def test_a_change_keeps_the_place_and_is_one_of_a_move(change: GeneChange) -> None:
+def test_a_change_keeps_the_place_and_changes_something(change: GeneChange) -> None:
     unit = ordered(opened("edge").unit, "depth")
     some = (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1), Gene(len(unit.operators) - 4, len(unit.operators)))
     for gene in some:
         assert change.of(unit, gene)[:2] == gene[:2]
-    assert change.move in MOVES
     assert any(change.of(unit, gene) != gene for gene in some)
 
 
