@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from compiler.frontend.partition import NpuPiece, Partition
+from compiler.frontend.wire import field_head, tensor_pieces
 from simulator.npu.container import VERSION as CONTAINER_VERSION
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
@@ -294,7 +295,7 @@ def _file(
         if behind:
             chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
-        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", [weight.SerializeToString()]))
+        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", tensor_pieces(weight)))
     digest, own = hashlib.sha256(), {id(data) for data in containers}
     for chunk in chunks:
         if id(chunk) not in own:
@@ -304,13 +305,4 @@ def _file(
 
 def _field(message: type, name: str, body: Sequence[Chunk]) -> list[Chunk]:
     """A length-delimited field on the wire: its tag, its length and its body, the body in pieces."""
-    number = message.DESCRIPTOR.fields_by_name[name].number  # type: ignore[attr-defined]
-    head = bytes(_varint(number << 3 | 2)) + bytes(_varint(sum(len(piece) for piece in body)))
-    return [head, *body]
-
-
-def _varint(value: int) -> Iterator[int]:
-    while value > 127:
-        yield value & 127 | 128
-        value >>= 7
-    yield value
+    return [field_head(message, name, sum(len(piece) for piece in body)), *body]

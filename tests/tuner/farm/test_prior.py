@@ -75,7 +75,7 @@ def test_what_does_not_go_together(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_packaged_model_is_for_this_program() -> None:
-    """Where this fails, features, simulator or columns that models read have changed: make the model anew, and commit it with the change."""
+    """Where this fails, features, simulator or what models read of a log have changed: make the model anew, and commit both."""
     data, kept = packaged_model()
     assert kept.kind == load_config().model.name
     assert len(data) <= MOST_BYTES

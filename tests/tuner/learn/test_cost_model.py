@@ -282,7 +282,7 @@ def test_only_what_a_model_reads_of_a_log_makes_it_unfit(
     others = [column._replace(**change) if column.name == name else column for column in schema.LOG_COLUMNS]
     monkeypatch.setattr(schema, "LOG_COLUMNS", (schema.Column("humidity", pa.float64(), "of the room", "1"), *others))
     if stale:
-        with pytest.raises(BadInputError, match="^m.model: made for columns "):
+        with pytest.raises(BadInputError, match=r"^m\.model: made for columns "):
             decoded_model(saved.read_bytes(), "m.model")
     else:
         assert decoded_model(saved.read_bytes(), "m.model") == load_trained(saved)
