@@ -17,8 +17,8 @@ def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, Tens
     The initialisers are the model's own, not copies.  An initialiser that the model lists as an input as well stays one.
     """
     skeleton = ModelProto()
-    copy_fields(skeleton, model, {"graph"})
-    copy_fields(skeleton.graph, model.graph, {"initializer"})
+    _copy(skeleton, model, {"graph"})
+    _copy(skeleton.graph, model.graph, {"initializer"})
     listed = {item.name for item in model.graph.input}
     large: dict[str, TensorProto] = {}
     for item in model.graph.initializer:
@@ -51,7 +51,7 @@ def _has_subgraphs(model: ModelProto) -> bool:
     return any(attribute.type in kinds for node in model.graph.node for attribute in node.attribute)
 
 
-def copy_fields(target: Any, source: Any, without: set[str]) -> None:
+def _copy(target: Any, source: Any, without: set[str]) -> None:
     """Set fields of one protobuf message to another's, but for some."""
     for descriptor, value in source.ListFields():
         if descriptor.name in without:

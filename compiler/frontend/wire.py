@@ -9,8 +9,6 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from compiler.frontend.skeleton import copy_fields
-
 _RAW = "raw_data"
 
 
@@ -18,27 +16,30 @@ def tensor_pieces(tensor: TensorProto) -> list[bytes]:
     """What a tensor is serialised to, its fields in the order of their numbers."""
     if not tensor.HasField(_RAW):
         return [tensor.SerializeToString(deterministic=True)]
-    data = tensor.raw_data
-    ends = []
-    for wanted in (_before_raw, _behind_raw):
-        part = TensorProto()
-        copy_fields(part, tensor, {field.name for field, _ in tensor.ListFields() if not wanted(field.number)})
-        ends.append(part.SerializeToString(deterministic=True))
-    return [ends[0], field_head(TensorProto, _RAW, len(data)), data, ends[1]]
+    data, before, behind = tensor.raw_data, TensorProto(), TensorProto()
+    for field in TensorProto.DESCRIPTOR.fields:  # `ListFields` would copy the data, too
+        if field.name != _RAW:
+            _copy_field(before if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else behind, tensor, field.name)
+    head = field_head(TensorProto, _RAW, len(data))
+    return [before.SerializeToString(deterministic=True) + head, data, behind.SerializeToString(deterministic=True)]
+
+
+def _copy_field(target: TensorProto, source: TensorProto, name: str) -> None:
+    value = getattr(source, name)
+    if isinstance(value, (str, bytes, int)):
+        if source.HasField(name):
+            setattr(target, name, value)
+    elif name == "segment":
+        if source.HasField("segment"):
+            target.segment.CopyFrom(source.segment)
+    else:
+        getattr(target, name).MergeFrom(value)
 
 
 def field_head(message: type, name: str, size_bytes: int) -> bytes:
     """What stands before a length-delimited field: its tag and its length."""
     number = message.DESCRIPTOR.fields_by_name[name].number  # type: ignore[attr-defined]
     return bytes((*_varint(number << 3 | 2), *_varint(size_bytes)))
-
-
-def _before_raw(number: int) -> bool:
-    return number < TensorProto.RAW_DATA_FIELD_NUMBER
-
-
-def _behind_raw(number: int) -> bool:
-    return number > TensorProto.RAW_DATA_FIELD_NUMBER
 
 
 def _varint(value: int) -> Iterator[int]:

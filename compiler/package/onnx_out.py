@@ -51,7 +51,15 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
     Models are not changed.  Raises `ContainerError` for a container that cannot be decoded, `BadInputError` where it belongs to another
     model's inputs and outputs or the file would pass 2 GB, `UnsupportedError` for a model that is compiled already.
     """
-    compiled = _compiled(part, containers)
+    write_packed(_compiled(part, containers), part, out_path, style, origin)
+
+
+def write_packed(
+    compiled: Sequence[PackedPiece], part: Partition, out_path: str | Path, style: Style = "function", origin: str = ""
+) -> None:
+    """As `write_onnx`, of containers that their bytes were just made of."""
+    for each in compiled:
+        _check_ports(each.piece.npu.graph, each.container)
     path = Path(out_path)
     if style == "function":
         chunks = _with_containers(part, compiled)
@@ -77,7 +85,10 @@ def write_body(part: Partition, out_path: str | Path) -> None:
 
 def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
     """The file that `write_onnx` writes by style function.  Raises as that."""
-    return b"".join(_with_containers(part, _compiled(part, containers)))
+    compiled = _compiled(part, containers)
+    for each in compiled:
+        _check_ports(each.piece.npu.graph, each.container)
+    return b"".join(_with_containers(part, compiled))
 
 
 def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> None:
@@ -87,10 +98,7 @@ def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> 
 
 
 def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedPiece]:
-    compiled = [PackedPiece(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
-    for each in compiled:
-        _check_ports(each.piece.npu.graph, each.container)
-    return compiled
+    return [PackedPiece(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
 
 
 def context_file(path: Path) -> str:
