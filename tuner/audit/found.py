@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 
-class Timed(NamedTuple):
+@dataclass(frozen=True)
+class Timed:
     """Cycles of a program at a level: as the run said, and as whoever measured says now.  None where nothing is known."""
 
     then: int | None

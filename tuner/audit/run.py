@@ -25,6 +25,7 @@ from tuner.store.runfolder import SETTINGS
 from tuner.store.runs import ENDED, open_run
 
 SHARE = 10  # of the run's readings an audit takes one part in so many
+EPOCHS = 2  # of a short search, at least: one alone knows hardly more than the first programs, which are those of any seed
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,16 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, found, files.own, config)
     again = Again(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
     seeds, longer = None, None
-    each, count = _share(left - taken, request.seeds, again.an_epoch)
+    each, count = _share(left - taken, request.seeds, EPOCHS * again.an_epoch)
     if count:
         seeds = seeds_spread(again, each, count, same, say)
         taken += count * each
         if entry.identity.get("warm_start") or entry.identity.get("start"):
             notes.append("other seeds begin without the earlier runs and the plans that this one began with")
     elif request.seeds:
-        notes.append(f"no search with another seed: {left - taken:,} readings are left for it, and an epoch takes {again.an_epoch:,}")
+        notes.append(
+            f"no search with another seed: {left - taken:,} readings are left for it, and {EPOCHS} epochs take {EPOCHS * again.an_epoch:,}"
+        )
     if request.longer and not same:
         notes.append(f"not resumed: simulator {then} measured the run, this is {now}")
     elif request.longer:
@@ -99,7 +102,7 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
 
 
 def _share(left: int, seeds: int, fewest: int) -> tuple[int, int]:
-    """Readings of each search, and how many: as many seeds as have an epoch each."""
+    """Readings of each search, and how many: as many seeds as have the fewest each."""
     count = min(seeds, left // fewest)
     return (left // count, count) if count else (0, 0)
 
