@@ -24,6 +24,7 @@ from tuner.summary import Summary
 from tuner.world.actors import Actors, Worker
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
+from tuner.world.url import store_place
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -61,7 +62,7 @@ def tune(request: TuneRequest) -> Summary:
     check_runner(machine, tuple(machine.contention), config.runner.name)
     opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
-    around = Surroundings(REAL, LocalPlace(request.out), mirror_place, ray_actors, say)
+    around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as ended:
         return finish(REAL.clock, opened, ended.searches, ended.runs, ended.folder, config, request, begun_s)
 

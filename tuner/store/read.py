@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from tuner.store.dataset import whole
-from tuner.store.part import part_name, read_part
+from tuner.store.part import PartFile, part_name, read_part
 from tuner.world.place import Place
 from tuner.world.url import place
 
@@ -58,9 +58,15 @@ def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | No
 
 def each_part(where: Place | Path | str, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The same part after part, of which one is in memory.  Raises as `read_log`, before the first."""
+    return (part.table for part in parts_from(where, name, columns, 0))
+
+
+def parts_from(where: Place | Path | str, name: str, columns: Sequence[str], first: int) -> Iterator[PartFile]:
+    """The same, from the part of this number on."""
     folder = _dataset(where, name)
     for part in whole(folder, name, ()).parts:
-        yield read_part(folder / part_name(part.mark.number), columns).table
+        if part.mark.number >= first:
+            yield read_part(folder / part_name(part.mark.number), columns)
 
 
 def _dataset(where: Place | Path | str, name: str) -> Place:
