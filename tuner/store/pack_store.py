@@ -54,7 +54,8 @@ class Found(NamedTuple):
 
 def whose_line(whose: Mapping[str, str]) -> str:
     """For a person."""
-    return ", ".join(f"{key} {value}" for key, value in whose.items() if value)
+    model, tag = whose.get("model"), whose.get("tag")
+    return f"run {whose.get('run', '?')}{f' of {model}' if model else ''}{f' ({tag})' if tag else ''}"
 
 
 class PackStore:
@@ -65,14 +66,14 @@ class PackStore:
         self.whose: dict[str, str] = {}  # of packs that were read, by name: lines for a person
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._names = {path.name for path in self.folder.iterdir()}
+            self._names = {path.name for path in self.folder.glob("*")}  # where there are no folders, it is there when a pack is
         except OSError as error:
             raise BadInputError(f"--store {root}: cannot be used: {_line(error)}") from None
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
 
     def found(self, scopes: NDArray[np.uint64]) -> Found:
-        """What lies there of tasks in these scopes; of equal tasks that of the first pack by name.  Raises `BadInputError`."""
+        """What lies there of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
         parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
         for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):
             if name + DROPPED in self._names:
@@ -90,7 +91,8 @@ class PackStore:
             return Found(b"", frozenset(), len(names), tuple(damaged))
         measured, of_pack = Measured.joined(parts), np.repeat(np.arange(len(parts)), numbers)
         order = np.lexsort((of_pack, measured.tasks[:, 1], measured.tasks[:, 0]))
-        measured, of_pack = measured.of(order), of_pack[order]
+        kept = order[_agreed(measured.of(order))]
+        measured, of_pack = measured.of(kept), of_pack[kept]
         columns = {
             "task": measured.tasks,
             "values": measured.values,
@@ -125,11 +127,9 @@ class PackStore:
 
 def entries(root: Place) -> Iterator[Entry]:
     """What lies in a store, by name.  Raises `BadInputError` where it cannot be read."""
-    try:
-        folders = sorted((path for path in root.iterdir() if path.is_dir()), key=str)
-    except OSError as error:
-        raise BadInputError(f"{root}: cannot be read: {_line(error)}") from None
-    for folder in folders:
+    if not root.is_dir():
+        raise BadInputError(f"{root}: no store there")
+    for folder in sorted((path for path in root.iterdir() if path.is_dir()), key=str):
         paths = {path.name: path for path in folder.iterdir()}
         for name in sorted(paths):
             if leftover_of(name) is not None:
@@ -189,7 +189,8 @@ def _join(folder: Place, small: list[Entry], say: Callable[[str], None]) -> int:
         return 0
     packs = [entry.pack for entry in small if entry.pack is not None]
     measured = Measured.joined([pack.measured for pack in packs])
-    every = [scope.tobytes() + key for scope, key in zip(measured.scopes, keys(measured), strict=True)]
+    facts = zip(measured.scopes, keys(measured), measured.values, strict=True)
+    every = [scope.tobytes() + key + values.tobytes() for scope, key, values in facts]
     first = dict(zip(reversed(every), range(len(every) - 1, -1, -1), strict=True))
     runs = " ".join(dict.fromkeys(run for pack in packs for run in pack.whose.get("run", "").split()))
     data = encoded_pack(packs[0].conditions, {"run": runs}, measured.of(np.array(sorted(first.values()))))
@@ -199,6 +200,19 @@ def _join(folder: Place, small: list[Entry], say: Callable[[str], None]) -> int:
             (folder / name).remove()
     say(f"{folder.name}: {len(small)} small packs are one of {len(data):,} bytes now")
     return sum(entry.size_bytes for entry in small) - len(data)
+
+
+def _agreed(measured: Measured) -> NDArray[np.bool_]:
+    """Which of many are found, equal tasks lying together: the first of them, unless they have no board and differ."""
+    if not len(measured.tasks):
+        return np.zeros(0, np.bool_)
+    same = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])
+    differs = np.concatenate([[False], np.any(measured.values[1:] != measured.values[:-1], axis=(1, 2))])
+    exact = np.array([board is None for board in measured.boards])
+    group = np.cumsum(~same) - 1
+    wrong = np.bincount(group, same & differs & exact) > 0
+    found: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)
+    return found
 
 
 def _line(error: Exception) -> str:

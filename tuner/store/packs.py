@@ -125,7 +125,7 @@ def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Mea
     levels, count = len(conditions.levels), len(measured.tasks)
 
     def each(values: NDArray[Any], width: int) -> pa.Array:
-        data = np.repeat(values.astype(">u8").reshape(count, -1), levels, axis=0).tobytes()
+        data = np.repeat(values.astype(">u8").reshape(count, width // 8), levels, axis=0).tobytes()
         return pa.Array.from_buffers(pa.binary(width), count * levels, [None, pa.py_buffer(data)])
 
     def named(values: NDArray[np.object_]) -> pa.Array:
