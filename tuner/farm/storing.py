@@ -24,7 +24,7 @@ from tuner.measure.memo import WORKER
 from tuner.store.digests import digest
 from tuner.store.pack_store import PACK_BYTES, PackStore
 from tuner.store.packs import Conditions, Measured, keys, words
-from tuner.store.read import parts_from
+from tuner.store.read import each_part
 from tuner.store.schema import RESULTS
 from tuner.world.place import Place
 
@@ -75,7 +75,7 @@ class Storing:
         self.packed = found.packed
         self._known = set(found.keys)
         self._scope_of: dict[str, int] = {}
-        self._next = {"log": 0, "tasks": 0}  # parts
+        self._done = {"log": 0, "tasks": 0}  # parts
         self._waiting: list[Measured] = []
         self._count = self._seen = 0
         self._enough, self._failing = _FIRST_TRY, False
@@ -138,9 +138,9 @@ class Storing:
                 self._count += len(measured.tasks)
 
     def _parts(self, name: str, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-        for part in parts_from(self._folder, name, columns, self._next[name]):
-            self._next[name] = part.mark.number + 1
-            yield part.table
+        for table in each_part(self._folder, name, columns, self._done[name]):
+            self._done[name] += 1
+            yield table
 
     def _tasks(self) -> Iterator[tuple[str, str, str]]:
         for table in self._parts("tasks", ("task", "kind", "payload")):

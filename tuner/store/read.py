@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from tuner.store.dataset import whole
-from tuner.store.part import PartFile, part_name, read_part
+from tuner.store.dataset import part_tables, whole
 from tuner.world.place import Place
 from tuner.world.url import place
 
@@ -56,17 +56,10 @@ def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | No
     return Table(found.table, found.lost)
 
 
-def each_part(where: Place | Path | str, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The same part after part, of which one is in memory.  Raises as `read_log`, before the first."""
-    return (part.table for part in parts_from(where, name, columns, 0))
-
-
-def parts_from(where: Place | Path | str, name: str, columns: Sequence[str], first: int) -> Iterator[PartFile]:
-    """The same, from the part of this number on."""
-    folder = _dataset(where, name)
-    for part in whole(folder, name, ()).parts:
-        if part.mark.number >= first:
-            yield read_part(folder / part_name(part.mark.number), columns)
+def each_part(where: Place | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
+    """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
+    found = whole(_dataset(where, name), name, ())
+    yield from part_tables(replace(found, parts=found.parts[skipped:]), columns)
 
 
 def _dataset(where: Place | Path | str, name: str) -> Place:
