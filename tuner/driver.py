@@ -45,7 +45,7 @@ def configured(request: TuneRequest) -> TuneConfig:
     return config.given(options, request.candidates, request.seconds, request.measurements)
 
 
-class Searched(NamedTuple):
+class SpentRun(NamedTuple):
     """end: of the session, whose folder is locked."""
 
     opened: Opened
@@ -65,7 +65,7 @@ def tune(request: TuneRequest) -> Summary:
 
 
 @contextmanager
-def searched(request: TuneRequest) -> Iterator[Searched]:
+def searched(request: TuneRequest) -> Iterator[SpentRun]:
     """A run whose budget is spent, of which only the log is written.  Raises as `tune`."""
     begun_s = REAL.clock.monotonic_s()
     config = configured(request)
@@ -81,7 +81,7 @@ def searched(request: TuneRequest) -> Iterator[Searched]:
     check_share(opened, request.min_npu_share)
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as end:
-        yield Searched(opened, config, end)
+        yield SpentRun(opened, config, end)
 
 
 def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:

@@ -30,7 +30,7 @@ WORKER = "store/"  # who measured, in the log; behind it the beginning of the pa
 NAMED = 12  # hex digits of it
 
 
-class Stored(NamedTuple):
+class Hit(NamedTuple):
     """values: int64 [levels, len(RESULTS)], of the caller's own.  pack: its name."""
 
     values: NDArray[np.int64]
@@ -54,14 +54,14 @@ class Memo:
         self.refused: set[str] = set()
         self.differing: list[tuple[str, str]] = []
 
-    def find(self, task: str, said: BoardSaid) -> Stored | None:
+    def find(self, task: str, said: BoardSaid) -> Hit | None:
         """said: of the board that measures here."""
         first, second = int(task[:16], 16), int(task[16:], 16)
         at = int(np.searchsorted(self._first, np.uint64(first)))
         while at < len(self._first) and self._first[at] == first:
             if self._second[at] == second and (self._boards is None or self._is(at, said)):
                 pack = self._packs[self._pack[at]]
-                return None if pack in self.refused else Stored(self._values[at].copy(), pack)
+                return None if pack in self.refused else Hit(self._values[at].copy(), pack)
             at += 1
         return None
 
@@ -79,7 +79,7 @@ class Memo:
             return True
         return any((cycles, task) < best for cycles, best in zip(told(values[:, CYCLES]).tolist(), self._best, strict=True))
 
-    def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Stored | None) -> None:
+    def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
         """What came of a measurement here; None where it failed.  stored: what was known of it."""
         if request.kind == "program" and values is not None:
             found = [(cycles, task) for cycles in told(values[:, CYCLES]).tolist()]

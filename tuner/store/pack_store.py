@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     why: str = ""
 
 
-class Found(NamedTuple):
+class KnownTasks(NamedTuple):
     """Of the tasks that a search can meet: columns of `STORED`, and their `keys`.  damaged: packs that were left out."""
 
     packed: bytes
@@ -72,7 +72,7 @@ class PackStore:
         except BadInputError as error:
             raise BadInputError(f"--store {error}") from None
 
-    def found(self, scopes: NDArray[np.uint64]) -> Found:
+    def found(self, scopes: NDArray[np.uint64]) -> KnownTasks:
         """What lies there of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
         parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
         for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):
@@ -88,7 +88,7 @@ class PackStore:
             names.append(name)
             self.whose[name] = whose_line(pack.whose)
         if not sum(numbers):
-            return Found(b"", frozenset(), len(names), tuple(damaged))
+            return KnownTasks(b"", frozenset(), len(names), tuple(damaged))
         measured, of_pack = Measured.joined(parts), np.repeat(np.arange(len(parts)), numbers)
         order = np.lexsort((of_pack, measured.tasks[:, 1], measured.tasks[:, 0]))
         kept = order[_agreed(measured.of(order))]
@@ -101,7 +101,7 @@ class PackStore:
             "firmware": pa.array(measured.firmwares, pa.string()),
             "packs": names,
         }
-        return Found(to_bytes(columns, STORED), frozenset(keys(measured)), len(names), tuple(damaged))
+        return KnownTasks(to_bytes(columns, STORED), frozenset(keys(measured)), len(names), tuple(damaged))
 
     def _read(self, name: str) -> Pack:
         try:

