@@ -83,24 +83,27 @@ Start = Annotated[
     typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),
 ]
 RunnerName = Annotated[str, typer.Option("--runner", metavar="R", help="What measures: module:name, 'command:WORDS', an entry point.")]
-NoShare = Annotated[
-    bool, typer.Option("--no-share", help="Measure a task again where another run in --out has measured it; the results are the same.")
+StoreUrl = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Measurements that runs share: a folder, s3://bucket/folder, ...; results stay the same."),
+]
+CellsStore = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Measurements that the runs share, or `none`: each measures all. (default: --out/store)"),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out; the budget may be larger.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+BackendName = Annotated[request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")]
+Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
 
 
 @dataclass(frozen=True)
 class FarmOptions:
     """What measures, and where.  The fields are those of a request for a search."""
 
-    backend: Annotated[
-        request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")
-    ] = None
+    backend: BackendName = None
     address: Address = None
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")
-    ] = None
+    workers: Workers = None
     wait_s: Annotated[float | None, typer.Option("--wait", metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")] = (
         None
     )

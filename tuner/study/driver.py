@@ -24,7 +24,6 @@ from simulator.npu.files import atomic_write
 from tuner.config import TuneConfig
 from tuner.farm.each import Each, Make
 from tuner.measure.merit import speedup
-from tuner.measure.shared import FOLDER as SHARED
 from tuner.store.digests import digest
 from tuner.store.runfolder import Identity, RunFolder, read_json, write_json
 from tuner.store.runs import SUMMARY
@@ -113,7 +112,7 @@ def run_study(
     folder = LocalPlace(folder)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     size = spec.config.study.batch
-    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches", SHARED)) as run:
+    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches",)) as run:
         records = _load(folder, size)
         storage = StudyStorage(folder, spec.storage, run.run)
         storage.publish(records, spec.config)

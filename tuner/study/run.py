@@ -18,11 +18,10 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.config import TuneConfig
 from tuner.farm.each import Make
-from tuner.measure.shared import FOLDER as SHARED
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.store.read import read_log
 from tuner.store.served import copies
-from tuner.study.cells import cells_config, cells_workers, model_digest, there
+from tuner.study.cells import cells_config, cells_store, cells_workers, model_digest, there
 from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
 from tuner.world.local import LocalPlace
 
@@ -42,8 +41,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
         *(f"{model.name} {model_digest(model)}" for model in request.models),
     )
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
-    shared = request.out.resolve() / SHARED if request.share else None
-    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)
+    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, store=cells_store(request))
     at_once = config.study.batch * request.seeds  # the cells of one network and batch
 
     def workers(make: Make[TrialRun, list[float]]) -> AbstractContextManager[Cells]:
@@ -54,7 +52,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
 
 def run_cell(
     model: str, machine: str, config: TuneConfig, seed: int, *, dtype: DTypeName = "float16", random_weights: int | None = None,
-    shared: Path | None = None,
+    store: str | None = None,
 ) -> list[float]:  # fmt: skip
     """One tuning run on the serial backend, in a folder that goes away: log(champion's cycles ÷ untuned cycles) of every level."""
     from tuner.driver import tune
@@ -74,7 +72,7 @@ def run_cell(
                 dtype=dtype,
                 random_weights=random_weights,
                 quiet=True,
-                shared=shared,
+                store=store,
             )
         )
         first, served = read_log(out).query("seq == 0"), copies(out)
