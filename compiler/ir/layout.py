@@ -101,7 +101,8 @@ class Layout:
             base = 0
             for name in op.inputs:
                 place = places[name]
-                expected = tuple(lane + (place.plane - y.plane) * self.type_of(name).lanes for lane in place.lanes)
+                behind = (place.plane - y.plane) * self.type_of(name).lanes
+                expected = tuple(lane + behind for lane in place.lanes)
                 if place.storage != y.storage or y.lanes[base : base + len(place.lanes)] != expected:
                     raise ValueError(f"{op.name}: {name} is not at its place in {op.y}")
                 base += len(place.lanes)
@@ -109,7 +110,8 @@ class Layout:
         if isinstance(op, Shuffle):
             x = places[op.x]
             if len(op.order) < len(x.lanes):
-                expected = tuple(x.lanes[i] - (y.plane - x.plane) * self.type_of(op.x).lanes for i in op.order)
+                before = (y.plane - x.plane) * self.type_of(op.x).lanes
+                expected = tuple(x.lanes[i] - before for i in op.order)
                 if y.storage != x.storage or y.lanes != expected:
                     raise ValueError(f"{op.name}: {op.y} is not at its place in {op.x}")
                 return

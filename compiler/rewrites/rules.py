@@ -355,15 +355,11 @@ def nest_concat(op: Operator, view: GraphView) -> Match | None:
     """[a, b, c] where [a, b] exists becomes [[a, b], c]: one storage serves both (DenseNet as PyTorch exports it)."""
     if not isinstance(op, Concat):
         return None
-    best: Concat | None = None
-    for other in view.producers.values():
-        if isinstance(other, Concat) and other is not op and 1 < len(other.inputs) < len(op.inputs):
-            is_prefix = op.inputs[: len(other.inputs)] == other.inputs and view.position[other.y] < view.position[op.y]
-            if is_prefix and (best is None or len(other.inputs) > len(best.inputs)):
-                best = other
-    if best is None:
-        return None
-    return Match((op,), (replace(op, inputs=(best.y, *op.inputs[len(best.inputs) :])),))
+    for count in range(len(op.inputs) - 1, 1, -1):
+        for other in view.alike.get((Concat, op.inputs[:count]), ()):
+            if view.position[other.y] < view.position[op.y]:
+                return Match((op,), (replace(op, inputs=(other.y, *op.inputs[count:])),))
+    return None
 
 
 RULES: tuple[RewriteRule, ...] = (
