@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import typer
 
-from scripts import study_fusion, study_levels, study_settings
+from scripts import study_fusion, study_levels, study_presets, study_settings
 from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdown, medians, named, short
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
@@ -256,3 +256,39 @@ def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
 def test_a_switch_changes_the_default(name: str) -> None:
     """One that is gone is refused hours later, when its turn comes."""
     assert load_config(None, study_settings.SWITCHED[name]).digest != load_config().digest
+
+
+def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
+    """Areas between curves at equal readings: of settings that cripple the search above 1."""
+    worse = tmp_path / "worse.yaml"
+    worse.write_text("use: {segmentations: false}\nsearch: {generation: 1}\n")
+    rows, _ = study("presets", tmp_path, "inception_block", "--config", worse, "--measurements", 600, "--points", 4, "--seeds", 2)
+    by = {(row["settings"], row["seed"], row["level"]): row for row in rows}
+    assert len(by) == 2 * 2 * len(LEVELS)
+    for (name, seed, level), row in by.items():
+        base = by["default", seed, level]
+        assert row["last"] == pytest.approx(row["cycles"] / base["cycles"])
+        assert (row["area"] == 1) if name == "default" else row["area"] >= 1
+
+    def verdict(areas: list[float]) -> object:
+        found = [
+            {
+                "settings": name,
+                "network": "n",
+                "machine": "m",
+                "seed": seed,
+                "level": "none",
+                "area": area,
+                "last": area,
+                "cycles": 1,
+                "cpu_s": 1.0,
+            }
+            for seed, better in enumerate(areas)
+            for name, area in (("default", 1.0), ("short", better))
+        ]
+        (table,) = [part for part in study_presets.judged(found) if not isinstance(part, str)]
+        return table.rows[0][-1]
+
+    assert verdict([0.95, 0.97, 0.96, 0.99]) == "ships"
+    assert verdict([0.95, 1.04, 0.96, 1.03]) == "no difference shown"
+    assert verdict([1.05, 1.04, 1.06, 1.03]) == "is worse"

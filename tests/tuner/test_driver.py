@@ -480,7 +480,7 @@ def test_float32_and_the_other_style(model: Path, tmp_path: Path) -> None:
 
 def study_request(model: Path, out: Path, trials: int, **values: object) -> StudyRequest:
     overrides = (*QUICK, "study.batch=2", "study.startup=2")
-    return StudyRequest((model,), "edge", trials, out=out, measurements=120, overrides=overrides, backend="serial", quiet=True, **values)  # type: ignore[arg-type]
+    return StudyRequest((model,), "edge", trials, out=out, measurements=240, overrides=overrides, backend="serial", quiet=True, **values)  # type: ignore[arg-type]
 
 
 def same_study(summary: Any) -> Any:

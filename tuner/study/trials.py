@@ -97,7 +97,7 @@ def stopped(record: Record, config: TuneConfig, counts: Sequence[int], earlier: 
     trial = study.ask()
     for count, area in zip(counts, areas(record.curve), strict=False):
         trial.report(area, count)
-    return trial.should_prune()
+    return bool(trial.should_prune())
 
 
 def may_stop(config: TuneConfig, earlier: Sequence[Record]) -> bool:
