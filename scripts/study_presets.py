@@ -74,7 +74,7 @@ def judged(found: Sequence[Row]) -> Iterable[Table | str]:
                 f"{ends[0]:.4f} .. {ends[1]:.4f}",
                 f"{cpu_s[name] / cpu_s[DEFAULT]:.2f}",
                 verdict,
-            )  # fmt: skip
+            )
         )
     yield "cycles over the default's: the area between the curves, and the best in the end; geometric means over levels and pairs"
     yield Table(("<settings", "pairs", "area", "95% interval", "in the end", "95% interval", "CPU", "<as a preset"), table)
