@@ -29,7 +29,7 @@ from tuner.store.runfolder import IDENTITY, read_json
 from tuner.store.task_numbers import count
 from tuner.world.actors import FarmError
 
-PARSED = 4
+PARSED = 16
 
 
 @dataclass

@@ -25,7 +25,7 @@ SECONDS_MAX = 10_000
 TURNS = [scenario.name for turn in range(3) for scenario in SCENARIOS if turn < scenario.turns]
 HANGS_S = 120.0  # of real time without any verdict: a thread waits for what no world gives it
 TIMES = 16  # that a session may have
-VERIFIED = 0.3  # of the ends of sessions
+VERIFIED = 0.2  # of the ends of sessions
 COLLECT = (100_000, 20, 100)  # Python's own: 700, 10, 10
 
 

@@ -91,21 +91,21 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("plain", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=30")),
-    Scenario("model", "residual_block", 48, 5, 3),
-    Scenario("packaged", "conv_chain", 40, 4, 4, ("use.packaged_model=true", "model.growth=0.2")),
-    Scenario("deadly", "inception_block", 40, 4, 4, (NO_MODEL,), kills_some(40)),
-    Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8"), turns=2),
-    Scenario("queue", "conv_chain", 60, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
-    Scenario("mirror", "residual_block", 40, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
-    Scenario("serial", "residual_block", 32, None, 2, (NO_MODEL,)),
-    Scenario("readings", "residual_block", None, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=700),
-    Scenario("serial readings", "conv_chain", None, None, 3, (NO_MODEL,), measurements=601, turns=2),
+    Scenario("plain", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=30")),
+    Scenario("model", "residual_block", 40, 5, 3),
+    Scenario("packaged", "conv_chain", 32, 4, 4, ("use.packaged_model=true", "model.growth=0.2")),
+    Scenario("deadly", "inception_block", 28, 4, 4, (NO_MODEL,), kills_some(40)),
+    Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8"), turns=1),
+    Scenario("queue", "conv_chain", 36, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
+    Scenario("mirror", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
+    Scenario("serial", "residual_block", 24, None, 2, (NO_MODEL,)),
+    Scenario("readings", "residual_block", None, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=450),
+    Scenario("serial readings", "conv_chain", None, None, 3, (NO_MODEL,), measurements=401, turns=2),
     Scenario("warm", "residual_block", 24, 4, 4, warm=True),
     Scenario(
-        "timed", "residual_block", None, 4, 6, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=2
+        "timed", "residual_block", None, 4, 5, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=1
     ),
-    Scenario("long", "inception_block", 490, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
+    Scenario("long", "residual_block", 400, 16, 8, (NO_MODEL, "segments.measured=24", "farm.checkpoint_every_s=20"), turns=1),
 )
 
 

@@ -47,12 +47,14 @@ class Rivals:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Short searches with other seeds.  readings: of each.  own, others: level -> cycles of the best after so many, of the run and by seed.
+    """Short searches with other seeds.  readings: of each; taken: of all, without what the run's log answers.
 
+    own, others: level -> cycles of the best after so many, of the run and by seed.
     own is None where the run was measured by another simulator, or knew no program by then.
     """
 
     readings: int
+    taken: int
     seeds: tuple[int, ...]
     own: Mapping[str, int | None]
     others: Mapping[str, tuple[int | None, ...]]

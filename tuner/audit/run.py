@@ -25,7 +25,6 @@ from tuner.store.runfolder import SETTINGS
 from tuner.store.runs import ENDED, open_run
 
 SHARE = 10  # of the run's readings an audit takes one part in so many
-EPOCHS = 2  # of a short search, at least: one alone knows hardly more than the first programs, which are those of any seed
 
 
 @dataclass(frozen=True)
@@ -75,17 +74,14 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
         faults += race.faults
     rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, found, files.own, config)
     again = Again(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
-    seeds, longer = None, None
-    each, count = _share(left - taken, request.seeds, EPOCHS * again.an_epoch)
-    if count:
-        seeds = seeds_spread(again, each, count, same, say)
-        taken += count * each
+    longer = None
+    seeds = seeds_spread(again, opened, left - taken, request.seeds, found if same else (), say)
+    if seeds is not None:
+        taken += seeds.taken
         if entry.identity.get("warm_start") or entry.identity.get("start"):
             notes.append("other seeds begin without the earlier runs and the plans that this one began with")
     elif request.seeds:
-        notes.append(
-            f"no search with another seed: {left - taken:,} readings are left for it, and {EPOCHS} epochs take {EPOCHS * again.an_epoch:,}"
-        )
+        notes.append(f"no search with another seed: {left - taken:,} readings are left for it, too few for an epoch")
     if request.longer and not same:
         notes.append(f"not resumed: simulator {then} measured the run, this is {now}")
     elif request.longer:
@@ -99,12 +95,6 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
         found_levels[level] = LevelAudit(champion, untuned, raced.get(level), rivals.get(level))
     what, runner = f"{opened.name} on {opened.machine.name}", None if clock == BUILT_IN else clock
     return Audit(what, (then, now), runner, found_levels, tuple(faults), tuple(notes), seeds, longer, taken, used)
-
-
-def _share(left: int, seeds: int, fewest: int) -> tuple[int, int]:
-    """Readings of each search, and how many: as many seeds as have the fewest each."""
-    count = min(seeds, left // fewest)
-    return (left // count, count) if count else (0, 0)
 
 
 def _rivals(run: Path, opened: Opened, found: Sequence[Searched], own: Mapping[str, Plan], config: TuneConfig) -> dict[str, Rivals]:

@@ -18,8 +18,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.files import make_folder
 from tuner.store.count import FILE as COUNTS
 from tuner.store.count import Count, read_counts, write_counts
-from tuner.store.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, part_numbers, whole, write_empty_part
-from tuner.store.part import PartFile, part_name, read_part
+from tuner.store.dataset import DATASETS, Dataset, DatasetWriter, Fault, examine, part_tables, whole, write_empty_part
+from tuner.store.part import PartFile
 from tuner.store.runs import state_of
 from tuner.store.schema import RESULTS
 from tuner.world.place import Place
@@ -118,8 +118,8 @@ def _write(folder: Place, schema: pa.Schema, parts: Iterable[pa.Table], tmp: Pla
 
 def _parts(folder: Place) -> tuple[pa.Schema, Iterator[pa.Table]]:
     """Of a dataset that was verified: its schema, and its parts one after the other."""
-    schema = whole(folder, folder.name, ()).schema
-    return schema, (read_part(folder / part_name(number)).table for number in part_numbers(folder))
+    found = whole(folder, folder.name, ())
+    return found.schema, part_tables(found)
 
 
 def _counts(run: Place) -> tuple[dict[str, Count], list[Fault]]:

@@ -11,7 +11,7 @@ Whoever reads one here goes by `whole`, which refuses a dataset that is not as i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,6 +162,17 @@ def whole(folder: Place, name: str, columns: Sequence[str] | None = None) -> Dat
     if not found.parts:
         raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
     return found
+
+
+def part_tables(found: Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Its parts' tables, one in memory.  Raises `BadInputError` where a part cannot be read that could be when it was examined."""
+    for part in found.parts:
+        path = found.folder / part_name(part.mark.number)
+        try:
+            table = read_part(path, columns).table
+        except PartError as error:
+            raise BadInputError(f"{path}: {error}") from None
+        yield table
 
 
 def schema_version(schema: pa.Schema, folder: Place) -> int:

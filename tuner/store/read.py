@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from tuner.store.dataset import whole
-from tuner.store.part import part_name, read_part
+from tuner.store.dataset import part_tables, whole
 from tuner.world.place import Place
 from tuner.world.url import place
 
@@ -59,8 +58,7 @@ def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | No
 def each_part(where: Place | Path | str, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The same part after part, of which one is in memory.  Raises as `read_log`, before the first."""
     folder = _dataset(where, name)
-    for part in whole(folder, name, ()).parts:
-        yield read_part(folder / part_name(part.mark.number), columns).table
+    yield from part_tables(whole(folder, name, ()), columns)
 
 
 def _dataset(where: Place | Path | str, name: str) -> Place:

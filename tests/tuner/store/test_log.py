@@ -26,7 +26,7 @@ from tuner.store.care import compact, repair, verify
 from tuner.store.dataset import DatasetWriter, part_numbers
 from tuner.store.digests import digest
 from tuner.store.part import PartError, part_name, read_part
-from tuner.store.read import read_log, read_tasks
+from tuner.store.read import each_part, read_log, read_tasks
 from tuner.store.run_log import Origin, RunLog, row_ids
 from tuner.store.schema import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
 from tuner.world.local import LocalPlace
@@ -235,6 +235,15 @@ def test_every_byte_of_a_part_matters(tmp_path: Path) -> None:
     assert read_part(LocalPlace(path)).rows == 2
 
 
+def test_a_part_that_changes_while_others_are_read_is_named(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    tables = each_part(tmp_path, "log", ("task",))
+    assert next(tables).num_rows == 0, "of the part that an empty dataset begins with"
+    (tmp_path / "log" / "00000001.parquet").write_bytes(b"rubbish")
+    with pytest.raises(BadInputError, match=r"00000001\.parquet: cut off, or not Parquet"):
+        next(tables)
+
+
 def test_repair_leaves_no_gap_before_a_damaged_part_past_the_end(tmp_path: Path) -> None:
     small_run(tmp_path)
     (tmp_path / "log" / "00000009.parquet").write_bytes(b"rubbish")
@@ -273,7 +282,7 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from tuner.store import run_log
-from tuner.store.read import read_log
+from tuner.store.read import each_part, read_log
 from tuner.store.run_log import Origin, RunLog
 from tests.rows import Row, put
 from tuner.world.local import LocalPlace
