@@ -23,6 +23,7 @@ from tuner.learn.training import PRIOR
 from tuner.measure.counted import repeats_of
 from tuner.measure.grants import same_grants
 from tuner.measure.published import answers, read_published
+from tuner.measure.runners import runner_name
 from tuner.measure.shared import WORKER, SharedResults
 from tuner.request import Backend, TuneRequest
 from tuner.store.anytime import COLUMNS, best_after, readings_for
@@ -56,7 +57,8 @@ class Again:
 
     @property
     def clock(self) -> str:
-        return self.config.runner.name
+        """Who says how long tasks take."""
+        return runner_name(self.config)
 
     @property
     def beginning(self) -> int:

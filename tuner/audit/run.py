@@ -17,6 +17,7 @@ from tuner.audit.races import race_again
 from tuner.audit.timed import clock_of, own_cycles, time_files
 from tuner.config import BUILT_IN, TuneConfig, load_config
 from tuner.farm.pieces import Searched, searches
+from tuner.farm.plugged import plugged
 from tuner.measure.tuned import open_tuned
 from tuner.measure.verdict import finalists
 from tuner.request import Backend
@@ -55,6 +56,7 @@ def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
     if not settings.is_file():
         raise BadInputError(f"{settings}: not there; expected the settings of the run")
     config = load_config(str(settings)).given({"farm.backend": request.backend, "farm.workers": request.workers})
+    plugged(config, config.farm.backend == "serial", request.address)
     opened, saved = open_tuned(run)
     then, now = str(entry.identity.get("simulator")), simulator.VERSION
     same, clock, levels = then == now, clock_of(summary), tuple(opened.machine.contention)
