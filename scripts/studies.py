@@ -2,12 +2,18 @@
 
 A study is a file `study_*.py` that says what differs between its arms, which rows a pair of network and seed gives, and what of the rows is
 shown.  Everything else is here.
+
+What a pair found lies in OUT/NAME/, and is not computed again as long as everything that it follows from is the same: network, machine,
+seed, budget, settings, arms, simulator, and the study's own file.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
+import inspect
 import json
+import os
 import re
 import sys
 import time
@@ -88,9 +94,8 @@ class Table(NamedTuple):
 class Study:
     """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
 
-    evaluator: who measures, made for every search; None for the simulator.  kept: the rows of a pair lie in a file of their own, and are
-    not computed again as long as model, machine, settings and simulator are the same; the arms are the study's.  The others are what is
-    run unless options say otherwise.
+    evaluator: who measures, made for every search; None for the simulator.  given: what else the rows of a pair follow from, as options
+    that only this study has.  The others are what is run unless options say otherwise.
     """
 
     name: str
@@ -102,7 +107,14 @@ class Study:
     candidates: int = 64
     seeds: int = 3
     evaluator: Callable[[Unit, tuple[str, ...]], Evaluator] | None = None
-    kept: bool = False
+    given: tuple[object, ...] = ()
+
+
+class Found(NamedTuple):
+    """Rows of all pairs, and what they took, whenever that was."""
+
+    rows: list[Row]
+    cpu_s: float
 
 
 Out = Annotated[Path, typer.Option(help="Folder of the CSV files.")]
@@ -128,10 +140,8 @@ def command(study: Study, about: str | None) -> None:
         processes: Processes = 1,
         as_json: Json = False,
     ) -> None:
-        rows = conduct(study, out, networks, machine, candidates, seeds, settings or (), processes)
-        shown = list(study.show(rows))
-        atomic_write(out / f"{study.name}.md", [markdown(shown).encode()])
-        show(rows, shown, as_json)
+        rows, cpu_s = conduct(study, out, networks, machine, candidates, seeds, settings or (), processes)
+        finish(study.name, out, rows, study.show(rows), cpu_s, as_json)
 
     main.__doc__ = about
     typer.run(main)
@@ -140,23 +150,32 @@ def command(study: Study, about: str | None) -> None:
 def conduct(
     study: Study, out: Path, networks: str, machines: Sequence[str], candidates: int, seeds: int, settings: Sequence[str] = (),
     processes: int = 1,
-) -> list[Row]:  # fmt: skip
-    """Run every pair, write `<name>.csv` as they come; returns the rows."""
+) -> Found:  # fmt: skip
+    """Run every pair that is not there, write `<name>.csv` as they come."""
     pairs = [(name, machine, seed) for name in named(networks) for machine in machines for seed in range(seeds)]
-    work = partial(_pair, study, candidates=candidates, settings=tuple(settings))
-    if study.kept:
-        work = partial(_kept, study, candidates=candidates, settings=tuple(settings), out=out)
-    rows: list[Row] = []
-    for pair, found in zip(pairs, _mapped(work, pairs, processes), strict=True):
+    work = partial(_kept, study, candidates=candidates, settings=tuple(settings), folder=out / study.name)
+    rows, cpu_s = list[Row](), 0.0
+    for pair, (found, took_s) in zip(pairs, _mapped(work, pairs, processes), strict=True):
         rows += found
+        cpu_s += took_s
         write_rows(out / f"{study.name}.csv", rows)  # what is done survives what stops the rest
         print(f"{short(pair[0])} on {pair[1]}, seed {pair[2]}: done", file=sys.stderr, flush=True)
-    return rows
+    return Found(rows, cpu_s)
 
 
-def _mapped(
-    work: Callable[[tuple[str, str, int]], list[Row]], pairs: Sequence[tuple[str, str, int]], processes: int
-) -> Iterator[list[Row]]:
+def finish(name: str, out: Path, rows: Sequence[Row], shown: Iterable[Table | str], cpu_s: float, as_json: bool) -> None:
+    """Print what a study shows and the CPU time that it took, and write them to OUT/NAME.md."""
+    every = [*shown, "", f"CPU: {cpu_s / 3600:.2f} hours"]
+    atomic_write(out / f"{name}.md", [markdown(every).encode()])
+    show(rows, every, as_json)
+
+
+def spent_s() -> float:
+    """CPU time of this process and of those that it waited for."""
+    return sum(os.times()[:4])
+
+
+def _mapped(work: Callable[[Key], Found], pairs: Sequence[Key], processes: int) -> Iterator[Found]:
     if processes == 1:
         yield from map(work, pairs)
         return
@@ -164,19 +183,23 @@ def _mapped(
         yield from pool.map(work, pairs)
 
 
-def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], out: Path) -> list[Row]:
-    """`_pair`, or its rows as they were left in OUT."""
+def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], folder: Path) -> Found:
+    """`_pair`, or what it left in the folder."""
     (name, machine, seed), config = pair, load_config(None, settings)
     unit = network(name, machine, config.search.order)
-    key = digest([unit.digest, seed, candidates, settings, config.digest, simulator.VERSION])
-    path = out / study.name / f"{short(name)}-{key}.json"
+    arms = [[name, *arm._replace(strategy=None), arm.strategy and arm.strategy.__name__] for name, arm in study.arms.items()]
+    written = hashlib.sha256(Path(inspect.getfile(study.show)).read_bytes()).hexdigest()
+    what = [unit.digest, seed, candidates, settings, config.digest, simulator.VERSION, arms, written, *map(str, study.given)]
+    path = folder / f"{short(name)}-{digest(what)}.json"
     if path.is_file():
-        rows: list[Row] = json.loads(path.read_text())
-        return [{**row, "network": short(name), "machine": machine} for row in rows]  # may be called otherwise today
+        kept = json.loads(path.read_text())
+        return Found([{**row, "network": short(name), "machine": machine} for row in kept["rows"]], kept["cpu_s"])  # called otherwise
+    begun_s = spent_s()
     rows = _pair(study, pair, candidates, settings)
+    found = Found(json.loads(json.dumps(rows, default=float)), round(spent_s() - begun_s, 2))
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, [json.dumps(rows, default=float, indent=1).encode()])
-    return rows
+    atomic_write(path, [json.dumps(found._asdict(), indent=1).encode()])
+    return found
 
 
 def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:

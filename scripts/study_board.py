@@ -35,7 +35,7 @@ from compiler.build import default_plan
 from compiler.plan.plan import Infeasible, Plan
 from compiler.source import Source
 from scripts import study_board as board_module
-from scripts.studies import Json, Out, Row, Seeds, Set, Table, geometric, interval, model_named, show, write_rows
+from scripts.studies import Json, Out, Row, Seeds, Set, Table, finish, geometric, interval, model_named, spent_s, write_rows
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Machine, load_machine
 from tuner.calibrate.hidden import hidden_machine
@@ -159,7 +159,7 @@ def main(
                         atomic_write(path, [json.dumps(row).encode()])
                     rows.append(json.loads(path.read_bytes()))
                     write_rows(out / "board.csv", rows)
-    show([*rows, *calibrations], shown(rows, calibrations), as_json)
+    finish("board", out, [*rows, *calibrations], shown(rows, calibrations), spent_s(), as_json)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from scripts.studies import Json, Out, Row, Table, goal, show, write_rows
+from scripts.studies import Json, Out, Row, Table, finish, goal, spent_s, write_rows
 from simulator.npu.machine import load_machine
 from tuner.calibrate.check import NETWORKS, check
 from tuner.calibrate.hidden import hidden_machine
@@ -108,7 +108,7 @@ def main(
             summary.append(row)
             write_rows(out / "keys.csv", rows)
             write_rows(out / "segments.csv", summary)
-    show([*rows, *summary], shown(rows, summary), as_json)
+    finish("calibration", out, [*rows, *summary], shown(rows, summary), spent_s(), as_json)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner
-from scripts.studies import Candidates, Json, Networks, Row, Table, goal, groups, model_named, named, short, show, write_rows
+from scripts.studies import Candidates, Json, Networks, Row, Table, finish, goal, groups, model_named, named, short, spent_s, write_rows
 from simulator.compiled import read_compiled
 from simulator.contended import load_of
 from simulator.contention import GENERATORS, generate
@@ -223,7 +223,7 @@ def main(
     shown += [f"chosen on seeds {OTHER_SEEDS}..{OTHER_SEEDS + other_seeds - 1}: {setting}" for setting in chosen.values()]
     rows = [row for network, mine in trials(0, seeds) for row in study(network, mine, chosen)]
     write_rows(out / "controller.csv", rows)
-    show(rows, [*shown, "", *tables(rows)], as_json)
+    finish("controller", out, rows, [*shown, "", *tables(rows)], spent_s(), as_json)
 
 
 if __name__ == "__main__":

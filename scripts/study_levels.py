@@ -12,8 +12,6 @@ another: what does not fit there has no loss there, and is counted.
 * changed: levels at which the robust program ships, since the champion is slower than another one out of sample.
 
     python scripts/study_levels.py --out levels
-
-A pair of network and machine that is there is not computed again: OUT/levels/ holds its rows.
 """
 
 from __future__ import annotations
@@ -115,7 +113,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
 
 STUDY = Study(
     "levels", {"all": Arm(levels=LEVELS), **{level: Arm(levels=(level,)) for level in LEVELS}}, rows, show, NETWORKS, MACHINES,
-    candidates=384, kept=True,
+    candidates=32,
 )  # fmt: skip
 
 if __name__ == "__main__":

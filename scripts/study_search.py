@@ -48,12 +48,12 @@ from scripts.studies import (
     Study,
     Table,
     conduct,
+    finish,
     geometric,
     goal,
     groups,
     interval,
     network,
-    show,
 )  # fmt: skip
 
 OURS, LEVEL = "ours", "none"
@@ -183,10 +183,9 @@ def main(
         (Study("tilings", arms(1 / 3), partial(curves, "tilings", False), compared), ",".join(files), budget),
         (Study("plans", arms(1 / 2), partial(curves, "plans", True), compared), networks, plan_budget),
     )
-    found = [
-        row for study, names, count in studies for row in conduct(study, out, names, (machine,), count, seeds, settings or (), processes)
-    ]
-    show(found, compared(found), as_json)
+    found = [conduct(study, out, names, (machine,), count, seeds, settings or (), processes) for study, names, count in studies]
+    rows = [row for each in found for row in each.rows]
+    finish("search", out, rows, compared(rows), sum(each.cpu_s for each in found), as_json)
 
 
 if __name__ == "__main__":

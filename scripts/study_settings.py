@@ -41,11 +41,11 @@ from scripts.studies import (
     Study,
     Table,
     conduct,
+    finish,
     geometric,
     groups,
     interval,
     measured_on,
-    show,
 )  # fmt: skip
 from simulator.npu.errors import BadInputError
 from tuner.config import leaves, load_config
@@ -131,9 +131,11 @@ def main(
     else:
         arms = {name: SWITCHED[name] for name in (only.split(",") if only else SWITCHED)}
     measured = None if clock is None else measured_on(clock)
-    study = Study("settings", {name: Arm(own) for name, own in {DEFAULT: (), **arms}.items()}, rows, compared, evaluator=measured)
-    found = conduct(study, out, networks, machine, candidates, seeds, every or (), processes)
-    show(found, study.show(found), as_json)
+    study = Study(
+        "settings", {name: Arm(own) for name, own in {DEFAULT: (), **arms}.items()}, rows, compared, evaluator=measured, given=(clock,)
+    )
+    found, cpu_s = conduct(study, out, networks, machine, candidates, seeds, every or (), processes)
+    finish(study.name, out, found, compared(found), cpu_s, as_json)
 
 
 if __name__ == "__main__":

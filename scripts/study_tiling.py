@@ -42,10 +42,11 @@ from scripts.studies import (
     Study,
     Table,
     conduct,
+    finish,
     goal,
     named,
     network,
-    show,
+    spent_s,
     write_rows,
 )  # fmt: skip
 from simulator.npu.machine import DataType, load_machine
@@ -214,15 +215,15 @@ def main(
     folder = out.resolve() / "operators"
     files = [saved(shape, folder) for shape in operators_of(named(networks), machine)]
     fitting = [str(path) for path in files if len(Operator(network(str(path), machine)).space.points)]
-    study = Study("search", {"search": Arm()}, partial(rows_of, cap=cap), show_search, seeds=1)
-    rows = conduct(study, out, ",".join(fitting), (machine,), candidates, 1, settings or (), processes)
-    shown = [*show_search(rows)]
+    study = Study("search", {"search": Arm()}, partial(rows_of, cap=cap), show_search, given=(cap,))
+    rows, cpu_s = conduct(study, out, ",".join(fitting), (machine,), candidates, 1, settings or (), processes)
+    shown, begun_s = [*show_search(rows)], spent_s()
     if held_out:
         models, lines = picked(machine, folder, cap, trained, each, held_out, seed)
         write_rows(out / "models.csv", models)
         shown += show_models(models, lines, tuple(load_machine(machine).contention))
         rows += models
-    show(rows, shown, as_json)
+    finish("tiling", out, rows, shown, cpu_s + spent_s() - begun_s, as_json)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import numpy as np
 import pytest
 import typer
 
-from scripts import study_fusion, study_levels, study_presets, study_settings
+from scripts import judge_presets, study_fusion, study_levels, study_settings
 from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdown, medians, named, short
+from scripts.study_all import QUICK
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
@@ -55,16 +58,33 @@ def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
     """An arm has its settings, its share of the budget and its levels; several processes change nothing."""
     arms = {"a": Arm(), "half": Arm(("use.window=false",), times=0.5), "own": Arm(("budget.candidates=3",)), "one": Arm(levels=("severe",))}
     tiny = Study("spent", arms, spent, study_settings.compared)
-    models = [str(save_small(name, tmp_path)) for name in ("conv_chain", "vector_chain")]
-    one = conduct(tiny, tmp_path / "1", ",".join(models), ("edge",), 4, 2, FEW)
-    assert one[: 2 * len(arms)] == conduct(tiny, tmp_path / "2", models[0], ("edge",), 4, 2, FEW, processes=2)
+    models = [str(save_small(name, tmp_path)) for name in ("vector_chain", "conv_chain")]
+    one = conduct(tiny, tmp_path / "1", ",".join(models), ("edge",), 4, 2, FEW).rows
+    assert one[: 2 * len(arms)] == conduct(tiny, tmp_path / "2", models[0], ("edge",), 4, 2, FEW, processes=2).rows
     assert [(row["network"], row["seed"]) for row in one[:: len(arms)]] == [
-        (name, seed) for name in ("conv_chain", "vector_chain") for seed in (0, 1)
+        (name, seed) for name in ("vector_chain", "conv_chain") for seed in (0, 1)
     ]
     assert [(row["arm"], row["programs"], row["levels"]) for row in one[: len(arms)]] == [
         ("a", 4, " ".join(LEVELS)), ("half", 2, " ".join(LEVELS)), ("own", 3, " ".join(LEVELS)), ("one", 4, "severe"),
     ]  # fmt: skip
     assert [row["programs"] for row in of_csv(tmp_path / "1/spent.csv")] == [str(row["programs"]) for row in one]
+
+
+def test_a_pair_that_is_there_is_not_computed_again(tmp_path: Path) -> None:
+    """Unless something that its rows follow from is another."""
+    tiny, model = Study("spent", {"a": Arm()}, spent, study_settings.compared), str(save_small("vector_chain", tmp_path))
+
+    def cells(study: Study = tiny, candidates: int = 2) -> int:
+        found = conduct(study, tmp_path, model, ("edge",), candidates, 1, FEW)
+        assert found.cpu_s > 0
+        return len([*(tmp_path / "spent").iterdir()])
+
+    assert [cells(), cells(), cells(candidates=3), cells(replace(tiny, given=(7,))), cells(replace(tiny, arms={"a": Arm(times=2)}))] == [
+        1, 1, 2, 3, 4,
+    ]  # fmt: skip
+    (cell,) = [path for path in (tmp_path / "spent").iterdir() if json.loads(path.read_text())["rows"][0]["programs"] == 3]
+    cell.write_text(json.dumps({"rows": [{"arm": "mine"}], "cpu_s": 5.0}))
+    assert conduct(tiny, tmp_path, model, ("edge",), 3, 1, FEW).rows == [{"arm": "mine", "network": "vector_chain", "machine": "edge"}]
 
 
 def test_networks_of_a_study(tmp_path: Path) -> None:
@@ -128,7 +148,7 @@ def test_shared_memory(tmp_path: Path) -> None:
 
 
 def test_levels(tmp_path: Path) -> None:
-    """Losses are against the fewest of the cell, what is there is not computed again, and the page has the table that is printed."""
+    """Losses are against the fewest of the cell, and the page has the table that is printed."""
     words = ("--candidates", 8, "--seeds", 1, "--machine", "edge")
     rows, text = study("levels", tmp_path, "conv_chain", *words)
     assert [row["level"] for row in rows] == list(LEVELS)
@@ -142,23 +162,15 @@ def test_levels(tmp_path: Path) -> None:
         assert row["robust_cycles"] >= row[f"own_{row['level']}_cycles"]
         assert row["own"] <= row["two"]
         assert row["changed"] == (row["changed_over"] > 0)
-    (kept,) = (tmp_path / "out" / "levels").iterdir()
-    assert [row["robust_cycles"] for row in json.loads(kept.read_text())] == [row["robust_cycles"] for row in rows]
     assert f"robust {max(row['robust'] for row in rows):.3f} (conv_chain)" in text
     page = (tmp_path / "out" / "levels.md").read_text()
     assert f"| {max(row['robust'] for row in rows):.3f} |" in page
-    kept.write_text(kept.read_text().replace('"level": "none"', '"level": "kept"'))
-    again, _ = study("levels", tmp_path, "conv_chain", *words)
-    assert [row["level"] for row in again] == ["kept", *LEVELS[1:]]
-    (kept,) = (tmp_path / "out" / "levels").iterdir()
-    study("levels", tmp_path, "conv_chain", "--candidates", 4, *words[2:])
-    assert len(list(kept.parent.iterdir())) == 2, "another budget is another cell"
 
 
 def test_levels_that_grant_less_memory(tmp_path: Path) -> None:
     """What was tuned where all of L1 is granted does not fit half of a little one: no loss there, and the table counts it."""
     model, machine = str(save_small("conv_chain", tmp_path)), "edge:contention.severe.l1_bytes=16384"
-    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, FEW)
+    rows = conduct(study_levels.STUDY, tmp_path, model, (machine,), 8, 1, FEW).rows
     assert [[row[f"only_{level}"] is None for level in LEVELS] for row in rows] == [[False] * 3, [False] * 3, [True, True, False]]
     for row in rows:
         fewest = min(value for key, value in row.items() if key.endswith("_cycles") and value is not None)
@@ -262,7 +274,10 @@ def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
     """Areas between curves at equal readings: of settings that cripple the search above 1."""
     worse = tmp_path / "worse.yaml"
     worse.write_text("use: {segmentations: false}\nsearch: {generation: 1}\n")
-    rows, _ = study("presets", tmp_path, "inception_block", "--config", worse, "--measurements", 600, "--points", 4, "--seeds", 2)
+    model, words = save_small("inception_block", tmp_path), ("--measurements", 600, "--points", 4, "--seeds", 2, "--json", *SET)
+    done = run_script("judge_presets", "--networks", model, "--config", worse, "--out", tmp_path / "out", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
     by = {(row["settings"], row["seed"], row["level"]): row for row in rows}
     assert len(by) == 2 * 2 * len(LEVELS)
     for (name, seed, level), row in by.items():
@@ -271,24 +286,36 @@ def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
         assert (row["area"] == 1) if name == "default" else row["area"] >= 1
 
     def verdict(areas: list[float]) -> object:
+        head = {"network": "n", "machine": "m", "level": "none", "cycles": 1, "cpu_s": 1.0}
         found = [
-            {
-                "settings": name,
-                "network": "n",
-                "machine": "m",
-                "seed": seed,
-                "level": "none",
-                "area": area,
-                "last": area,
-                "cycles": 1,
-                "cpu_s": 1.0,
-            }
+            {**head, "settings": name, "seed": seed, "area": area, "last": area}
             for seed, better in enumerate(areas)
             for name, area in (("default", 1.0), ("short", better))
         ]
-        (table,) = [part for part in study_presets.judged(found) if not isinstance(part, str)]
+        (table,) = [part for part in judge_presets.judged(found) if not isinstance(part, str)]
         return table.rows[0][-1]
 
     assert verdict([0.95, 0.97, 0.96, 0.99]) == "ships"
     assert verdict([0.95, 1.04, 0.96, 1.03]) == "no difference shown"
     assert verdict([1.05, 1.04, 1.06, 1.03]) == "is worse"
+
+
+@pytest.mark.parametrize("name", ["rewrites", *(pytest.param(name, marks=pytest.mark.slow) for name in QUICK if name != "rewrites")])
+def test_a_glance_at_every_study(tmp_path: Path, name: str) -> None:
+    done = run_script("study_all", "--quick", "--only", name, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out/studies.md").read_text()
+    assert text.startswith(f"# Studies\n\n## {name}\n\n`python scripts/study_{name}.py --")
+    assert "\n| " in text
+    assert re.search(r"^CPU: \d+\.\d\d hours$", text, re.MULTILINE)
+
+
+def test_a_study_that_there_is_not(tmp_path: Path) -> None:
+    done = run_script("study_all", "--only", "fusion,nothing", "--out", "out", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no study nothing; there are fusion, levels," in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_all_studies_are_made_at_once() -> None:
+    scripts = {path.stem.removeprefix("study_") for path in (Path(__file__).parents[2] / "scripts").glob("study_*.py")}
+    assert scripts == {*QUICK, "all"}

@@ -287,6 +287,7 @@ def head() -> Iterator[str]:
         yield head.address
 
 
+@pytest.mark.slow
 def test_a_worker_has_a_board_to_itself(model: Path, tmp_path: Path, head: str) -> None:
     """A function of the folder in which the command is called, which workers are told of."""
     (tmp_path / "board_of_mine.py").write_text("from tuner.measure.simulated import measure\n")

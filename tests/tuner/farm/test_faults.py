@@ -46,6 +46,7 @@ def on_cluster(model: Path, run: Path, address: str) -> Driver:
     return Driver(model, run, N, options=("--backend", "ray", "--address", address, "--workers", "2"))
 
 
+@pytest.mark.slow  # that its death is told from a process's is tested by default, and what follows then, in simulation
 def test_a_node_that_dies_costs_no_row(model: Path, whole: Path, tmp_path: Path, cluster: Head) -> None:
     driver = on_cluster(model, tmp_path / "run", cluster.address)
     driver.wait_for_parts(4)

@@ -4,11 +4,12 @@ A pair of network and seed is searched with the default and with every --config.
 over the default's, the geometric mean over levels and over numbers of readings, each twice the one before (`tuner.study.curve`).  A preset
 ships where the 95% interval of the geometric mean over all pairs (bootstrap) is below 1.
 
-python scripts/study_presets.py --config STUDY/best.yaml --measurements 6400 --networks resnet50,shufflenet --out presets
+python scripts/judge_presets.py --config STUDY/best.yaml --measurements 6400 --networks resnet50,shufflenet --out presets
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.studies import (
     Arm,
     Json,
@@ -31,10 +33,10 @@ from scripts.studies import (
     Study,
     Table,
     conduct,
+    finish,
     geometric,
     groups,
     interval,
-    show,
 )
 from scripts.study_settings import DEFAULT, differences
 from tuner.store.anytime import best_after
@@ -78,7 +80,6 @@ def judged(found: Sequence[Row]) -> Iterable[Table | str]:
         )
     yield "cycles over the default's: the area between the curves, and the best in the end; geometric means over levels and pairs"
     yield Table(("<settings", "pairs", "area", "95% interval", "in the end", "95% interval", "CPU", "<as a preset"), table)
-    yield f"{sum(cpu_s.values()) / 3600:.2f} CPU hours"
 
 
 def main(
@@ -96,9 +97,9 @@ def main(
     """Settings against the default at equal readings, on networks that are not those of the study."""
     budget = ("budget.candidates=null", "budget.seconds=null", f"budget.measurements={measurements}")
     arms = {DEFAULT: Arm(budget)} | {str(Path(file).with_suffix("")): Arm((*differences(file), *budget)) for file in config}
-    study = Study("presets", arms, partial(rows, counts_of(measurements, points)), judged)
-    found = conduct(study, out, networks, machine, measurements, seeds, every or (), processes)
-    show(found, study.show(found), as_json)
+    study = Study("presets", arms, partial(rows, counts_of(measurements, points)), judged, given=(points,))
+    found, cpu_s = conduct(study, out, networks, machine, measurements, seeds, every or (), processes)
+    finish(study.name, out, found, judged(found), cpu_s, as_json)
 
 
 if __name__ == "__main__":
