@@ -2,7 +2,7 @@
 
 A pair of network and seed is searched with the default and with every --config.  Its figure is the area between both curves: best so far
 over the default's, the geometric mean over levels and over numbers of readings, each twice the one before (`tuner.study.curve`).  A preset
-ships where the 95% interval of the geometric mean over all pairs (bootstrap) is below 1.
+ships where the 95% interval of the geometric mean over all pairs (bootstrap) is below 1, and the best in the end is not shown to be worse.
 
 python scripts/judge_presets.py --config STUDY/best.yaml --measurements 6400 --networks resnet50,shufflenet --out presets
 """
@@ -65,7 +65,7 @@ def judged(found: Sequence[Row]) -> Iterable[Table | str]:
         area, last = (np.array([geometric(np.array([row[key] for row in levels])) for levels in pairs]) for key in ("area", "last"))
         low, high = interval(area, geometric)
         ends = interval(last, geometric)
-        verdict = "ships" if high < 1 else "is worse" if low > 1 else "no difference shown"
+        verdict = "is worse" if low > 1 else "no difference shown" if high >= 1 else "ends behind" if ends[0] > 1 else "ships"
         table.append(
             (
                 name,
