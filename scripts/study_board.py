@@ -103,7 +103,7 @@ def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, mea
         gains.append(before[at, 0] / after[at, 0])
     use = summary.measurements
     row: Row = {"network": network, "seed": seed, "arm": arm, "measurements": measurements, "gain": geometric(np.array(gains))}
-    return row | {"programs": summary.candidates, "tasks": summary.tasks, "read": use.used, "finals": use.finals, "canary": use.canary}
+    return row | {"programs": summary.candidates, "tasks": summary.tasks, "read": use.asked, "finals": use.finals, "canary": use.canary}
 
 
 def shown(rows: Sequence[Row], calibrations: Sequence[Row]) -> Iterator[Table | str]:

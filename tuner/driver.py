@@ -25,6 +25,7 @@ from tuner.summary import Summary
 from tuner.world.actors import Actors, Worker
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
+from tuner.world.url import store_place
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -78,7 +79,7 @@ def searched(request: TuneRequest) -> Iterator[Searched]:
     check_runner(machine, tuple(machine.contention), config.runner.name)
     opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
-    around = Surroundings(REAL, LocalPlace(request.out), mirror_place, ray_actors, say)
+    around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as end:
         yield Searched(opened, config, end)
 

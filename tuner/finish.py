@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 import simulator
 from compiler.build import MeasuredModel, containers_of, measure, package
@@ -35,9 +36,9 @@ from tuner.learn.proposers import Proposer
 from tuner.measure.grants import same_grants
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.layerwise import faster_in_file_order
+from tuner.measure.memo import WORKER
 from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
-from tuner.measure.shared import WORKER
 from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.measure.verdict import Verdict
 from tuner.request import TuneRequest
@@ -123,11 +124,17 @@ def finish(
     wall_s = clock.monotonic_s() - begun_s
     counted = [run.ledger.counted for run in runs]
     searched = sum(each.champions.programs for each in counted)
-    measurements = MeasurementsUse(
+    stored = _stored(folder)
+    used = Counter(
         search=sum(each.readings for each in counted),
         canary=sum(spending.canaries(each.readings) for each in counted),
         finals=readings_taken(said),
+    )
+    measurements = MeasurementsUse(
+        **used,
         set_aside=spending.finals * len(found) if spending.measurements is not None else 0,
+        asked=used.total(),
+        paid=used.total() - stored.readings,
     )
     failures = sum((each.failures for each in counted), Counter[str]())
     rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
@@ -147,7 +154,7 @@ def finish(
         tags=dict(tag.split("=", 1) for tag in request.tag.split(",") if "=" in tag),
         versions={name: _version(name) for name in _PACKAGES} | {"simulator": simulator.VERSION},
         config_digest=config.digest,
-        budget=_budget(config, searched, measurements.used, wall_s),
+        budget=_budget(config, searched, measurements.asked, wall_s),
         measurements=measurements,
         stopped=tuple(run.conductor.stopped or "budget" for run in runs),
         warm_start=tuple(line for run in runs for line in run.warm_start),
@@ -155,7 +162,7 @@ def finish(
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
         tasks=sum(each.tasks for each in counted),
-        shared_tasks=_shared(folder),
+        stored_tasks=stored.tasks,
         failures=dict(failures),
         instructions={level: m.instructions for level, m in measured.items()},
         variants=len({m.digest for m in measured.values()}),
@@ -212,10 +219,18 @@ def _target(config: TuneConfig, found: Sequence[Searched], ends: Sequence[Search
     return TargetSummary(name=config.target.name, cycles=cycles)
 
 
-def _shared(folder: RunFolder[LocalPlace]) -> int:
+class _Stored(NamedTuple):
+    """What was taken from the store."""
+
+    tasks: int
+    readings: int
+
+
+def _stored(folder: RunFolder[LocalPlace]) -> _Stored:
     """From the log: earlier sessions of the run count, too."""
-    rows = read_log(folder.path, ("worker", "level_index"))
-    return int(((rows["worker"] == WORKER) & (rows["level_index"] == 0)).sum())
+    rows = read_log(folder.path, ("worker", "level_index", "readings"))
+    rows = rows[rows["worker"].astype("str").str.startswith(WORKER)]
+    return _Stored(int((rows["level_index"] == 0).sum()), int(rows["readings"].sum()))
 
 
 def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -> Plan:

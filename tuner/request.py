@@ -10,6 +10,8 @@ from typing import Literal, get_args
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import Style
 
+STORE = "store"  # folder of a sweep or a study, whose runs share what they measure
+NO_STORE = "none"
 Backend = Literal["ray", "serial"]
 DTypeName = Literal["float16", "float32"]
 
@@ -41,7 +43,7 @@ class TuneRequest:
     prior: file of a cost model (`tilefarm train`) that says what to measure in the beginning, `none` for the estimate alone; None: the
     one that comes along.
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
-    shared: folder of results that searches in single processes share (`tuner.measure.shared`), where there is one.
+    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
     what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
     (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  quiet: nothing on stderr.
@@ -81,7 +83,7 @@ class TuneRequest:
     start: tuple[Path, ...] = ()
     prior: Path | None = None
     min_npu_share: float | None = None
-    shared: Path | None = None
+    store: str | None = None
     progress: Callable[[Snapshot], None] | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +102,8 @@ class TuneRequest:
 class FarmRequest:
     """What requests for many runs share.  The other fields are those of `TuneRequest`.
 
-    seeds: runs per model with seeds 0 .. seeds - 1.  share: what one run has measured is not measured again by another.
+    seeds: runs per model with seeds 0 .. seeds - 1.  store: of what the runs measure, so that no other does again; None: `out / STORE`,
+    `NO_STORE`: none.
     """
 
     out: Path
@@ -118,7 +121,7 @@ class FarmRequest:
     target: str | None = None
     runner: str | None = None
     resource: str | None = None
-    share: bool = True
+    store: str | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from compiler.beyond import beyond_lines
 from compiler.source import Opened
 from compiler.space.order import ordered
 from simulator.npu.files import write_whole
-from tuner.config import BUILT_IN, TuneConfig
+from tuner.config import TuneConfig
 from tuner.farm.attempts import Attempts
 from tuner.farm.conduct import Jobs, SerialJobs
 from tuner.farm.jobs import JobRunnerSpec
@@ -31,6 +31,7 @@ from tuner.farm.prior import Prior, proposer_line
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.spending import Spending
 from tuner.farm.start import Start, read_start
+from tuner.farm.storing import Storing
 from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
 from tuner.measure.counted import repeats_of
@@ -38,7 +39,6 @@ from tuner.measure.evaluate import Board, EvaluatorSpec
 from tuner.measure.grants import same_grants
 from tuner.measure.host import mac_share, work_lines
 from tuner.measure.runners import runner_name, runner_spec
-from tuner.measure.shared import SharedResults
 from tuner.plugins import Plugin
 from tuner.request import TuneRequest
 from tuner.store.digests import digest
@@ -47,7 +47,6 @@ from tuner.store.run_log import Origin, RunLog
 from tuner.store.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
 from tuner.store.source import write_source
 from tuner.world.actors import Actors, Worker
-from tuner.world.local import LocalPlace
 from tuner.world.place import Place
 from tuner.world.world import Clock, World
 
@@ -58,7 +57,7 @@ MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], Abst
 
 @dataclass(frozen=True)
 class Surroundings(Generic[P]):
-    """out: the run's folder.  mirror: what a URL names.  actors: of a farm, by how a worker is made, configuration, request and run.
+    """out: the run's folder.  mirror, store: what a URL names.  actors: of a farm, by how a worker is made, configuration, request and run.
 
     say: takes a line for a person.  spec: what makes a job runner.
     """
@@ -66,6 +65,7 @@ class Surroundings(Generic[P]):
     world: World
     out: P
     mirror: Callable[[str], Place]
+    store: Callable[[str], Place]
     actors: MakeActors
     say: Callable[[str], None]
     spec: MakeSpec = JobRunnerSpec
@@ -183,17 +183,20 @@ def _searched(
         log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
         facts = Facts(origin, unit, levels, repeats_of(config))
         evaluator = EvaluatorSpec(unit, levels, board, config.target.name)
-        shared = None
-        if request.shared is not None and request.shared.is_dir() and origin.runner == BUILT_IN:
-            shared = stack.enter_context(SharedResults(LocalPlace(request.shared), world.clock, unit, levels))
+        storing = None
+        if request.store is not None:
+            tell = (lambda _: None) if request.quiet else around.say
+            storing = Storing(around.store(request.store), folder.path, facts, tell)
         place = folder.place(piece)
         if prior is not None:
             prior.copy(place.models)
         made = around.spec(evaluator, facts, config, config.level_weights, request.seed)
-        jobs = stack.enter_context(_jobs(around, made, request, place, shared))
+        jobs = stack.enter_context(_jobs(around, made, request, place))
         assert isinstance(folder.identity, RunIdentity)
         said, begun = folder.identity.warm_start, start.of(search.pieces[0])
-        run = OneSearch(world, facts, config, request, place, log, jobs, budget, said, begun, None if prior is None else prior.kept)
+        run = OneSearch(
+            world, facts, config, request, place, log, jobs, budget, said, begun, None if prior is None else prior.kept, storing
+        )
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:
             around.say(
@@ -205,13 +208,11 @@ def _searched(
 
 
 @contextmanager
-def _jobs(
-    around: Surroundings[P], spec: JobRunnerSpec, request: TuneRequest, place: SearchFolder, shared: SharedResults | None
-) -> Iterator[Jobs]:
+def _jobs(around: Surroundings[P], spec: JobRunnerSpec, request: TuneRequest, place: SearchFolder) -> Iterator[Jobs]:
     farm, clock = spec.config.farm, around.world.clock
     if farm.backend == "serial":
         attempts = Attempts(place.checkpoint, clock, farm.item_timeout_s)
-        with SerialJobs(spec, shared, attempts) as serial:
+        with SerialJobs(spec, attempts) as serial:
             if attempts.failing and not request.quiet:
                 around.say(f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
             yield serial

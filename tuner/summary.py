@@ -32,18 +32,15 @@ class MeasurementsUse(_Part):
     """What was measured, in readings: task x level x repeat.
 
     search: of all tasks that have rows.  canary: of the untuned program, as one board is asked.  finals: of the last ones.  set_aside: for
-    them, before the search began, where measurements are the budget.
+    them, before the search began, where measurements are the budget.  asked: all of them; paid: those that did not lie in the store.
     """
 
     search: int
     canary: int
     finals: int
     set_aside: int
-
-    @property
-    def used(self) -> int:
-        """All of them."""
-        return self.search + self.canary + self.finals
+    asked: int
+    paid: int
 
 
 class HostNodeSummary(_Part):
@@ -241,7 +238,7 @@ class Summary(_Part):
     candidates: int
     candidates_per_s: float
     tasks: int
-    shared_tasks: int = Field(0, description="of those, whose results other runs beside it had measured")
+    stored_tasks: int = Field(0, description="of those, whose results lay in the store")
     failures: dict[str, int]
     instructions: dict[str, int]
     variants: int = Field(description="distinct programs among the levels")

@@ -17,14 +17,17 @@ from simulator.npu.errors import BadInputError, TilefarmError
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.kernel import Crash, Process, SimulationError
 from tests.simulated.scenarios import KEY, VOLATILE, Computed, Rows, keys, plain_table
-from tests.simulated.session import MIRROR, OUT, Disks, Ended
+from tests.simulated.session import MIRROR, OUT, STORE, Disks, Ended
 from tuner.store import dataset, part
 from tuner.store.care import verify
 from tuner.store.checkpoint import FILE as CHECKPOINT
 from tuner.store.checkpoint import FINDINGS
 from tuner.store.dataset import DATASETS, Dataset, DatasetWriter, whole
 from tuner.store.mirror import RUN_DATASETS, RUN_FILES
+from tuner.store.pack_store import entries
+from tuner.store.packs import keys as pack_keys
 from tuner.store.part import Mark, PartFile
+from tuner.store.read import read_log
 from tuner.store.runfolder import IDENTITY, read_json
 from tuner.store.task_numbers import count
 from tuner.world.actors import FarmError
@@ -174,6 +177,28 @@ def check_mirror(computed: Computed, disks: Disks, parts: Parts, verified: bool,
                 name = path.relative_to(here)
                 if not (there / name).is_file() or (there / name).read_bytes() != path.read_bytes():
                     raise SimulationError(f"the copy has another {name}, or none")
+
+
+def check_store(disks: Disks, ended: bool) -> None:
+    """Whole packs, of rows that the log has, each task in one of them.  ended: all that have results."""
+    there = list(entries(store)) if (store := SimPlace(disks.away, STORE)).is_dir() else []
+    if not there and not ended:
+        return
+    log = read_log(SimPlace(disks.here, OUT), ("task", "level_index", "cycles"))
+    cycles = log.pivot(index="task", columns="level_index", values="cycles").fillna(0).astype("int64")
+    known = {task: row for task, row in zip(cycles.index, cycles.to_numpy().tolist(), strict=True) if any(row)}
+    found = dict[str, list[int]]()
+    for entry in there:
+        if entry.pack is None:
+            raise SimulationError(f"the store has {entry.name}: {entry.why or entry.state}")
+        names = [key.hex() for key in pack_keys(entry.pack.measured)]
+        if again := found.keys() & set(names):
+            raise SimulationError(f"the store has {min(again)} twice")
+        found |= dict(zip(names, entry.pack.measured.values[:, :, 0].tolist(), strict=True))
+    if other := [task for task, row in found.items() if known.get(task) != row]:
+        raise SimulationError(f"the store has {other[0]} as the log does not")
+    if ended and len(found) != len(known):
+        raise SimulationError(f"the store has {len(found)} tasks, the log {len(known)}")
 
 
 def check_end(computed: Computed, disk: SimDisk, ended: Ended) -> None:

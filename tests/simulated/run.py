@@ -13,7 +13,7 @@ from tests.simulated.bugs import planted
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults, sessions
 from tests.simulated.kernel import US, Crash, Kernel, Process, SimulationError
-from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_mirror, check_standing, read_once
+from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, check_mirror, check_standing, check_store, read_once
 from tests.simulated.replay import ReplaySpec
 from tests.simulated.scenarios import SCENARIOS, Computed, compute, computed
 from tests.simulated.session import OUT, Disks, searched
@@ -142,6 +142,8 @@ class _Run:
         check_standing(self.computed, self.disks.here, self.published, self.parts, verified)
         if self.computed.search.request.mirror is not None:
             check_mirror(self.computed, self.disks, self.parts, verified, ended)
+        if self.computed.search.request.store is not None:
+            check_store(self.disks, ended)
 
 
 def _prepare(names: Sequence[str], processes: int) -> None:

@@ -63,6 +63,7 @@ class Scenario:
     overrides: tuple[str, ...] = ()
     kills: Callable[[Request], bool] = kills_none
     mirror: bool = False
+    store: bool = False
     warm: bool = False
     turns: int = 3
     measurements: int | None = None
@@ -98,6 +99,7 @@ SCENARIOS = (
     Scenario("crowd", "shuffle_block", 64, 64, 16, (NO_MODEL, "segments.measured=8"), turns=1),
     Scenario("queue", "conv_chain", 36, 4, 12, (NO_MODEL, "segments.measured=8", "farm.checkpoint_every_s=60")),
     Scenario("mirror", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), mirror=True),
+    Scenario("store", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), store=True),
     Scenario("serial", "residual_block", 24, None, 2, (NO_MODEL,)),
     Scenario("readings", "residual_block", None, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=450),
     Scenario("serial readings", "conv_chain", None, None, 3, (NO_MODEL,), measurements=401, turns=2),
@@ -284,6 +286,7 @@ def _search(scenario: Scenario) -> Search:
         workers=scenario.workers,
         resume=True,
         mirror="sim://bucket/RUN" if scenario.mirror else None,
+        store="sim://bucket/STORE" if scenario.store else None,
         warm_start=(_earlier(),) if scenario.warm else (),
         seconds=ENOUGH_S if scenario.timed else None,
     )

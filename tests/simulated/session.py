@@ -16,7 +16,7 @@ from tests.simulated.kernel import Kernel, Process
 from tests.simulated.replay import Recording, lone_item
 from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
-from tuner.farm import warm_start
+from tuner.farm import storing, warm_start
 from tuner.farm.one_search import OneSearch
 from tuner.farm.prior import Prior
 from tuner.request import TuneRequest
@@ -25,6 +25,7 @@ from tuner.world.actors import Worker
 
 OUT = ("runs", "RUN")
 MIRROR = ("bucket", "RUN")
+STORE = ("bucket", "STORE")
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,12 +98,17 @@ def searched(
         del url
         return SimUrl(disks.away, MIRROR, kernel, process)
 
+    def store(url: str) -> SimPlace:
+        del url
+        return SimUrl(disks.away, STORE, kernel, process)
+
     settings = search.settings
     world, out = simulated_world(kernel, process), SimPlace(disks.here, OUT, kernel, process)
-    around = Surroundings(world, out, mirror, actors, kernel.say, spec)
+    around = Surroundings(world, out, mirror, store, actors, kernel.say, spec)
     with (
         mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
         mock.patch.object(TuneConfig, "to_yaml", return_value=settings),
+        mock.patch.multiple(storing, PACK_BYTES=5_000, _FIRST_TRY=20),
         session(around, search.opened, search.config, search.request, world.clock.monotonic_s(), (), search.prior) as ended,
     ):
         (run,) = ended.runs

@@ -49,6 +49,7 @@ COMMANDS = {
     "report": "A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, predictions; also of a study or a "
     "sweep.",
     "log": "Look after a run's Parquet log.",
+    "store": "Look after measurements that runs share (`--store`).",
     "calibrate": "Fit a machine file to a board by micro-programs; says how well each value is known, and what it predicts.",
     "machines": "The machines that there are, or every value of one, with units.",
     "schema": "The JSON Schema of a file: plan.json, summary.json, a machine or a configuration (YAML, same keys).",

@@ -83,8 +83,13 @@ Start = Annotated[
     typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),
 ]
 RunnerName = Annotated[str, typer.Option("--runner", metavar="R", help="What measures: module:name, 'command:WORDS', an entry point.")]
-NoShare = Annotated[
-    bool, typer.Option("--no-share", help="Measure a task again where another run in --out has measured it; the results are the same.")
+StoreUrl = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Measurements that runs share: a folder, s3://bucket/folder, ...; results stay the same."),
+]
+CellsStore = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="Measurements that the runs share, or `none`: each measures all. (default: --out/store)"),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out; the budget may be larger.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]

@@ -31,7 +31,7 @@ def study(
     config: options.Config = None,
     overrides: options.Set = None,
     farm: options.FarmOptions,
-    no_share: options.NoShare = False,
+    store: options.CellsStore = None,
     resume: options.Resume = False,
     dtype: options.DType = "float16",
     random_weights: options.RandomWeights = None,
@@ -51,7 +51,7 @@ def study(
     request = StudyRequest(
         models=tuple(path for path, _ in found), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage,
         measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
-        random_weights=found[0][1], quiet=quiet, share=not no_share, **vars(farm),
+        random_weights=found[0][1], quiet=quiet, store=store, **vars(farm),
     )  # fmt: skip
     with searching.resumable(out):
         summary = drive(request, searching.quiet if quiet else say)

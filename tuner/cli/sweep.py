@@ -36,7 +36,7 @@ def sweep(
     config: options.Config = None,
     overrides: options.Set = None,
     farm: options.FarmOptions,
-    no_share: options.NoShare = False,
+    store: options.CellsStore = None,
     resume: options.Resume = False,
     style: options.Style = "function",
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag for every row of the logs; repeatable.")] = None,
@@ -56,17 +56,17 @@ def sweep(
         models=tuple(options.named(model, random_weights) for model in models), machines=tuple(machine), out=out, seeds=seeds,
         candidates=candidates, measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
-        share=not no_share, min_npu_share=min_npu_share, **vars(farm),
+        store=store, min_npu_share=min_npu_share, **vars(farm),
     )  # fmt: skip
     with searching.resumable(out):
         index = drive(request, searching.quiet if quiet else say)
     failed, unconfirmed = index[index["state"] == "failed"], index[index["state"] == "unconfirmed"].drop_duplicates("path")
     code = 1 if len(failed) else searching.UNCONFIRMED if len(unconfirmed) else 0
     runs = index.drop_duplicates("path")
-    tasks, shared = int(runs["tasks"].sum()), int(runs["shared_tasks"].sum())
+    tasks, shared = int(runs["tasks"].sum()), int(runs["stored_tasks"].sum())
     if as_json:
         rows = json.loads(index.to_json(orient="records"))
-        print_json({"out": str(out), "index": str(out / INDEX), "tasks": tasks, "shared_tasks": shared, "rows": rows})
+        print_json({"out": str(out), "index": str(out / INDEX), "tasks": tasks, "stored_tasks": shared, "rows": rows})
         return code
     done = index[index["state"].isin(ENDED)]
     if len(done):
@@ -77,7 +77,7 @@ def sweep(
         print_line(f"{row['path']}: values not confirmed: {row['error']}")
     print_line(f"{out}: {done['path'].nunique()} of {index['path'].nunique()} runs done; pd.read_parquet({str(out / INDEX)!r})")
     if shared:
-        print_line(f"{shared:,} of {tasks:,} tasks had been measured by another of these runs")
+        print_line(f"{shared:,} of {tasks:,} tasks lay in the store")
     if len(done):
         print_next(("report", out), ("ls", out))
     return code

@@ -45,6 +45,7 @@ def tune(
     shape: options.Shape = None,
     random_weights: options.RandomWeights = None,
     mirror: options.MirrorUrl = None,
+    store: options.StoreUrl = None,
     warm_start: options.WarmStart = None,
     start: options.Start = None,
     prior: Annotated[
@@ -73,7 +74,7 @@ def tune(
         model=model, machine=machine, out=out, candidates=candidates, measurements=measurements, seconds=seconds, seed=seed, config=config,
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
-        mirror=mirror, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
+        mirror=mirror, store=store, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
         strategy=strategy, variants=variants,
         **vars(farm),
     )  # fmt: skip
@@ -91,6 +92,9 @@ def tune(
     print_robust(summary)
     print_proposers(summary)
     print_unconfirmed(summary)
+    if store is not None:
+        use = summary["measurements"]
+        print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}; the others lay in the store")
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")

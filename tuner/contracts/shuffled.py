@@ -41,6 +41,9 @@ class ShuffledJobs:
     def tell_answers(self, packed: bytes) -> None:
         self._broadcast.answers = packed
 
+    def tell_stored(self, packed: bytes) -> None:
+        self._broadcast.stored = packed
+
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._broadcast.epochs.append(list(findings))
 

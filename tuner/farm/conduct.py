@@ -15,7 +15,6 @@ from tuner.farm.schedule import BEGAN, EpochSchedule
 from tuner.learn.trained import Models, Trained
 from tuner.learn.training import Trainer
 from tuner.measure.measurement import Measurement, Request
-from tuner.measure.shared import SharedResults
 from tuner.search.epoch import EVOLVING
 from tuner.search.knowledge import Knowledge
 from tuner.store.task_numbers import count
@@ -47,6 +46,10 @@ class Jobs(Protocol):
         """What earlier sessions published of tasks whose place has not come; before the first job."""
         ...
 
+    def tell_stored(self, packed: bytes) -> None:
+        """What other runs measured; before the first job."""
+        ...
+
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         """What all islands found in the next epoch."""
         ...
@@ -66,16 +69,13 @@ class SerialJobs:
     """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.pool.Pool`.
 
     attempts: where it says what it measures, so that the next process knows what this one died of.
-    shared: what other searches measured.
     """
 
     workers = 1
 
-    def __init__(self, spec: JobRunnerSpec, shared: SharedResults | None = None, attempts: Attempts | None = None) -> None:
+    def __init__(self, spec: JobRunnerSpec, attempts: Attempts | None = None) -> None:
         self._thresholds = gc.get_threshold()
         self.job_runner: JobRunner = spec()
-        if shared is not None:
-            self.job_runner.share(shared)
         self._attempts = attempts
         self._failing_items: FailingItems = () if attempts is None else attempts.failing
         self._broadcast = Broadcast()
@@ -96,6 +96,9 @@ class SerialJobs:
 
     def tell_answers(self, packed: bytes) -> None:
         self._broadcast.answers = packed
+
+    def tell_stored(self, packed: bytes) -> None:
+        self._broadcast.stored = packed
 
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._broadcast.epochs.append(list(findings))
@@ -136,7 +139,7 @@ class Conductor:
 
     show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
     plateau: ends the search when nothing is gained any more.  rows: of so many tasks, the first in their order, for a training
-    (`tuner.farm.durable`); needed with a trainer.
+    (`tuner.farm.durable`); needed with a trainer.  drop: takes a pack of the store that is not right, and a task that shows it.
     """
 
     def __init__(
@@ -155,6 +158,8 @@ class Conductor:
         self.on_commit, self.show, self.say = on_commit, show, say
         self.plateau = plateau or Plateau(None, 0.0)
         self.rows = rows
+        self.drop: Callable[[str, str], None] = lambda pack, task: None
+        self.dropped: dict[str, str] = {}  # pack -> task
         self.models_used = 0
         self._running = 0
         self._training = False
@@ -210,6 +215,8 @@ class Conductor:
                 return
             self._running += 1
             logged, (key, job) = self.ledger.logged, due
+            if self.dropped:
+                job = job._replace(dropped=tuple(self.dropped))
             if logged is not None:
                 job = job._replace(answers=logged.since(job.version - BEGAN, self.ledger.ahead.tasks))
                 if job.readings is not None and key == self.schedule.frontier and self.jobs.workers == 1:
@@ -228,6 +235,10 @@ class Conductor:
     def _receive(self, key: Key, result: EpochResult | Trained) -> None:
         if isinstance(result, EpochResult):
             self._running -= 1
+            for pack, task in result.differing:
+                if pack not in self.dropped:
+                    self.dropped[pack] = task
+                    self.drop(pack, task)
             if not self.schedule.received(key, result):
                 self.ledger.keep(result)
             return

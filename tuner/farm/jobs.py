@@ -33,9 +33,9 @@ from tuner.measure.counted import readings_of
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.grants import same_grants
 from tuner.measure.measurement import Measurement, Measurer, Request
+from tuner.measure.memo import NAMED, WORKER, Memo
 from tuner.measure.published import Answer, answers
 from tuner.measure.session import Limit, Listener, Session
-from tuner.measure.shared import WORKER, SharedResults
 from tuner.search.collector import Collector
 from tuner.search.epoch import FIRST, LAG, exchanges, layer_by_layer, run_epoch
 from tuner.search.knowledge import Knowledge
@@ -68,7 +68,8 @@ class Job(NamedTuple):
     version: sets of findings that it builds on, of all islands (the first is what the run began with).  own: its island's findings that are
     not among them, epoch by epoch.  state: of the island, b'' before its first epoch.  models: number of the model that predicts, 0 for
     none.  programs, readings: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
-    failing: must not be tried.  answers: where readings differ, those that the log has and the job would not hear of, of tasks that have
+    failing: must not be tried.  dropped: packs of the store that are not right.
+    answers: where readings differ, those that the log has and the job would not hear of, of tasks that have
     their place and of others (`tuner.farm.logged`).
     """
 
@@ -83,6 +84,7 @@ class Job(NamedTuple):
     failing: FailingItems = ()
     answers: tuple[bytes, bytes] = (b"", b"")
     readings: int | None = None
+    dropped: Sequence[str] = ()
 
 
 class Training(NamedTuple):
@@ -105,6 +107,7 @@ class EpochResult(NamedTuple):
     whole: False where it was stopped before its end: it measured a beginning of what it would have, and the state is the old one.
     segments: how many were measured.
     cpu_s: time of this process that it took.
+    differing: packs of the store that say of a task, named behind them, something else than was measured again.
     """
 
     state: bytes
@@ -113,6 +116,7 @@ class EpochResult(NamedTuple):
     whole: bool
     segments: int
     cpu_s: float
+    differing: Sequence[tuple[str, str]] = ()
 
     @property
     def findings(self) -> bytes:
@@ -124,32 +128,36 @@ class Update(NamedTuple):
     """What a job runner has not heard of yet.
 
     first: number of the first of `epochs`; 0 where it has to begin again.  answers: what the run had published of tasks whose place has
-    not come (`tuner.measure.published`), None where it has them.  models: that of the job's number, None where it has it.
+    not come (`tuner.measure.published`), None where it has them.  models: that of the job's number, None where it has it.  stored: what
+    other runs measured (`tuner.store.pack_store.STORED`), None where it has that.
     """
 
     first: int
     epochs: Sequence[Any]  # a sequence of findings each
     models: Any
     answers: Any = None
+    stored: Any = None
 
 
 class Broadcast:
     """Everything that job runners may have to hear.  Holds what it is given: values, or references to them.
 
     epochs: findings of all islands, one entry for each set.  models: which is in use after each training.
-    answers: what earlier sessions published.
+    answers: what earlier sessions published.  stored: what other runs measured.
     """
 
     def __init__(self) -> None:
         self.epochs: list[Any] = []
         self.models: list[Any] = []
         self.answers: Any = None
+        self.stored: Any = None
 
     def update(self, job: Job | Training, heard: tuple[int, int]) -> Update:
         """For a job runner that has heard of so many sets of findings, and has the model of that number."""
         first = heard[0] if heard[0] <= job.version else 0
         models = self.models[job.models - 1] if job.models and job.models != heard[1] else None
-        return Update(first, self.epochs[first : job.version], models, self.answers if heard[0] == 0 else None)
+        begins = heard[0] == 0
+        return Update(first, self.epochs[first : job.version], models, self.answers if begins else None, self.stored if begins else None)
 
 
 @dataclass(frozen=True)
@@ -212,10 +220,6 @@ class JobRunner:
         """What is trained and asked here, where any is."""
         return find_cost_model(self.spec.config.model.name)
 
-    def share(self, results: SharedResults) -> None:
-        """From now on, after `warm`: results of others compile no kernel."""
-        self.evaluator.shared = results
-
     def hear(self, update: Update) -> None:
         if update.first != self.known.version:
             if update.first:
@@ -232,6 +236,8 @@ class JobRunner:
         if update.answers is not None:
             self._told = answers(update.answers, len(self.rules.levels))
             self.evaluator.answer_by(self._told)
+        if update.stored is not None:  # after `warm`: results of others compile no kernel
+            self.evaluator.memo = Memo(update.stored, len(self.rules.levels), not self.spec.facts.differs)
         if update.models is not None:
             self.models = update.models
             loaded = [model.load(self.cost_model) for model in update.models] or [None]
@@ -247,7 +253,9 @@ class JobRunner:
         learns = config.use.cost_model and bool(job.models)
         predictors = self.predictors if learns else [None] * len(self.predictors)
         version = self.models[0].version if learns and self.models else None
-        failing = dict(job.failing)
+        failing, memo = dict(job.failing), self.evaluator.memo
+        if memo is not None:
+            memo.refused.update(job.dropped)
         recorder, collector = Recorder(spec.facts, job.island, job.epoch, version), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
         paid: ChainMap[str, Answer] = ChainMap()
@@ -283,6 +291,7 @@ class JobRunner:
             whole,
             len(collector.segments),
             time.process_time() - begun,
+            () if memo is None else memo.reported(),
         )
 
     def _answering(self, job: Job, heard: FirstReadings) -> tuple[FirstReadings, ChainMap[str, Answer]]:
@@ -310,7 +319,7 @@ class JobRunner:
             measurement = self.evaluator.failed(request, "crash", one_line(error))
         finally:
             self.done += 1
-        worker = WORKER if measurement.shared else self.worker
+        worker = f"{WORKER}{measurement.pack[:NAMED]}" if measurement.pack else self.worker
         return replace(measurement, worker=worker, wall_s=time.perf_counter() - begun, board=self.evaluator.said)
 
     def _spared(self, measurer: Measurer, failing: Mapping[Request, FailingItem]) -> Measurer:

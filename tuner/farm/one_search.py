@@ -22,6 +22,7 @@ from tuner.farm.plateau import Plateau
 from tuner.farm.progress import ProgressBar
 from tuner.farm.recorder import Facts
 from tuner.farm.schedule import EpochSchedule
+from tuner.farm.storing import Storing
 from tuner.farm.warm_start import WarmStart, lines, taken
 from tuner.learn.trained import KeptModel
 from tuner.learn.training import Trainer
@@ -36,6 +37,7 @@ from tuner.store.checkpoint import Checkpoint
 from tuner.store.read import read_log
 from tuner.store.run_log import RunLog
 from tuner.store.runfolder import SearchFolder
+from tuner.store.task_numbers import count
 from tuner.world.world import World
 
 
@@ -51,13 +53,16 @@ class OneSearch:
     """The search of one run, its log, its checkpoints and what a person sees of it.
 
     said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: genomes that it begins with, None where they
-    were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.
+    were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.  storing: its side of a
+    store, None where there is none.
     """
 
     def __init__(
         self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
         budget: RunBudget, said: Sequence[str] = (), start: Sequence[Genome] | None = (), prior: KeptModel | None = None,
+        storing: Storing | None = None,
     ) -> None:  # fmt: skip
+        self.storing = storing
         self.clock = world.clock
         self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
         self._watch = request.progress
@@ -69,6 +74,10 @@ class OneSearch:
         rows = partial(durable_rows, place.path, self.ledger, facts)
         plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
         self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)
+        if storing is not None:
+            if storing.packed:
+                jobs.tell_stored(storing.packed)
+            self.conductor.drop = storing.drop
         self.checkpoint = Checkpoint(place.checkpoint, log)
         self.warm_start: list[str] = []  # lines for a person
         self._warm_tasks: list[str] = []
@@ -167,6 +176,8 @@ class OneSearch:
         if self._unsaved:
             self._save(self.clock.monotonic_s())
         self.ledger.log.flush()
+        if self.storing is not None:
+            self.storing.close()
 
     def ended(self, where: str) -> SearchEnd:
         """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
@@ -214,3 +225,5 @@ class OneSearch:
         }
         self.checkpoint.save(state, self._unsaved)
         self._unsaved = []
+        if self.storing is not None:
+            self.storing.step(count(self.ledger.numbers) + len(self.ledger.ahead.tasks))

@@ -85,6 +85,9 @@ class ActorPool:
     def tell_answers(self, packed: bytes) -> None:
         self._broadcast.answers = self._crew.actors.share(packed)
 
+    def tell_stored(self, packed: bytes) -> None:
+        self._broadcast.stored = self._crew.actors.share(packed)
+
     def tell_epoch(self, findings: Sequence[bytes]) -> None:
         self._broadcast.epochs.append(self._crew.actors.share(list(findings)))
 
@@ -122,7 +125,7 @@ class ActorPool:
         if isinstance(job, Job):
             seconds = None if until_s is None else max(0.0, until_s - self._crew.clock.monotonic_s())
             job = job._replace(seconds=seconds, failing=tuple(self.failing.items()))
-        return pickle.dumps(Told(send.name, job, update.first)), (update.models, update.answers, *update.epochs)
+        return pickle.dumps(Told(send.name, job, update.first)), (update.models, update.answers, update.stored, *update.epochs)
 
     def delivered(self, done: Deliver) -> None:
         self._done.append((self._jobs.pop(done.work).key, pickle.loads(done.result)))

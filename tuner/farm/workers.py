@@ -12,7 +12,7 @@ from tuner.world.actors import Announce
 
 
 class Told(NamedTuple):
-    """A job, for an actor of this name.  first: as of `News`, the rest of which is shared: models, answers, then epochs."""
+    """A job, for an actor of this name.  first: as of `News`, the rest of which is shared: models, answers, stored, then epochs."""
 
     name: str
     job: Job | Training
@@ -52,6 +52,6 @@ class JobWorker:
                 announce(pickle.dumps(request.identity))
                 yield self.job_runner.measure(request)
 
-        models, answers, *epochs = shared
-        update = Update(told.first, epochs, models, answers)
+        models, answers, stored, *epochs = shared
+        update = Update(told.first, epochs, models, answers, stored)
         return pickle.dumps(self.job_runner.work(told.job, update, None if announce is None else announced))

@@ -26,12 +26,12 @@ from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.config import NPU
 from tuner.measure.measurement import Measurement, Request
+from tuner.measure.memo import Memo
 from tuner.measure.npu import Npu
 from tuner.measure.published import Answer
 from tuner.measure.reading import Reading
 from tuner.measure.roofline import Roofline
 from tuner.measure.runners import RunnerSpec
-from tuner.measure.shared import SharedResults
 from tuner.measure.target import Target, Timed, find_target
 from tuner.store.digests import canonical_json
 from tuner.store.drift import NOTHING_SAID, BoardSaid
@@ -103,7 +103,7 @@ class EvaluatorSpec:
 class Evaluator:
     """Holds the unit and the plans of genes seen; the target times them, the NPU unless another one is given.
 
-    shared: what others measured, for the simulator alone: what others time is their own.  published: see `answer_by`.
+    memo: what other runs measured, of the NPU alone: what others time is their own.  published: see `answer_by`.
     """
 
     def __init__(self, unit: Unit, levels: tuple[str, ...], target: Target | None = None) -> None:
@@ -114,7 +114,7 @@ class Evaluator:
         self._roofline = Roofline(unit)
         self._digest = unit.digest
         self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
-        self.shared: SharedResults | None = None
+        self.memo: Memo | None = None
         self.published: Mapping[str, Answer] = {}
         self._died = False
 
@@ -226,12 +226,22 @@ class Evaluator:
     def _measured(
         self, request: Request, timed: Callable[[], Timed], operators: Sequence[int], payload: str, raw: NDArray[np.float64]
     ) -> Measurement:
-        """As the run has it, or another search measured it; else by the target."""
+        """As the run has it, or another run measured it; else by the target."""
         task = request.task(payload)
         if (known := self.published.get(task)) is not None:
             return self._answered(known, task, payload, raw)
-        if self.shared is not None and (shared := self.shared.find(task)) is not None:
-            return Measurement("ok", None, task, payload, raw, shared, True)
+        stored = None if self.memo is None else self.memo.find(task, self.said)
+        if self.memo is not None and stored is not None and not self.memo.again(request, task, stored.values):
+            return Measurement("ok", None, task, payload, raw, stored.values, stored.pack)
+        measured = self._timed(timed, operators, task, payload, raw)
+        if self.memo is not None:
+            self.memo.measured(request, task, measured.values, stored)
+        return measured
+
+    def _timed(
+        self, timed: Callable[[], Timed], operators: Sequence[int], task: str, payload: str, raw: NDArray[np.float64]
+    ) -> Measurement:
+        """By the target."""
         values = timed()
         if isinstance(values, Infeasible):
             return Measurement("infeasible", str(values), task, payload, raw)
@@ -239,6 +249,4 @@ class Evaluator:
             return Measurement("invalid" if values.status == "ok" else values.status, values.error, task, payload, raw)
         fits = values[:, _CYCLES] > 0
         values[:, _ROOFLINE] = [self._roofline.of(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)]
-        if self.shared is not None:
-            self.shared.add(task, values)
         return Measurement("ok", None, task, payload, raw, values)

@@ -71,7 +71,8 @@ class Measurement:
     A row of values is zeros at a level that does not grant what is needed.  error: why there are no values.
     task: digest of what was measured; '' where features were asked for and told.
     payload: canonical JSON of the task; '' where no plan was made of the genome (`Request.without_plan`), or none was needed.
-    shared: another search had measured it.  worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
+    pack: of the store that it was taken from, '' where it was measured.
+    worker: who measured.  wall_s: how long that took.  attempt: workers that died of it before.
     board: nothing where no runner measured.
     """
 
@@ -81,7 +82,7 @@ class Measurement:
     payload: str = ""
     features: NDArray[np.float64] | None = None
     values: NDArray[np.int64] | None = None
-    shared: bool = False
+    pack: str = ""
     worker: str = ""
     wall_s: float = 0.0
     attempt: int = 0

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from tuner.measure.shared import WORKER
+from tuner.measure.memo import WORKER
 from tuner.report.style import MUTED, color, figure, log_axis
 from tuner.report.view import RunView
 
@@ -85,7 +85,7 @@ def prediction_quality(run: RunView) -> pd.DataFrame:
 def worker_use(run: RunView) -> go.Figure:
     """Share of the time, in twentieths of the run, in which each worker measured (wall time of its tasks over the time that passed)."""
     rows = run.log.drop_duplicates(["seq"])
-    rows = rows[rows["worker"].astype("str") != WORKER]  # looked up
+    rows = rows[~rows["worker"].astype("str").str.startswith(WORKER)]  # looked up
     rows = rows[rows["worker"].astype("str") != "driver"] if (rows["worker"].astype("str") != "driver").any() else rows
     drawn = figure("seconds since the first task", "share of time in measurements")
     if not len(rows):

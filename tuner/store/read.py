@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,10 +56,10 @@ def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | No
     return Table(found.table, found.lost)
 
 
-def each_part(where: Place | Path | str, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The same part after part, of which one is in memory.  Raises as `read_log`, before the first."""
-    folder = _dataset(where, name)
-    yield from part_tables(whole(folder, name, ()), columns)
+def each_part(where: Place | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
+    """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
+    found = whole(_dataset(where, name), name, ())
+    yield from part_tables(replace(found, parts=found.parts[skipped:]), columns)
 
 
 def _dataset(where: Place | Path | str, name: str) -> Place:

@@ -11,7 +11,8 @@ from tuner.config import TuneConfig, load_config
 from tuner.farm.each import Each, Make, R, T, each_here, each_on_ray
 from tuner.farm.plugged import plugged
 from tuner.networks.zoo import is_made, resolve
-from tuner.request import FarmRequest
+from tuner.request import NO_STORE, STORE, FarmRequest
+from tuner.world.url import is_url
 
 
 def cells_config(request: FarmRequest, candidates: int | None = None, measurements: int | None = None) -> TuneConfig:
@@ -32,6 +33,15 @@ def cells_workers(
     wait_s = request.wait_s if request.wait_s is not None else config.farm.wait_s
     workers = workers and min(workers, cells)
     return each_on_ray(make, workers, request.address, wait_s, run_id, config.farm.resource)
+
+
+def cells_store(request: FarmRequest) -> str | None:
+    """Of every run, wherever it runs: the one that was named, else a folder of its own in `out`."""
+    if request.store == NO_STORE:
+        return None
+    if request.store is not None and is_url(request.store):
+        return request.store
+    return str((request.out / STORE if request.store is None else Path(request.store)).resolve())
 
 
 def there(model: Path) -> Path:

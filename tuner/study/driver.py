@@ -23,7 +23,6 @@ from simulator.npu.files import atomic_write
 from tuner.config import TuneConfig, load_config
 from tuner.farm.each import Each, Make
 from tuner.measure.merit import speedup
-from tuner.measure.shared import FOLDER as SHARED
 from tuner.store.digests import digest
 from tuner.store.runfolder import SETTINGS, Identity, RunFolder, read_json, write_json
 from tuner.store.runs import SUMMARY
@@ -125,7 +124,7 @@ def run_study(
     check_space(spec.config)
     differs = partial(_differs, folder, spec.config)
     explain = {"study_digest": differs, "config_digest": differs}
-    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches", SHARED), explain=explain) as run:
+    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches",), explain=explain) as run:
         atomic_write(folder / SETTINGS, [spec.config.to_yaml().encode()])
         records = _load(folder, size)
         storage = StudyStorage(folder, spec.storage, run.run)

@@ -21,12 +21,11 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.each import Make
-from tuner.measure.shared import FOLDER as SHARED
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.store.anytime import COLUMNS
 from tuner.store.read import read_log
 from tuner.store.served import copies
-from tuner.study.cells import cells_config, cells_workers, model_digest, there
+from tuner.study.cells import cells_config, cells_store, cells_workers, model_digest, there
 from tuner.study.curve import CellCurve, levels_curve
 from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
 from tuner.world.local import LocalPlace
@@ -49,8 +48,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
         *(f"{model.name} {model_digest(model)}" for model in request.models),
     )
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
-    shared = request.out.resolve() / SHARED if request.share else None
-    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, shared=shared)
+    cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, store=cells_store(request))
     at_once = config.study.batch * request.seeds * len(models)
 
     def workers(make: Make[TrialRun, CellCurve]) -> AbstractContextManager[Cells]:
@@ -61,7 +59,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
 
 def run_cell(
     model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str, *, dtype: DTypeName = "float16",
-    random_weights: int | None = None, shared: Path | None = None,
+    random_weights: int | None = None, store: str | None = None,
 ) -> CellCurve:  # fmt: skip
     """One search on the serial backend up to the last of the counts, from where it was left in its folder."""
     from tuner.driver import searched
@@ -73,7 +71,7 @@ def run_cell(
     atomic_write(settings, [config.to_yaml().encode()])
     request = TuneRequest(
         Path(model), machine, out, measurements=counts[-1], seed=seed, config=str(settings), backend="serial", dtype=dtype,
-        random_weights=random_weights, quiet=True, shared=shared, resume=True,
+        random_weights=random_weights, quiet=True, store=store, resume=True,
     )  # fmt: skip
     with searched(request) as (opened, _, _):
         pass

@@ -28,7 +28,6 @@ from simulator.npu.machine import load_machine
 from tuner.config import BudgetSettings, TuneConfig, load_config
 from tuner.farm.warm_start import sources
 from tuner.measure.merit import speedup
-from tuner.measure.shared import FOLDER as SHARED
 from tuner.networks.zoo import title
 from tuner.request import SweepRequest, TuneRequest
 from tuner.store.digests import digest
@@ -38,7 +37,7 @@ from tuner.store.runfolder import SETTINGS, Identity, RunFolder, plain
 from tuner.store.runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.store.schema import Column
 from tuner.store.sweeps import INDEX_MARK, read_index
-from tuner.study.cells import cells_config, cells_workers, model_digest, there
+from tuner.study.cells import cells_config, cells_store, cells_workers, model_digest, there
 from tuner.world.crash import details, keep
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
@@ -70,7 +69,7 @@ INDEX_COLUMNS = (
     Column("candidates", pa.int64(), "measured programs"),
     Column("wall_s", pa.float64(), "seconds of the session that ended the run"),
     Column("tasks", pa.int64(), "measured tasks, whoever measured them"),
-    Column("shared_tasks", pa.int64(), "of those, measured by another run of the sweep"),
+    Column("stored_tasks", pa.int64(), "of those, taken from the store"),
 )
 _SCHEMA = pa.schema([pa.field(column.name, column.type, metadata={"meaning": column.meaning}) for column in INDEX_COLUMNS])
 _OF_LEVEL = [column.name for column in INDEX_COLUMNS[10:18]]
@@ -123,7 +122,7 @@ class SweepWorker:
             resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
             random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
             warm_start=tuple(path.resolve() for path in asked.warm_start), min_npu_share=asked.min_npu_share,
-            shared=self.out / SHARED if asked.share else None,
+            store=cells_store(asked),
         )  # fmt: skip
         try:
             tune(run)
@@ -174,7 +173,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
         raise BadInputError("--warm-start: name the runs again that the sweep began with: cells that have not begun need them")
     with ExitStack() as stack:
         explain = {"config_digest": lambda: config.changed_since(out / SETTINGS) if (out / SETTINGS).is_file() else []}
-        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp", SHARED), explain=explain))
+        stack.enter_context(RunFolder(out, identity, request.resume, folders=(".tmp",), explain=explain))
         _no_less(out, cells, config.budget)
         atomic_write(out / SETTINGS, [config.to_yaml().encode()])
         errors: dict[str, str] = {}

@@ -194,6 +194,13 @@ def place(where: str | Path | Place) -> Place:
     return LocalPlace(where) if isinstance(where, Path) or not is_url(where) else url_place(where)
 
 
+def store_place(where: str) -> Place:
+    """What `--store` names: a folder, or a URL, of which `file://` is a folder: what is written there is made durable, and appears in one
+    instant.  Raises `BadInputError` for a URL that no file system takes."""
+    found = place(where) if is_url(where) else LocalPlace(where)
+    return LocalPlace(found.at) if isinstance(found, UrlPlace) and found.filesystem.type_name == "local" else found
+
+
 def url_place(text: str) -> UrlPlace:
     """What is behind a URL.  Raises `BadInputError` where no file system takes it."""
     import pyarrow as pa

@@ -140,7 +140,7 @@ def completed(line: str, tmp_path: Path) -> list[str]:
 
 
 def test_the_shell_completes(tmp_path: Path) -> None:
-    assert completed("tilefarm st", tmp_path) == ["study", "status"]
+    assert completed("tilefarm st", tmp_path) == ["study", "status", "store"]
     assert completed("tilefarm log mi", tmp_path) == ["migrate"]
     assert completed("tilefarm tune --mir", tmp_path) == ["--mirror"]
     assert completed("tilefarm tune m.onnx --machine ascend3", tmp_path) == ["ascend310", "ascend310-l2", "ascend310p"]

@@ -46,7 +46,8 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
     text = (
         f"tune m.onnx --machine edge --out {tmp_path / 'run'} --candidates 7 --seed 3 --config quick --set search.population=8 "
         "--set a.b=c --level-weights none=1,severe=3 --backend serial --address auto --workers 2 --wait 5 --resume --style epcontext "
-        "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --runner m:f --target n:T "
+        "--tag b=2 --tag a=1 --dtype float32 --shape x=1,3,8,8 --random-weights 4 --mirror s3://b/run --store s3://b/store "
+        "--runner m:f --target n:T "
         "--resource npu --variants 2 --quiet --json"
     )
     code, out, err = cli(*text.split())
@@ -57,7 +58,7 @@ def test_tune_hands_over_every_option(cli, asked, tmp_path):
             model=Path("m.onnx"), machine="edge", out=tmp_path / "run", candidates=7, seed=3, config="quick",
             overrides=("search.population=8", "a.b=c"), level_weights={"none": 1.0, "severe": 3.0}, backend="serial", address="auto",
             workers=2, wait_s=5.0, resume=True, style="epcontext", tag="a=1,b=2", dtype="float32", shapes={"x": (1, 3, 8, 8)},
-            random_weights=4, quiet=True, mirror="s3://b/run", target="n:T", runner="m:f", resource="npu",
+            random_weights=4, quiet=True, mirror="s3://b/run", store="s3://b/store", target="n:T", runner="m:f", resource="npu",
             variants=2,
         )
     ]  # fmt: skip

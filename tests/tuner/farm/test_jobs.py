@@ -351,7 +351,9 @@ def test_a_job_that_announces_gives_the_same_and_tries_nothing_before_it_said_so
         said.append(pickle.loads(item))
 
     before = worker.done + len(update.epochs)
-    packed = worker.work(pickle.dumps(Told("w0", job, update.first)), (update.models, update.answers, *update.epochs), announce)
+    packed = worker.work(
+        pickle.dumps(Told("w0", job, update.first)), (update.models, update.answers, update.stored, *update.epochs), announce
+    )
     found = pickle.loads(packed)
     assert parts(found) == parts(result)
     assert sum(request.measure for request in said) >= len(statuses(found))

@@ -145,8 +145,8 @@ def test_what_is_counted_is_what_the_board_read(model: Path, tmp_path: Path) -> 
     READ.update(asked=Counter(), slower=1.0, name="b1")
     summary = measured(model, tmp_path / "RUN", 800, "runner.repeats=2", runner=NAMED)
     use = summary.measurements
-    assert use.used == summary.budget.used <= 800
-    assert use.used - READ["asked"].total() in (0, 5), "the last look at the canary may not have come"
+    assert use.asked == summary.budget.used <= 800
+    assert use.asked - READ["asked"].total() in (0, 5), "the last look at the canary may not have come"
     assert use.search == readings(tmp_path / "RUN")
     assert use.canary == 5 * (1 + use.search // EVERY)
     assert (use.set_aside, summary.runner is not None) == (200, True)

@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     """By name, without what is only for the processes that work on a folder."""
     names = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
     own = (".lock", "attempts.jsonl")
-    return {name: path.read_bytes() for name, path in sorted(names.items()) if path.name not in own and not name.startswith(".shared/")}
+    return {name: path.read_bytes() for name, path in sorted(names.items()) if path.name not in own and not name.startswith("store/")}
 
 
 def test_a_mirror_is_the_run_folder(mirrored: tuple[Path, Path]) -> None:

@@ -58,19 +58,19 @@ def test_cells_are_the_runs_that_tune_makes(models: tuple[Path, Path], tmp_path:
     assert_equal_runs(tmp_path / "sweep" / "conv_chain-edge-s1", tmp_path / "alone")
     assert len(list(find_runs(tmp_path / "sweep"))) == 2
     first, second = (index[index["seed"] == seed].iloc[0] for seed in (0, 1))
-    assert (first["shared_tasks"], first["tasks"]) == (0, read_log(tmp_path / "sweep" / first["path"])["seq"].nunique())
-    assert 0 < second["shared_tasks"] < second["tasks"]
+    assert (first["stored_tasks"], first["tasks"]) == (0, read_log(tmp_path / "sweep" / first["path"])["seq"].nunique())
+    assert 0 < second["stored_tasks"] < second["tasks"]
     log = read_log(tmp_path / "sweep" / second["path"])
-    assert second["shared_tasks"] == log.loc[log["worker"] == "shared", "seq"].nunique()
+    assert second["stored_tasks"] == log.loc[log["worker"].astype("str").str.startswith("store/"), "seq"].nunique()
 
 
 @pytest.mark.usefixtures("local_ray")
 def test_two_workers_that_share_make_the_runs_of_one_that_does_not(models: tuple[Path, Path], tmp_path: Path) -> None:
-    index = sweep(request(models[:1], tmp_path / "alone", seeds=3, candidates=6, share=False), lambda line: None)
-    assert set(index["shared_tasks"]) == {0}
-    assert not list((tmp_path / "alone" / ".shared").iterdir())
+    index = sweep(request(models[:1], tmp_path / "alone", seeds=3, candidates=6, store="none"), lambda line: None)
+    assert set(index["stored_tasks"]) == {0}
+    assert not (tmp_path / "alone" / "store").exists()
     index = sweep(request(models[:1], tmp_path / "ray", seeds=3, candidates=6, backend="ray", workers=2), lambda line: None)
-    assert index["shared_tasks"].sum() > 0
+    assert index["stored_tasks"].sum() > 0
     for seed in range(3):
         assert_equal_runs(tmp_path / "alone" / f"conv_chain-edge-s{seed}", tmp_path / "ray" / f"conv_chain-edge-s{seed}")
 
@@ -134,7 +134,7 @@ def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_pat
     sweep(asked, lambda line: None)
     for run in find_runs(out):
         assert set(read_log(run.path)["runner"]) == {runner}
-    assert not list((out / ".shared").iterdir()), "what a board said of one program says nothing of the next"
+    assert not list((out / "store").rglob("*.parquet")), "what a board said that gives no name is nobody's"
 
 
 def test_a_cell_that_fails_is_a_row(models: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,9 +191,9 @@ def test_a_killed_sweep_goes_on(models: tuple[Path, Path], tmp_path: Path, capsy
     index = sweep(request(models[:1], out, seeds=2, resume=True), lines.append)
     assert set(index["state"]) == {"done"}, index["error"].dropna().tolist()
     assert heard(lines) == ["conv_chain-edge-s1"]
-    assert index["shared_tasks"].max() > 0, "the second seed finds what the first one measured"
+    assert index["stored_tasks"].max() > 0, "the second seed finds what the first one measured"
     assert (out / "conv_chain-edge-s0" / "summary.json").stat().st_mtime_ns == before
-    sweep(request(models[:1], tmp_path / "whole", seeds=2, share=False), lambda line: None)
+    sweep(request(models[:1], tmp_path / "whole", seeds=2, store="none"), lambda line: None)
     assert_equal_runs(out / "conv_chain-edge-s1", tmp_path / "whole" / "conv_chain-edge-s1")
 
 

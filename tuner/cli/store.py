@@ -1,0 +1,80 @@
+"""`tilefarm store ls|gc`: the measurements that runs share (`--store`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simulator.command import new_app
+from simulator.terminal import print_line, say
+from tuner.cli.options import Json
+from tuner.cli.text import print_json, print_table
+
+if TYPE_CHECKING:
+    from tuner.store.pack_store import Entry
+
+app = new_app(no_args_is_help=True)
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="The store: a folder, or its URL.")]
+
+
+@app.command()
+def ls(url: Url, as_json: Json = False) -> None:
+    """What lies in a store: whose packs, of which machine, how many tasks, and what no run reads any more."""
+    from tuner.store.pack_store import entries
+    from tuner.world.url import store_place
+
+    root = store_place(url)
+    found = list(entries(root))
+    if as_json:
+        print_json(
+            [
+                {
+                    "file": entry.name,
+                    "state": entry.state,
+                    "bytes": entry.size_bytes,
+                    "tasks": entry.tasks,
+                    "machine": entry.pack and entry.pack.conditions.machine,
+                    "simulator": entry.pack and entry.pack.conditions.simulator,
+                    "runner": entry.pack and entry.pack.conditions.runner,
+                    "whose": entry.pack and dict(entry.pack.whose),
+                    "why": entry.why or None,
+                }
+                for entry in found
+            ]
+        )
+        return
+    if found:
+        print_table(("<file", "<state", "bytes", "tasks", "<simulator", "<runner", "<whose"), [_row(entry) for entry in found])
+    states = Counter(entry.state for entry in found)
+    said = ", ".join(f"{count} {state}" for state, count in states.items())
+    tasks = sum(entry.tasks or 0 for entry in found if entry.state == "used")
+    print_line(
+        f"{root}: {tasks:,} tasks in packs that are used: {states['used']}" + (f" ({said})" if states.total() > states["used"] else "")
+    )
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    from tuner.store.pack_store import whose_line
+
+    if (pack := entry.pack) is None:
+        return entry.name, entry.state, entry.size_bytes, None, None, None, entry.why
+    at = pack.conditions
+    return entry.name, entry.state, entry.size_bytes, entry.tasks, at.simulator, at.runner, whose_line(pack.whose)
+
+
+@app.command()
+def gc(url: Url) -> None:
+    """Delete what no run of this version reads: damaged and dropped packs, those of other simulators, and what is half written for a day.
+
+    Packs below 1 MiB become larger ones.  Nothing else deletes; runs that are under way go on.
+    """
+    from tuner.store.pack_store import collect
+    from tuner.world.real import REAL
+    from tuner.world.url import store_place
+
+    root = store_place(url)
+    freed = collect(root, REAL.clock.epoch_us(), say)
+    print_line(f"{root}: {freed:,} bytes freed")

@@ -1,0 +1,219 @@
+"""A store: packs (`tuner.store.packs`) in a folder, or behind a URL, that any number of runs read and add to.
+
+    STORE/<machine>-<conditions>/<digest>.parquet    a pack
+    STORE/<machine>-<conditions>/<digest>.dropped    beside a pack that is not right, as a second measurement showed: nobody reads it
+
+A pack appears whole under its name and is never touched again, and a name belongs to its bytes.  So writers need no lock, a writer that is
+killed leaves at most a hidden file, and what is half written or changed has a wrong name.  Only `Collected`, `tilefarm store gc`, deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+import simulator
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import leftover_of, put_whole
+from tuner.store.columns import schema_of, to_bytes
+from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name
+from tuner.world.place import Place
+
+PACK_BYTES = 1 << 20  # at least, but for the last of a run
+DROPPED = ".dropped"
+STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), board=pa.string(), firmware=pa.string(), packs=pa.string())
+"""What is told of a store to whoever measures: of each task two words of its digest, ascending, the values at every level, the place of its
+pack among `packs` (names), and the board."""
+
+State = Literal["used", "dropped", "damaged", "half written", "other simulator", "other version"]
+
+
+class Entry(NamedTuple):
+    """A file of a store.  tasks: None where it could not be read.  why: it is damaged."""
+
+    name: str
+    state: State
+    size_bytes: int
+    tasks: int | None = None
+    pack: Pack | None = None
+    why: str = ""
+
+
+class Found(NamedTuple):
+    """Of the tasks that a search can meet: columns of `STORED`, and their `keys`.  damaged: packs that were left out."""
+
+    packed: bytes
+    keys: frozenset[bytes]
+    packs: int
+    damaged: tuple[str, ...]
+
+
+def whose_line(whose: Mapping[str, str]) -> str:
+    """For a person."""
+    model, tag = whose.get("model"), whose.get("tag")
+    return f"run {whose.get('run', '?')}{f' of {model}' if model else ''}{f' ({tag})' if tag else ''}"
+
+
+class PackStore:
+    """The packs of some conditions.  Raises `BadInputError` where it cannot be used, and makes its folder."""
+
+    def __init__(self, root: Place, conditions: Conditions) -> None:
+        self.root, self.conditions, self.folder = root, conditions, root / conditions.folder
+        self.whose: dict[str, str] = {}  # of packs that were read, by name: lines for a person
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._names = {path.name for path in self.folder.glob("*")}  # where there are no folders, it is there when a pack is
+        except OSError as error:
+            raise BadInputError(f"--store {root}: cannot be used: {_line(error)}") from None
+        except BadInputError as error:
+            raise BadInputError(f"--store {error}") from None
+
+    def found(self, scopes: NDArray[np.uint64]) -> Found:
+        """What lies there of tasks in these scopes, without what packs disagree about: with no board that may have changed one is wrong."""
+        parts, numbers, names, damaged = list[Measured](), list[int](), list[str](), list[str]()
+        for name in sorted(name.removesuffix(SUFFIX) for name in self._names if name.endswith(SUFFIX)):
+            if name + DROPPED in self._names:
+                continue
+            try:
+                pack = self._read(name)
+            except PackError as error:
+                damaged.append(f"{self.folder / name}{SUFFIX}: {error}")
+                continue
+            parts.append(pack.measured.of(np.isin(pack.measured.scopes, scopes)))
+            numbers.append(len(parts[-1].tasks))
+            names.append(name)
+            self.whose[name] = whose_line(pack.whose)
+        if not sum(numbers):
+            return Found(b"", frozenset(), len(names), tuple(damaged))
+        measured, of_pack = Measured.joined(parts), np.repeat(np.arange(len(parts)), numbers)
+        order = np.lexsort((of_pack, measured.tasks[:, 1], measured.tasks[:, 0]))
+        kept = order[_agreed(measured.of(order))]
+        measured, of_pack = measured.of(kept), of_pack[kept]
+        columns = {
+            "task": measured.tasks,
+            "values": measured.values,
+            "pack": of_pack.astype(np.int32),
+            "board": pa.array(measured.boards, pa.string()),
+            "firmware": pa.array(measured.firmwares, pa.string()),
+            "packs": names,
+        }
+        return Found(to_bytes(columns, STORED), frozenset(keys(measured)), len(names), tuple(damaged))
+
+    def _read(self, name: str) -> Pack:
+        try:
+            pack = decoded_pack((self.folder / f"{name}{SUFFIX}").mapped(), name)
+        except OSError as error:
+            raise PackError(f"cannot be read: {_line(error)}") from None
+        if pack.conditions != self.conditions:
+            raise PackError("measured under other conditions")
+        return pack
+
+    def encoded(self, whose: Mapping[str, str], measured: Measured) -> bytes:
+        """A pack for `put`."""
+        return encoded_pack(self.conditions, whose, measured)
+
+    def put(self, data: bytes) -> None:
+        """One more pack.  Raises OSError, also where it may be there."""
+        put_whole(self.folder / f"{pack_name(data)}{SUFFIX}", [data])
+
+    def drop(self, name: str, why: str) -> None:
+        """Nobody reads the pack of this name any more.  Raises OSError."""
+        put_whole(self.folder / f"{name}{DROPPED}", [f"{why}\n".encode()])
+
+
+def entries(root: Place) -> Iterator[Entry]:
+    """What lies in a store, by name.  Raises `BadInputError` where it cannot be read."""
+    if not root.is_dir():
+        raise BadInputError(f"{root}: no store there")
+    for folder in sorted((path for path in root.iterdir() if path.is_dir()), key=str):
+        paths = {path.name: path for path in folder.iterdir()}
+        for name in sorted(paths):
+            if leftover_of(name) is not None:
+                yield Entry(f"{folder.name}/{name}", "half written", paths[name].version()[1])
+            elif name.endswith(SUFFIX):
+                yield _entry(folder.name, paths[name], name.removesuffix(SUFFIX) + DROPPED in paths)
+
+
+def _entry(folder: str, path: Place, dropped: bool) -> Entry:
+    name, size = f"{folder}/{path.name}", path.version()[1]
+    try:
+        pack = decoded_pack(path.mapped(), path.name.removesuffix(SUFFIX))
+    except (PackError, OSError) as error:
+        return Entry(name, "damaged", size, why=_line(error))
+    state: State = "dropped" if dropped else "used"
+    if not dropped and pack.conditions.simulator != simulator.VERSION:
+        state = "other simulator"
+    elif not dropped and pack.conditions.folder != folder:
+        state = "other version"
+    return Entry(name, state, size, len(pack.measured.tasks), pack)
+
+
+def collect(root: Place, now_us: int, say: Callable[[str], None]) -> int:
+    """Delete what no run of this version reads, and join small packs into larger ones; returns the bytes that are free now.
+
+    What is half written is deleted when it is a day old: somebody may be writing it.  say: takes a line for each file that is deleted.
+    Raises `BadInputError`.
+    """
+    freed, small = 0, dict[str, list[Entry]]()
+    try:
+        for entry in list(entries(root)):
+            folder, _, name = entry.name.partition("/")
+            path = root / folder / name
+            if entry.state == "used":
+                if entry.size_bytes < PACK_BYTES:
+                    small.setdefault(folder, []).append(entry)
+                continue
+            if entry.state == "half written" and now_us * 1000 - path.version()[0] < _DAY_NS:
+                continue
+            path.remove()
+            (root / folder / (name.removesuffix(SUFFIX) + DROPPED)).remove()
+            freed += entry.size_bytes
+            say(f"{entry.name}: {entry.state}{': ' + entry.why if entry.why else ''}: deleted")
+        for folder, found in small.items():
+            freed += _join(root / folder, found, say)
+    except OSError as error:
+        raise BadInputError(f"{root}: cannot be written: {_line(error)}") from None
+    return freed
+
+
+_DAY_NS = 24 * 3600 * 10**9
+
+
+def _join(folder: Place, small: list[Entry], say: Callable[[str], None]) -> int:
+    """Small packs of one run each become one of many, which is there before they go; of equal tasks the first stays."""
+    if len(small) < 2:
+        return 0
+    packs = [entry.pack for entry in small if entry.pack is not None]
+    measured = Measured.joined([pack.measured for pack in packs])
+    facts = zip(measured.scopes, keys(measured), measured.values, strict=True)
+    every = [scope.tobytes() + key + values.tobytes() for scope, key, values in facts]
+    first = dict(zip(reversed(every), range(len(every) - 1, -1, -1), strict=True))
+    runs = " ".join(dict.fromkeys(run for pack in packs for run in pack.whose.get("run", "").split()))
+    data = encoded_pack(packs[0].conditions, {"run": runs}, measured.of(np.array(sorted(first.values()))))
+    put_whole(folder / f"{pack_name(data)}{SUFFIX}", [data])
+    for entry in small:
+        if (name := entry.name.partition("/")[2]) != f"{pack_name(data)}{SUFFIX}":
+            (folder / name).remove()
+    say(f"{folder.name}: {len(small)} small packs are one of {len(data):,} bytes now")
+    return sum(entry.size_bytes for entry in small) - len(data)
+
+
+def _agreed(measured: Measured) -> NDArray[np.bool_]:
+    """Which of many are found, equal tasks lying together: the first of them, unless they have no board and differ."""
+    if not len(measured.tasks):
+        return np.zeros(0, np.bool_)
+    same = np.concatenate([[False], np.all(measured.tasks[1:] == measured.tasks[:-1], axis=1)])
+    differs = np.concatenate([[False], np.any(measured.values[1:] != measured.values[:-1], axis=(1, 2))])
+    exact = np.array([board is None for board in measured.boards])
+    group = np.cumsum(~same) - 1
+    wrong = np.bincount(group, same & differs & exact) > 0
+    found: NDArray[np.bool_] = ~wrong[group] & (~same | ~exact)
+    return found
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:300]

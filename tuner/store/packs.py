@@ -1,0 +1,191 @@
+"""A pack: what one run measured, as an immutable file named by a digest of its bytes.
+
+Parquet with a row for each task and level, the levels of a task one after the other:
+
+| column              | type           | meaning                                                                          |
+|---------------------|----------------|----------------------------------------------------------------------------------|
+| `scope`             | 8 bytes        | where the task can be met: `Scopes`                                              |
+| `task`              | 16 bytes       | its digest, as in the log                                                        |
+| `level`             | text           | contention level                                                                 |
+| `board`, `firmware` | text, or null  | what a runner said of the board; null for the simulator                          |
+| `RESULTS`           | int64          | what the log has of it, zeros at a level that does not grant what the task needs |
+
+The footer says under which conditions that was measured, and whose it is.  What may be read is a matter of whoever lists packs
+(`tuner.store.pack_store`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from tuner.store.digests import canonical_json, digest
+from tuner.store.runfolder import plain
+from tuner.store.schema import RESULTS
+
+VERSION = 1
+SUFFIX = ".parquet"
+MOST_BYTES = 1 << 28  # of a pack; this program writes a few MiB
+MOST_ROWS = 1 << 22
+_KEY = b"tilefarm_pack"
+_LEAST = np.array([int(name == "cycles") for name in RESULTS])
+_SCHEMA = pa.schema(
+    [
+        pa.field("scope", pa.binary(8), nullable=False),
+        pa.field("task", pa.binary(16), nullable=False),
+        pa.field("level", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("board", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("firmware", pa.dictionary(pa.int32(), pa.string())),
+        *(pa.field(name, pa.int64(), nullable=False) for name in RESULTS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What measurements of a task have in common where one stands for another.
+
+    runner: that measured; repeats: readings of a task at a level.  machine_digest: over its levels, too.
+    """
+
+    machine: str
+    machine_digest: str
+    levels: tuple[str, ...]
+    simulator: str
+    runner: str
+    repeats: int = 1
+
+    @property
+    def folder(self) -> str:
+        """Where their packs are."""
+        return f"{plain(self.machine)}-{digest([VERSION, asdict(self), RESULTS])[:12]}"
+
+
+class Measured(NamedTuple):
+    """scopes: uint64 [n].  tasks: uint64 [n, 2].  values: int64 [n, levels, len(RESULTS)].  boards, firmwares: texts or None [n]."""
+
+    scopes: NDArray[np.uint64]
+    tasks: NDArray[np.uint64]
+    values: NDArray[np.int64]
+    boards: NDArray[np.object_]
+    firmwares: NDArray[np.object_]
+
+    def of(self, kept: NDArray[Any]) -> Measured:
+        """Some of them, by a mask or by places."""
+        return Measured(*(column[kept] for column in self))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Measured]) -> Measured:
+        """One after the other, of which there is at least one."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+class Pack(NamedTuple):
+    """whose: facts about the run that measured, for a person."""
+
+    conditions: Conditions
+    whose: Mapping[str, str]
+    measured: Measured
+
+
+class PackError(Exception):
+    """What is wrong with a file."""
+
+
+def pack_name(data: bytes) -> str:
+    """32 hex digits."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def words(digests: Sequence[str]) -> NDArray[np.uint64]:
+    """uint64 [n, 2]: digests of tasks."""
+    return np.frombuffer(bytes.fromhex("".join(digests)), ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def keys(measured: Measured) -> list[bytes]:
+    """What tells them apart within a scope: a task, and the board that measured it."""
+    tasks = measured.tasks.astype(">u8").tobytes()
+    boards = zip(measured.boards, measured.firmwares, strict=True)
+    return [
+        tasks[16 * at : 16 * at + 16] + ("" if board is None else f"{board}\0{firmware}").encode()
+        for at, (board, firmware) in enumerate(boards)
+    ]
+
+
+def encoded_pack(conditions: Conditions, whose: Mapping[str, str], measured: Measured) -> bytes:
+    """The same content is the same bytes, with one version of Arrow."""
+    levels, count = len(conditions.levels), len(measured.tasks)
+
+    def each(values: NDArray[Any], width: int) -> pa.Array:
+        data = np.repeat(values.astype(">u8").reshape(count, width // 8), levels, axis=0).tobytes()
+        return pa.Array.from_buffers(pa.binary(width), count * levels, [None, pa.py_buffer(data)])
+
+    def named(values: NDArray[np.object_]) -> pa.Array:
+        return pa.array(np.repeat(values, levels), pa.string()).dictionary_encode()
+
+    columns = {
+        "scope": each(measured.scopes, 8),
+        "task": each(measured.tasks, 16),
+        "level": pa.array(list(conditions.levels) * count, pa.string()).dictionary_encode(),
+        "board": named(measured.boards),
+        "firmware": named(measured.firmwares),
+        **{name: pa.array(measured.values[:, :, at].ravel()) for at, name in enumerate(RESULTS)},
+    }
+    about = {"version": VERSION, "conditions": asdict(conditions), "whose": dict(whose)}
+    table = pa.table(columns, schema=_SCHEMA.with_metadata({_KEY: canonical_json(about).encode()}))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", use_dictionary=["level", "board", "firmware", *RESULTS], write_statistics=False)
+    return bytes(sink.getvalue())
+
+
+def decoded_pack(data: memoryview | bytes, name: str) -> Pack:
+    """Rows that no measurement gives are left out.  name: that its file has, without suffix.  Raises `PackError`."""
+    if len(data) > MOST_BYTES:
+        raise PackError(f"{len(data):,} bytes, expected {MOST_BYTES:,} at most")
+    if hashlib.sha256(data).hexdigest()[:32] != name:
+        raise PackError("half written, or changed since (its digest differs)" if len(data) else "empty")
+    try:
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)))
+        about = json.loads((file.schema_arrow.metadata or {})[_KEY])
+        raw = about["conditions"]
+        conditions = Conditions(**{**raw, "levels": tuple(raw["levels"])})
+        if about["version"] != VERSION or not file.schema_arrow.equals(_SCHEMA):
+            raise PackError(f"version {about['version']!r}, or other columns; this program reads {VERSION}")
+        if file.metadata.num_rows > MOST_ROWS:
+            raise PackError(f"{file.metadata.num_rows:,} rows, expected {MOST_ROWS:,} at most")
+        table = file.read()
+        table.validate(full=True)
+        whose = {str(key): str(value) for key, value in about["whose"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as error:
+        raise PackError(f"not a pack: {' '.join(str(error).split())[:200]}") from None
+    return Pack(conditions, whose, _measured(table, conditions))
+
+
+def _measured(table: pa.Table, conditions: Conditions) -> Measured:
+    levels = len(conditions.levels)
+    count = len(table) // levels if levels else 0
+    if count * levels != len(table) or table["level"].to_pylist() != list(conditions.levels) * count:
+        raise PackError("not the levels of its tasks in their order")
+    first = pa.array(np.arange(0, len(table), levels or 1))
+
+    def fixed(name: str) -> NDArray[np.uint64]:
+        column = table[name].take(first).combine_chunks()
+        width = column.type.byte_width // 8
+        data = np.frombuffer(column.buffers()[1], ">u8", len(column) * width, column.offset * width * 8)
+        return data.astype(np.uint64).reshape(-1, width)
+
+    def texts(name: str) -> NDArray[np.object_]:
+        return np.array(table[name].take(first).cast(pa.string()).to_pylist(), object)
+
+    values = np.stack([table[name].to_numpy() for name in RESULTS], 1).reshape(count, levels, len(RESULTS))
+    found = Measured(fixed("scope")[:, 0], fixed("task"), values, texts("board"), texts("firmware"))
+    fits = np.any(values, axis=2)  # not where a level does not grant what it needs
+    return found.of(np.all(np.all(values >= _LEAST, axis=2) | ~fits, axis=1) & np.any(fits, axis=1))
