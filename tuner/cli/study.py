@@ -67,7 +67,7 @@ def study(
     print_line(
         f"{out}: {summary['trials_done']} trials; best is trial {best['trial']}, {gain} the untuned plan in the mean over log(readings)"
     )
-    print_line(f"{len(summary['models'])} networks, {len(summary['seeds'])} seeds, {summary['cpu_s'] / 3600:.2f} CPU hours")
+    print_line(f"networks: {len(summary['models'])}, seeds: {len(summary['seeds'])}, {summary['cpu_s'] / 3600:.2f} CPU hours")
     print_table(("<setting", "value"), [(name, setting_text(value)) for name, value in best["params"].items()])
     print_next(("report", out), ("tune", "MODEL.onnx", "--machine", "M", "--config", out / "best.yaml", "--out", "RUN"))
     return 0
