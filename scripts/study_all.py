@@ -46,7 +46,7 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="A glance, of small networks.")] = False,
     only: Annotated[str, typer.Option(help="Comma-separated studies.")] = ",".join(QUICK),
 ) -> None:
-    """All studies into one page."""
+    """All studies into one page, each with its command."""
     if unknown := sorted(set(only.split(",")) - set(QUICK)):
         raise typer.BadParameter(f"no study {', '.join(unknown)}; there are {', '.join(QUICK)}", param_hint="--only")
     pages = ["# Studies\n"]

@@ -45,6 +45,7 @@ class SearchSettings(_Section):
     max_moves: PositiveInt
     crossover_rate: Rate
     epsilon: Rate
+    proposed: Rate
     climb: Count
     order: Order
     moves: list[str] | None
@@ -70,6 +71,8 @@ class Segments(_Section):
     candidates: PositiveInt
     measured: PositiveInt
     epsilon: Rate
+    random: Rate
+    singles: Rate
 
 
 class PlacementSettings(_Section):
@@ -178,11 +181,18 @@ class Range(_Section):
         return self
 
 
+class Choice(_Section):
+    """Words among which a study chooses."""
+
+    choices: Annotated[tuple[str, ...], Field(min_length=2, strict=False)]
+
+
 class Study(_Section):
+    measurements: PositiveInt
+    points: PositiveInt
     batch: PositiveInt
     startup: Count
-    prune: bool
-    parameters: Annotated[dict[str, Range], Field(min_length=1)]
+    parameters: Annotated[dict[str, Range | Choice], Field(min_length=1)]
 
 
 class TuneConfig(_Section):
@@ -203,10 +213,11 @@ class TuneConfig(_Section):
     @model_validator(mode="after")
     def _parameters_exist(self) -> Self:
         known = dict(leaves(self.model_dump(exclude={"study"})))
-        for path in self.study.parameters:
-            value = known.get(path)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise ValueError(f"study.parameters: {path!r} is not a number of this configuration{nearest(path, known)}")
+        for path, span in self.study.parameters.items():
+            value, words = known.get(path), isinstance(span, Choice)
+            if isinstance(value, bool) or not isinstance(value, str if words else int | float):
+                what = "word" if words else "number"
+                raise ValueError(f"study.parameters: {path!r} is not a {what} of this configuration{nearest(path, known)}")
         return self
 
     @model_validator(mode="after")

@@ -108,7 +108,6 @@ class FarmRequest:
 
     out: Path
     seeds: int = 1
-    candidates: int | None = None
     measurements: int | None = None
     config: str | None = None
     overrides: tuple[str, ...] = ()
@@ -129,7 +128,7 @@ class FarmRequest:
 class StudyRequest(FarmRequest):
     """Optuna over the hyper-parameters of the search, on every model and seed.
 
-    storage: a database URL; None: a journal in `out`.
+    measurements: of every search; None: `study.measurements`.  storage: a database URL; None: a journal in `out`.
     """
 
     models: tuple[Path, ...]
@@ -150,6 +149,7 @@ class SweepRequest(FarmRequest):
 
     models: tuple[tuple[Path, int | None], ...]
     machines: tuple[str, ...]
+    candidates: int | None = None
     style: Style = "function"
     tag: str = ""
     mirror: str | None = None

@@ -49,7 +49,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def smaller(words: list[str], model: Path) -> list[str]:
     """A documented command with a small model and a tiny budget; options stay, their values may not."""
     out = [str(model) if word.startswith("light:") else word for word in words]
-    small = {"--candidates": str(MORE), "--seconds": "1", "--trials": "1", "--seeds": "1"}
+    small = {"--candidates": str(MORE), "--seconds": "1", "--trials": "1", "--seeds": "1", "--measurements": "60"}
     out = [small.get(before, word) for before, word in zip(["", *out], out, strict=False)]
     if out[0] in ("tune", "study", "sweep"):
         out += (*TINY, "--set", "study.batch=1") if out[0] == "study" else TINY

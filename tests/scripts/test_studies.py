@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import typer
 
-from scripts import study_fusion, study_levels, study_settings
+from scripts import judge_presets, study_fusion, study_levels, study_settings
 from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdown, medians, named, short
 from scripts.study_all import QUICK
 from scripts.study_settings import differences
@@ -268,6 +268,37 @@ def test_one_island_makes_as_many_programs_in_an_epoch_as_all_of_them() -> None:
 def test_a_switch_changes_the_default(name: str) -> None:
     """One that is gone is refused hours later, when its turn comes."""
     assert load_config(None, study_settings.SWITCHED[name]).digest != load_config().digest
+
+
+def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
+    """Areas between curves at equal readings: of settings that cripple the search above 1."""
+    worse = tmp_path / "worse.yaml"
+    worse.write_text("use: {segmentations: false, prefetch: false, block_fusion: false}\n")
+    model, words = save_small("inception_block", tmp_path), ("--measurements", 600, "--points", 4, "--seeds", 2, "--json", *SET)
+    done = run_script("judge_presets", "--networks", model, "--config", worse, "--out", tmp_path / "out", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    by = {(row["settings"], row["seed"], row["level"]): row for row in rows}
+    assert len(by) == 2 * 2 * len(LEVELS)
+    for (name, seed, level), row in by.items():
+        base = by["default", seed, level]
+        assert row["last"] == pytest.approx(row["cycles"] / base["cycles"])
+        assert (row["area"] == 1) if name == "default" else 1 < row["area"] < row["last"], (seed, level)
+
+    def verdict(areas: list[float], last: float = 1.0) -> object:
+        head = {"network": "n", "machine": "m", "level": "none", "cycles": 1, "cpu_s": 1.0}
+        found = [
+            {**head, "settings": name, "seed": seed, "area": area, "last": area * last}
+            for seed, better in enumerate(areas)
+            for name, area in (("default", 1.0), ("short", better))
+        ]
+        (table,) = [part for part in judge_presets.judged(found) if not isinstance(part, str)]
+        return table.rows[0][-1]
+
+    assert verdict([0.95, 0.97, 0.96, 0.99]) == "ships"
+    assert verdict([0.95, 0.97, 0.96, 0.99], last=1.1) == "ends behind"
+    assert verdict([0.95, 1.04, 0.96, 1.03]) == "no difference shown"
+    assert verdict([1.05, 1.04, 1.06, 1.03]) == "is worse"
 
 
 @pytest.mark.parametrize("name", ["rewrites", *(pytest.param(name, marks=pytest.mark.slow) for name in QUICK if name != "rewrites")])

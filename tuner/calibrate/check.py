@@ -23,6 +23,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
 from tuner.calibrate.readings import ProbedBoard
+from tuner.config import load_config
 from tuner.measure.encode import encoded
 from tuner.measure.reading import Encoded
 from tuner.networks.load import open_network
@@ -120,4 +121,4 @@ def _genes(unit: Unit, count: int, rng: np.random.Generator) -> list[Gene]:
     start = single_operators(unit)
     if isinstance(start, Infeasible):
         return []
-    return propose(unit, SegmentTable(Structures(unit), 1), [start], count, rng, MOVES)
+    return propose(unit, SegmentTable(Structures(unit), 1), [start], count, rng, MOVES, load_config().segments)

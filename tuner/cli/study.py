@@ -27,8 +27,7 @@ def study(
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per network and trial, with seeds 0..K-1.")] = 1,
     seed: options.Seed = 0,
     storage: Annotated[str | None, typer.Option(metavar="URL", help="Database of the study; a journal file in STUDY unless given.")] = None,
-    candidates: options.RunCandidates = None,
-    measurements: options.RunMeasurements = None,
+    measurements: Annotated[int | None, typer.Option(metavar="N", min=1, help="Readings per search. (default: study.measurements)")] = None,
     config: options.Config = None,
     overrides: options.Set = None,
     farm: options.FarmOptions,
@@ -39,10 +38,11 @@ def study(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """A trial behind the median of earlier ones is stopped after a network, once it has 8 runs (networks x seeds);
-    fewer in all stop none.
+    """What is least is the area under a search's curve: log(best so far / untuned) over log(readings), a mean over levels, seeds, networks.
+    A trial behind the median of earlier ones is stopped at an eighth, a quarter or half of the readings.
     """
     from tuner.request import StudyRequest
+    from tuner.store.studies import setting_text
     from tuner.study.run import study as drive
 
     found = [options.named(model, random_weights) for model in models]
@@ -50,7 +50,7 @@ def study(
         raise BadInputError("light:NAME or made:NAME beside other files: give --random-weights, one seed for all")
     request = StudyRequest(
         models=tuple(path for path, _ in found), machine=machine, out=out, trials=trials, seeds=seeds, seed=seed, storage=storage,
-        candidates=candidates, measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
+        measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
         random_weights=found[0][1], quiet=quiet, store=store, **vars(farm),
     )  # fmt: skip
     with searching.resumable(out):
@@ -61,10 +61,13 @@ def study(
         return int(best is None)
     if best is None:
         why = next((f"; trial {trial['number']}: {trial['error']}" for trial in summary["trials"] if trial["error"]), "")
-        print_line(f"{out}: {summary['trials_done']} trials, none ran on every network{why}")
+        print_line(f"{out}: {summary['trials_done']} trials, none came to its end{why}")
         return 1
     gain = speedup(1 / best["ratio_to_baseline"])
-    print_line(f"{out}: {summary['trials_done']} trials; best is trial {best['trial']}, {gain} the untuned plan")
-    print_table(("<setting", "value"), [(name, f"{value:g}") for name, value in best["params"].items()])
+    print_line(
+        f"{out}: {summary['trials_done']} trials; best is trial {best['trial']}, {gain} the untuned plan in the mean over log(readings)"
+    )
+    print_line(f"networks: {len(summary['models'])}, seeds: {len(summary['seeds'])}, {summary['cpu_s'] / 3600:.2f} CPU hours")
+    print_table(("<setting", "value"), [(name, setting_text(value)) for name, value in best["params"].items()])
     print_next(("report", out), ("tune", "MODEL.onnx", "--machine", "M", "--config", out / "best.yaml", "--out", "RUN"))
     return 0

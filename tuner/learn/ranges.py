@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from tuner.config import Range
+from tuner.config import Choice, Range
 
 
-def distribution(span: Range) -> IntDistribution | FloatDistribution:
+def distribution(span: Range | Choice) -> BaseDistribution:
     """What a value is drawn from: whole numbers where both ends are."""
+    if isinstance(span, Choice):
+        return CategoricalDistribution(span.choices)
     if isinstance(span.low, int) and isinstance(span.high, int):
         return IntDistribution(span.low, span.high, log=span.log)
     return FloatDistribution(span.low, span.high, log=span.log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import optuna
@@ -12,21 +13,24 @@ from optuna.distributions import BaseDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from simulator.npu.errors import BadInputError
-from tuner.config import Range
+from tuner.config import Choice, Range
 from tuner.learn.ranges import distribution
 from tuner.measure.merit import speedup
 from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
-from tuner.store.studies import study_summary
+from tuner.store.studies import setting_text, study_summary
 from tuner.world.place import Place
 
 _FEW = 8  # trials under which an importance is noise
 _RESULT = (
-    "Speed-up of a trial's champions over the plan that needs no search: the geometric mean over networks, seeds and levels. "
+    "Speed-up of the best program so far over the plan that needs no search: the geometric mean over networks, seeds and levels, and over "
+    "the logarithm of readings. That is the area under the trial's curve, and all that the study looks for; CPU time is told, not tuned. "
     "Trial 0 has the settings that the study started from."
 )
-_HISTORY = (
-    "Every trial that ran; a pruned one was behind the median after a network and 8 runs or more, and stands where it would have come out."
+_HISTORY = "Every trial that came to its end. Others were stopped by the pruner: behind the median at as many readings."
+_FRONT = (
+    "What readings buy: the best program so far by readings of a search, the geometric mean over networks, seeds and levels. A line for "
+    "every trial; the front has the best of them at each number of readings."
 )
 _IMPORTANCE = (
     "How far each setting decides whether a trial is in the better half (PED-ANOVA, Watanabe et al. 2023). Of the trials there are: few, "
@@ -42,31 +46,37 @@ def study_page(folder: Place) -> str:
     ran = [trial for trial in summary["trials"] if trial["value"] is not None]
     best = summary["best"]
     if best is None:
-        raise BadInputError(f"{folder}: none of {summary['trials_done']} trials so far ran on every network; nothing to report")
-    spans = {path: Range.model_validate(span) for path, span in summary["parameters"].items()}
+        raise BadInputError(f"{folder}: none of {summary['trials_done']} trials so far came to its end; nothing to report")
+    spans = {path: _span(span) for path, span in summary["parameters"].items()}
     figures = Figures()
     found = importances(ran, spans)
     shown = figures.place(_importance(found)) if found else f"<p>Needs {_FEW} trials with different values.</p>"
     sections = [
         section("result", "Result", _RESULT, _result(summary, ran)),
+        section("front", "Quality by readings", _FRONT, figures.place(_front(summary)) + _front_table(summary)),
         section("history", "History", _HISTORY, figures.place(_history(ran))),
         section("importance", "Which settings mattered", _IMPORTANCE, shown),
         section(
             "settings", "Setting by setting", _SETTINGS,
             tabs({name: figures.place(_slice(ran, name, span)) for name, span in spans.items()}),
         ),
-        section("trials", "Trials", "Best first.", _trials(ran, list(spans))),
+        section("trials", "Trials", "Best first.", _trials(summary["trials"], summary["counts"], list(spans))),
         section("failures", "Trials that failed", "They count for nothing.", _failures(summary["trials"])),
         section("yaml", "best.yaml", "What `tilefarm tune --config` takes.", _yaml(folder)),
     ]  # fmt: skip
     heading = f"Study of {counted(len(summary['models']), 'network')} on {summary['machine']}"
     seeds = f"{counted(len(summary['seeds']), 'seed')} per network"
+    cost = f"{summary['cpu_s'] / 3600:.2f} CPU hours"
     trials = f"{summary['trials_done']} of {counted(summary['trials_asked'], 'trial')}"
-    about = f"{summary['study']} · {trials} · {seeds} · {', '.join(summary['models'])}"
+    about = f"{summary['study']} · {trials} · {seeds} · {cost} · {', '.join(summary['models'])}"
     return document(heading, about, sections)
 
 
-def importances(trials: list[dict[str, Any]], spans: dict[str, Range]) -> dict[str, float]:
+def _span(raw: dict[str, Any]) -> Range | Choice:
+    return Choice.model_validate(raw) if "choices" in raw else Range.model_validate(raw)
+
+
+def importances(trials: list[dict[str, Any]], spans: Mapping[str, Range | Choice]) -> dict[str, float]:
     """Share of each setting, the most important first, 1 in sum; {} where there are too few trials, or none is better than another."""
     if len(trials) < _FEW or len({round(trial["value"], 9) for trial in trials}) == 1:
         return {}
@@ -89,7 +99,7 @@ def _result(summary: dict[str, Any], ran: list[dict[str, Any]]) -> str:
     if first is not None and best["trial"] != 0:
         shown["start: trial 0"] = first
     rows = [("speed-up", *(_times(trial["value"]) for trial in shown.values()))]
-    rows += [(name, *(f"{trial['params'][name]:.4g}" for trial in shown.values())) for name in best["params"]]
+    rows += [(name, *(setting_text(trial["params"][name]) for trial in shown.values())) for name in best["params"]]
     return table(("<", *shown), rows)
 
 
@@ -99,22 +109,17 @@ def _times(value: float) -> str:
 
 def _history(ran: list[dict[str, Any]]) -> go.Figure:
     drawn = figure("trial", _AXIS)
-    for name, pruned, symbol in (("complete", False, "circle"), ("pruned", True, "circle-open")):
-        part = [trial for trial in ran if trial["pruned"] == pruned]
-        if part:
-            drawn.add_scatter(
-                x=[t["number"] for t in part], y=[math.exp(-t["value"]) for t in part], name=name, mode="markers",
-                marker={"symbol": symbol, "size": 8, "color": PALETTE[0]},
-                text=["<br>".join(f"{as_text(k)} = {v:.4g}" for k, v in t["params"].items()) for t in part],
-                hovertemplate="trial %{x}: %{y:.4f}x<br>%{text}<extra></extra>",
-            )  # fmt: skip
+    drawn.add_scatter(
+        x=[t["number"] for t in ran], y=[math.exp(-t["value"]) for t in ran], name="trial", mode="markers",
+        marker={"size": 8, "color": PALETTE[0]},
+        text=["<br>".join(f"{as_text(k)} = {as_text(setting_text(v))}" for k, v in t["params"].items()) for t in ran],
+        hovertemplate="trial %{x}: %{y:.4f}x<br>%{text}<extra></extra>",
+    )  # fmt: skip
     best, x, y = math.inf, [], []
     for trial in ran:
-        if not trial["pruned"] and trial["value"] < best:
-            best = trial["value"]
-        if best < math.inf:
-            x.append(trial["number"])
-            y.append(math.exp(-best))
+        best = min(best, trial["value"])
+        x.append(trial["number"])
+        y.append(math.exp(-best))
     drawn.add_scatter(x=x, y=y, name="best so far", mode="lines", line={"shape": "hv", "color": PALETTE[2]})
     drawn.update_xaxes(range=[-0.5, ran[-1]["number"] + 0.5], dtick=math.ceil((ran[-1]["number"] + 1) / 12))
     drawn.update_yaxes(range=_range(ran))
@@ -137,40 +142,80 @@ def _importance(found: dict[str, float]) -> go.Figure:
     return drawn
 
 
-def _slice(ran: list[dict[str, Any]], name: str, span: Range) -> go.Figure:
+def _slice(ran: list[dict[str, Any]], name: str, span: Range | Choice) -> go.Figure:
     drawn = figure(name, _AXIS)
     drawn.add_scatter(
         x=[trial["params"][name] for trial in ran], y=[math.exp(-trial["value"]) for trial in ran], mode="markers",
         marker={
             "size": 8, "color": [trial["number"] for trial in ran], "colorscale": "Blues", "line": {"width": 1, "color": MUTED},
         },
-        customdata=[trial["number"] for trial in ran], hovertemplate="%{x:.4g}: %{y:.4f}x, trial %{customdata}<extra></extra>",
+        customdata=[trial["number"] for trial in ran], hovertemplate="%{x}: %{y:.4f}x, trial %{customdata}<extra></extra>",
     )  # fmt: skip
+    drawn.update_yaxes(range=_range(ran))
+    if isinstance(span, Choice):
+        drawn.update_xaxes(type="category", categoryorder="array", categoryarray=list(span.choices))
+        return drawn
     ends = [end(span_end, *(trial["params"][name] for trial in ran)) for end, span_end in ((min, span.low), (max, span.high))]
     if span.log and ends[0] > 0:
         drawn.update_xaxes(log_axis(*ends))
     else:
         edge = 0.03 * (ends[1] - ends[0])
         drawn.update_xaxes(range=[ends[0] - edge, ends[1] + edge])
-    drawn.update_yaxes(range=_range(ran))
     return drawn
 
 
-def _trials(ran: list[dict[str, Any]], names: list[str]) -> str:
+def _front(summary: dict[str, Any]) -> go.Figure:
+    """Curves of all trials, the first one's and the front."""
+    counts, drawn = summary["counts"], figure("readings of a search", _AXIS)
+    there = [trial for trial in summary["trials"] if trial["curve"] and trial["error"] is None]
+    for at, trial in enumerate(there):
+        start = trial["number"] == 0
+        drawn.add_scatter(
+            x=counts[: len(trial["curve"])], y=[math.exp(-value) for value in trial["curve"]], mode="lines",
+            name="start: trial 0" if start else "trials", legendgroup=str(start), showlegend=start or at == next(
+                (k for k, each in enumerate(there) if each["number"]), -1
+            ),
+            line={"width": 2 if start else 1, "color": PALETTE[0] if start else MUTED},
+            hovertemplate=f"trial {trial['number']}: %{{y:.4f}}x after %{{x:,}}<extra></extra>",
+        )  # fmt: skip
+    front = summary["front"]
+    drawn.add_scatter(
+        x=[each["readings"] for each in front], y=[math.exp(-each["value"]) for each in front], name="front", mode="lines+markers",
+        line={"width": 3, "color": PALETTE[2]}, customdata=[each["trial"] for each in front],
+        hovertemplate="%{y:.4f}x after %{x:,}, trial %{customdata}<extra></extra>",
+    )  # fmt: skip
+    if len(counts) > 1:
+        drawn.update_xaxes(log_axis(counts[0], counts[-1]))
+    return drawn
+
+
+def _front_table(summary: dict[str, Any]) -> str:
+    first: list[float] = next((trial["curve"] for trial in summary["trials"] if trial["number"] == 0), [])
+    rows = [
+        (each["readings"], each["trial"], _times(each["value"]), _times(first[at]) if at < len(first) else "")
+        for at, each in enumerate(summary["front"])
+    ]
+    return table(("readings", "trial", "best", "start: trial 0"), rows)
+
+
+def _trials(trials: list[dict[str, Any]], counts: list[int], names: list[str]) -> str:
+    """Those that came to their end, best first, and those that were stopped."""
+    there = [trial for trial in trials if trial["error"] is None]
     rows = [
         (
             trial["number"],
-            _times(trial["value"]),
-            "pruned" if trial["pruned"] else "",
-            *(f"{trial['params'][n]:.4g}" for n in names),
+            "" if trial["pruned"] else _times(trial["value"]),
+            f"stopped at {counts[len(trial['curve']) - 1]:,}" if trial["pruned"] else "",
+            f"{trial['cpu_s']:,.0f}",
+            *(setting_text(trial["params"][name]) for name in names),
         )
-        for trial in sorted(ran, key=lambda trial: (trial["value"], trial["number"]))
+        for trial in sorted(there, key=lambda trial: (trial["pruned"], trial["value"] or 0.0, trial["number"]))
     ]
-    return table(("trial", "speed-up", "<", *names), rows)
+    return table(("trial", "speed-up", "<", "CPU s", *names), rows)
 
 
 def _failures(trials: list[dict[str, Any]]) -> str:
-    rows = [(trial["number"], trial["error"]) for trial in trials if trial["value"] is None]
+    rows = [(trial["number"], trial["error"]) for trial in trials if trial["error"] is not None]
     return table(("trial", "<why"), rows) if rows else "<p>None.</p>"
 
 

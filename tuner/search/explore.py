@@ -13,6 +13,7 @@ from compiler.space.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, wh
 from compiler.space.moves import Move, on_random_cores, thin_operators
 from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
+from tuner.config import Segments
 from tuner.search.dealing import Share
 from tuner.search.table import SegmentTable
 
@@ -65,12 +66,14 @@ def propose(
     count: int,
     rng: np.random.Generator,
     moves: dict[str, Move],
+    shares: Segments,
     width: int | None = None,
     share: Share | None = None,
     fits: Sequence[Within] | None = None,
 ) -> list[Gene]:
     """`count` genes (or fewer) of a share that are not measured yet, from the segmentations (one per level).
 
+    shares: of genes anywhere, and near single operators.
     width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  share: None for everything.
     fits: what makes a gene near each of the segmentations fit its level; None: as it is.
     """
@@ -85,9 +88,9 @@ def propose(
         draw = rng.random()
         fresh: list[Gene] = []
         near = attempt % len(segmentations)
-        if draw < 0.15:
+        if draw < shares.random:
             fresh = [_random(unit, rng, "toggle_halo" in moves)]
-        elif draw < 0.35 and singles:
+        elif draw < shares.random + shares.singles and singles:
             fresh = _moved(unit, singles[attempt % len(singles)], own, rng)
         else:
             near = int(rng.integers(len(segmentations)))

@@ -34,7 +34,7 @@ def proposed(context: SearchContext, island: Island, count: int, turn: int) -> A
         for group in range(len(context.table.groups)):
             take(context.table.singles(group))  # the baseline; what is placed would leave no room for it
     # of two programs every other island changes what it has by one
-    share = min(count, max(2 if placed and context.island % 2 == 0 else 1, count * 3 // 4))
+    share = min(count, max(2 if placed and context.island % 2 == 0 else 1, int(count * context.config.search.proposed)))
     for genome in placed[:share]:
         take(genome)
     for segmentation in _by_table(context, island, turn) if len(taken) < share else ():

@@ -33,12 +33,23 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
     now = {level: cost for level, (_, cost) in costs.items()}
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
     wide = rules.unit.machine.cores if several else None
-    pool = propose(rules.unit, context.table, [*bests.values()], every[0], island.rng, moves, wide, context.share, _fits(context, bests))
+    pool = propose(
+        rules.unit, context.table, [*bests.values()], every[0], island.rng, moves, segments, wide, context.share, _fits(context, bests)
+    )
     yield from _measure_best(context, island.rng, pool, now, every[1])
     if context.placer is None:
         for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.unit.machine.cores}:
             pool = propose(
-                rules.unit, context.table, [*bests.values()], every[0], island.rng, moves, width, context.share, _fits(context, bests)
+                rules.unit,
+                context.table,
+                [*bests.values()],
+                every[0],
+                island.rng,
+                moves,
+                segments,
+                width,
+                context.share,
+                _fits(context, bests),
             )
             yield from _measure_best(context, island.rng, pool, now, every[1])
         return
@@ -52,7 +63,7 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
         if not near:  # no level leaves so many cores
             continue
         levels, genomes = zip(*near, strict=True)
-        pool = propose(rules.unit, context.table, genomes, count, rng, moves, width, context.share, _fits(context, levels))
+        pool = propose(rules.unit, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels))
         yield from _measure_best(context, rng, pool, now, many)
 
 

@@ -9,7 +9,7 @@ from tuner.store.runfolder import read_json
 from tuner.store.runs import SUMMARY
 from tuner.world.place import Place
 
-VERSION = 2  # of batches and summary
+VERSION = 3  # of batches and summary
 
 
 def study_summary(path: Place) -> dict[str, Any]:
@@ -22,3 +22,8 @@ def study_summary(path: Place) -> dict[str, Any]:
         version = summary.get("version") if isinstance(summary, dict) else None
         raise BadInputError(f"{file}: a study of version {version!r}, expected {VERSION}; run it again in another folder")
     return summary
+
+
+def setting_text(value: float | str) -> str:
+    """A setting's value, for tables."""
+    return value if isinstance(value, str) else f"{value:.4g}"

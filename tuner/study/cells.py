@@ -15,10 +15,10 @@ from tuner.request import NO_STORE, STORE, FarmRequest
 from tuner.world.url import is_url
 
 
-def cells_config(request: FarmRequest) -> TuneConfig:
+def cells_config(request: FarmRequest, candidates: int | None = None, measurements: int | None = None) -> TuneConfig:
     """The configuration of every run: file, `--set`, then the options that stand for a key of their own.  Raises `BadInputError`."""
     options = {"target.name": request.target, "runner.name": request.runner, "farm.resource": request.resource}
-    config = load_config(request.config, request.overrides).given(options, request.candidates, measurements=request.measurements)
+    config = load_config(request.config, request.overrides).given(options, candidates, measurements=measurements)
     plugged(config, (request.backend or config.farm.backend) == "serial", request.address)
     return config
 

@@ -8,44 +8,48 @@ last batch may be short: with more trials it is asked again, and keeps the resul
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 import optuna
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from tuner.config import TuneConfig
+from tuner.config import TuneConfig, load_config
 from tuner.farm.each import Each, Make
 from tuner.measure.merit import speedup
 from tuner.store.digests import digest
-from tuner.store.runfolder import Identity, RunFolder, read_json, write_json
+from tuner.store.runfolder import SETTINGS, Identity, RunFolder, read_json, write_json
 from tuner.store.runs import SUMMARY
 from tuner.store.studies import VERSION
+from tuner.study.curve import CellCurve, areas, counts_of, mean_curve, rungs_of
 from tuner.study.storage import StudyStorage
-from tuner.study.trials import INSTANCES, Record, ask, behind, best_of, pruned_value, stops
+from tuner.study.trials import Record, ask, best_of, check_space, front, may_stop, stopped
 from tuner.world.local import LocalPlace
+
+WORK = ".work"  # searches of the batch that goes on
 
 
 class RunCell(Protocol):
-    """One tuning run on the serial backend: log(cycles ÷ baseline) of the champion, for every level.  Picklable."""
+    """A search on the serial backend up to the last of the counts, which goes on where its folder has it.  Picklable."""
 
-    def __call__(self, model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]: ...
+    def __call__(self, model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str) -> CellCurve: ...
 
 
 class TrialRun(NamedTuple):
-    """The unit of work: one trial on one network with one seed."""
+    """The unit of work: one trial on one network with one seed, up to the last of `counts`.  folder: of that search alone."""
 
     model: str
     machine: str
     config: TuneConfig
     seed: int
+    counts: tuple[int, ...]
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -54,13 +58,13 @@ class TrialWorker:
 
     run_cell: RunCell
 
-    def __call__(self, cell: TrialRun) -> list[float]:
-        return [float(value) for value in self.run_cell(*cell)]
+    def __call__(self, cell: TrialRun) -> CellCurve:
+        return self.run_cell(*cell)
 
 
 @dataclass(frozen=True)
 class StudySpec:
-    """What to study.  `models` in the order in which they are run (and trials are stopped).
+    """What to study.
 
     inputs: what else a cell's result follows from, as texts for people (data type, digests of files): a study is not resumed with others.
     """
@@ -73,6 +77,11 @@ class StudySpec:
     seed: int = 0
     storage: str | None = None
     inputs: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Readings at which curves are read."""
+        return counts_of(self.config.study.measurements, self.config.study.points)
 
 
 @dataclass(frozen=True)
@@ -92,12 +101,12 @@ class StudyIdentity(Identity):
     @classmethod
     def of(cls, spec: StudySpec) -> StudyIdentity:
         config = spec.config
-        study = {"study": config.study.model_dump(mode="json"), "budget": config.budget.model_dump(mode="json")}
-        return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, digest(study), spec.inputs)
+        study = digest(config.study.model_dump(mode="json"))
+        return cls(spec.models, Path(spec.machine).stem, spec.seeds, spec.seed, config.digest, study, spec.inputs)
 
 
-Cells = Each[TrialRun, list[float]]
-CellsOn = Callable[[Make[TrialRun, list[float]]], AbstractContextManager[Cells]]
+Cells = Each[TrialRun, CellCurve]
+CellsOn = Callable[[Make[TrialRun, CellCurve]], AbstractContextManager[Cells]]
 
 
 def run_study(
@@ -112,19 +121,23 @@ def run_study(
     folder = LocalPlace(folder)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     size = spec.config.study.batch
-    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches",)) as run:
+    check_space(spec.config)
+    differs = partial(_differs, folder, spec.config)
+    explain = {"study_digest": differs, "config_digest": differs}
+    with RunFolder(folder, StudyIdentity.of(spec), resume, folders=("batches",), explain=explain) as run:
+        atomic_write(folder / SETTINGS, [spec.config.to_yaml().encode()])
         records = _load(folder, size)
         storage = StudyStorage(folder, spec.storage, run.run)
-        storage.publish(records, spec.config)
+        storage.publish(records, spec.config, spec.counts)
         summary = _write_summary(folder, spec, run.run, records)
-        say(_stopping(spec))
+        say(_story(spec))
         if spec.trials > len(records):
             with workers(partial(TrialWorker, run_cell)) as cells:
                 for b in range(len(records) // size, math.ceil(spec.trials / size)):
                     batch = _batch(folder, spec, b, records, cells)
                     write_json(_path(folder, b), {"version": VERSION, "trials": [asdict(record) for record in batch]})
                     records[b * size :] = batch
-                    storage.publish(records, spec.config)
+                    storage.publish(records, spec.config, spec.counts)
                     summary = _write_summary(folder, spec, run.run, records)
                     best = summary["best"]
                     found = "none yet" if best is None else f"{_gain(best['value'])}, trial {best['trial']}"
@@ -136,16 +149,32 @@ def _gain(value: float | None) -> str:
     return f"{speedup(math.exp(-(value or 0.0)))} the untuned plan"
 
 
-def _stopping(spec: StudySpec) -> str:
-    """What becomes of trials that are behind, in one line."""
-    networks, seeds = len(spec.models), len(spec.seeds)
-    runs = f"runs of a trial: {networks} x {seeds} = {networks * seeds} (networks x seeds)"
-    where = stops(networks, seeds)
-    if not spec.config.study.prune:
-        return f"{runs}; no trial is stopped early: study.prune is false"
-    if not where:
-        return f"{runs}; no trial is stopped early: that takes {INSTANCES} runs, and a network left"
-    return f"{runs}; a trial behind the median after {(where.start + 1) * seeds} or more is stopped"
+def _story(spec: StudySpec) -> str:
+    """What a trial is, in one line."""
+    networks, seeds, counts = len(spec.models), len(spec.seeds), spec.counts
+    stops = ", ".join(f"{counts[rung - 1]:,}" for rung in rungs_of(counts)[:-1])
+    when = f"after {stops} one behind the median is stopped, once {max(1, spec.config.study.startup)} have come to their end"
+    return (
+        f"a trial is {networks} x {seeds} = {networks * seeds} searches (networks x seeds) of {counts[-1]:,} readings; "
+        f"{when if stops else 'none is stopped early'}"
+    )
+
+
+def _differs(folder: LocalPlace, config: TuneConfig) -> list[str]:
+    """Settings that the study in a folder has otherwise."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return []
+    then = load_config(str(path))
+    (old, new), found = (each.study.model_dump(mode="json") for each in (then, config)), config.changed_since(path)
+    for key in old:
+        if key != "parameters" and old[key] != new[key]:
+            found.append(f"study.{key} {old[key]!r}, not {new[key]!r}")
+    spans, mine = old["parameters"], new["parameters"]
+    for name in (*spans, *(name for name in mine if name not in spans)):
+        if spans.get(name) != mine.get(name):
+            found.append(f"study.parameters.{name} {spans.get(name, 'not there')}, not {mine.get(name, 'there')}")
+    return found
 
 
 def _path(folder: LocalPlace, b: int) -> LocalPlace:
@@ -173,41 +202,60 @@ def _batch(folder: LocalPlace, spec: StudySpec, b: int, records: Sequence[Record
     """Ask and run batch b, as much of it as the study has trials; what `records` has of it stays."""
     size = spec.config.study.batch
     earlier, kept = records[: b * size], list(records[b * size :])
-    asked = ask(spec.config, spec.seed, b, min(size, spec.trials - b * size), earlier)
+    asked = ask(spec.config, spec.seed, b, min(size, spec.trials - b * size), earlier, spec.counts)
     if [record.params for record in asked[: len(kept)]] != [record.params for record in kept]:
         raise BadInputError(f"{_path(folder, b)}: optuna {optuna.__version__} asks other trials than these; give another --out")
     new = asked[len(kept) :]
-    _run_batch(new, spec, cells, earlier)
+    work = folder / WORK
+    try:
+        _clear(work)
+        _run_batch(new, spec, cells, earlier, work)
+    finally:
+        _clear(work)
     return kept + new
 
 
-def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier: Sequence[Record]) -> None:
-    """Fill in means and values, network by network; all cells of one network go out together."""
-    configs: dict[int, TuneConfig] = {}
-    for record in records:
-        try:
-            configs[record.number] = spec.config.replaced({**record.params, "farm.backend": "serial", "farm.workers": None})
-        except BadInputError as error:
-            record.error = str(error)
-    totals: dict[int, list[float]] = {record.number: [] for record in records}
-    where = stops(len(spec.models), len(spec.seeds)) if spec.config.study.prune else ()
-    for network, model in enumerate(spec.models):
+def _clear(work: Path) -> None:
+    """Searches of a batch are nothing that a later one goes on with."""
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _run_batch(records: Sequence[Record], spec: StudySpec, cells: Cells, earlier: Sequence[Record], work: Path) -> None:
+    """Fill in curves and values, rung by rung; all searches of one rung go out together, network by network."""
+    config, counts = spec.config, spec.counts
+    rungs = rungs_of(counts) if may_stop(config, earlier) else (len(counts),)
+    configs = {record.number: config.replaced({**record.params, "farm.backend": "serial"}) for record in records}
+    for rung in rungs:
         alive = [record for record in records if record.error is None and not record.pruned]
-        told = cells([TrialRun(model, spec.machine, configs[record.number], seed) for record in alive for seed in spec.seeds])
+        asked = [(at, model, seed, record) for at, model in enumerate(spec.models) for record in alive for seed in spec.seeds]
+        told = cells(
+            [
+                TrialRun(model, spec.machine, configs[record.number], seed, counts[:rung], str(work / f"{record.number}-{at}-{seed}"))
+                for at, model, seed, record in asked
+            ]
+        )
+        for (at, model, seed, record), (found, why) in zip(asked, told, strict=True):
+            if found is None:
+                record.error = record.error or f"{model}: {why}"
+            elif not found.levels or not all(len(row) == rung and all(map(math.isfinite, row)) for row in found.levels.values()):
+                record.error = record.error or f"{model}: not a finite number per level and count: {dict(found.levels)}"
+            else:
+                record.cells[f"{at} {seed}"] = dict(found.levels)
+                record.cpu_s = round(record.cpu_s + found.cpu_s, 2)
         for record in alive:
-            for value, why in islice(told, len(spec.seeds)):
-                if value is None:
-                    record.error = record.error or f"{model}: {why}"
-                elif not value or not all(map(math.isfinite, value)):
-                    record.error = record.error or f"{model}: not a finite number per level: {value}"
-                else:
-                    totals[record.number] += value
             if record.error is None:
-                record.means.append(fmean(totals[record.number]))
-                record.pruned = network in where and behind(record.means[-1], network, earlier, spec.config.study.startup)
+                record.curve = mean_curve(list(record.cells.values()))
+                record.pruned = rung < len(counts) and stopped(record, config, counts, earlier)
     for record in records:
-        if record.error is None:
-            record.value = pruned_value(record, earlier) if record.pruned else record.means[-1]
+        if record.error is None and not record.pruned:
+            record.value = areas(record.curve)[-1]
+
+
+def _row(record: Record, batch: int) -> dict[str, Any]:
+    """Of a trial in the summary; the curves of its searches are in its batch."""
+    row = asdict(record)
+    del row["cells"]
+    return {"batch": record.number // batch, **row}
 
 
 def _write_summary(folder: LocalPlace, spec: StudySpec, run: str, records: Sequence[Record]) -> dict[str, Any]:
@@ -220,6 +268,7 @@ def _write_summary(folder: LocalPlace, spec: StudySpec, run: str, records: Seque
         "machine": spec.machine,
         "seeds": list(spec.seeds),
         "seed": spec.seed,
+        "counts": list(spec.counts),
         "parameters": {path: span.model_dump(mode="json") for path, span in spec.config.study.parameters.items()},
         "trials_asked": max(spec.trials, len(records)),
         "trials_done": len(records),
@@ -232,7 +281,9 @@ def _write_summary(folder: LocalPlace, spec: StudySpec, run: str, records: Seque
             "params": best.params,
             "config_digest": spec.config.replaced(best.params).digest,
         },
-        "trials": [{"batch": record.number // spec.config.study.batch, **asdict(record)} for record in records],
+        "front": [{"readings": count, "trial": trial, "value": value} for count, trial, value in front(records, spec.counts)],
+        "cpu_s": round(sum(record.cpu_s for record in records), 2),
+        "trials": [_row(record, spec.config.study.batch) for record in records],
     }
     if best is not None:
         text = spec.config.replaced(best.params).to_yaml()

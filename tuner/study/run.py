@@ -1,27 +1,32 @@
 """`tilefarm study` from its request: what one trial runs on one network, and where the trials run.
 
-A trial is judged against the same cycles whatever it does: those of the plan that `compile` makes without a search, which is the first
-program that every run measures.  Against a baseline that the trial tunes itself, tuning the baseline badly would look like winning.
+A trial is judged against the same cycles whatever it does: those of every operator alone, as `compile --layerwise` makes them.  Against a
+baseline that the trial tunes itself, tuning the baseline badly would look like winning.
 """
 
 from __future__ import annotations
 
-import math
-import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from compiler.build import default_by_level, measure
+from compiler.source import Opened
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import load_machine
-from tuner.config import TuneConfig
+from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.each import Make
 from tuner.request import DTypeName, StudyRequest, TuneRequest
+from tuner.store.anytime import COLUMNS
 from tuner.store.read import read_log
 from tuner.store.served import copies
 from tuner.study.cells import cells_config, cells_store, cells_workers, model_digest, there
+from tuner.study.curve import CellCurve, levels_curve
 from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
 from tuner.world.local import LocalPlace
 
@@ -34,6 +39,8 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     models = tuple(str(there(model)) for model in request.models)
     machine = load_machine(request.machine)
     config = cells_config(request)
+    if request.measurements is not None:
+        config = config.replaced({"study.measurements": request.measurements})
     inputs = (
         f"dtype {request.dtype}",
         f"random_weights {request.random_weights}",
@@ -42,40 +49,41 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
     )
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, store=cells_store(request))
-    at_once = config.study.batch * request.seeds  # the cells of one network and batch
+    at_once = config.study.batch * request.seeds * len(models)
 
-    def workers(make: Make[TrialRun, list[float]]) -> AbstractContextManager[Cells]:
+    def workers(make: Make[TrialRun, CellCurve]) -> AbstractContextManager[Cells]:
         return cells_workers(request, config, make, "study", at_once)
 
     return run_study(request.out, spec, cell, workers, request.resume, say)
 
 
 def run_cell(
-    model: str, machine: str, config: TuneConfig, seed: int, *, dtype: DTypeName = "float16", random_weights: int | None = None,
-    store: str | None = None,
-) -> list[float]:  # fmt: skip
-    """One tuning run on the serial backend, in a folder that goes away: log(champion's cycles ÷ untuned cycles) of every level."""
-    from tuner.driver import tune
+    model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str, *, dtype: DTypeName = "float16",
+    random_weights: int | None = None, store: str | None = None,
+) -> CellCurve:  # fmt: skip
+    """One search on the serial backend up to the last of the counts, from where it was left in its folder."""
+    from tuner.driver import searched
 
-    with tempfile.TemporaryDirectory(prefix="tilefarm-cell-") as folder:
-        settings = Path(folder) / "config.yaml"
-        atomic_write(settings, [config.to_yaml().encode()])
-        out = LocalPlace(folder) / "run"
-        summary = tune(
-            TuneRequest(
-                model=Path(model),
-                machine=machine,
-                out=out,
-                seed=seed,
-                config=str(settings),
-                backend="serial",
-                dtype=dtype,
-                random_weights=random_weights,
-                quiet=True,
-                store=store,
-            )
-        )
-        first, served = read_log(out).query("seq == 0"), copies(out)
+    begun = time.process_time()
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    settings, out = place / "config.yaml", LocalPlace(place / "run")
+    atomic_write(settings, [config.to_yaml().encode()])
+    request = TuneRequest(
+        Path(model), machine, out, measurements=counts[-1], seed=seed, config=str(settings), backend="serial", dtype=dtype,
+        random_weights=random_weights, quiet=True, store=store, resume=True,
+    )  # fmt: skip
+    with searched(request) as (opened, _, _):
+        pass
+    log, served = read_log(out, COLUMNS), copies(out)
+    return CellCurve(levels_curve(log, served, _untuned(opened, config, log, served), counts), time.process_time() - begun)
+
+
+def _untuned(opened: Opened, config: TuneConfig, log: pd.DataFrame, served: Mapping[str, int]) -> dict[str, int]:
+    """Level -> cycles of every operator alone: by the simulator; where something else is the clock, of the first program of the log."""
+    if config.runner.name == BUILT_IN and config.target.name == NPU:
+        plans = default_by_level(opened)
+        return {level: measured.timings[level].cycles for level, measured in measure(opened, plans).items()}
+    first = log[log["seq"] == 0]
     cycles = first["cycles"].astype("int64") * first["run"].astype("str").map(lambda run: served.get(run, 1))
-    untuned = cycles.groupby(first["level"].astype("str"), sort=False).sum().to_dict()
-    return [math.log(cycles / int(untuned[level])) for level, cycles in summary.own_cycles.items()]
+    return {str(level): int(each) for level, each in cycles.groupby(first["level"].astype("str"), sort=False).sum().items()}

@@ -31,10 +31,10 @@ class StudyStorage:
         self._where = url
         self._study = optuna.create_study(storage=_opened(folder, url), study_name=name, direction="minimize", load_if_exists=True)
 
-    def publish(self, records: Sequence[Record], config: TuneConfig) -> None:
+    def publish(self, records: Sequence[Record], config: TuneConfig, counts: Sequence[int]) -> None:
         """Add the trials that are not there.  Raises `BadInputError` where another study has that name."""
         there = self._study.get_trials(deepcopy=False)
-        mine = [frozen(record, config) for record in records]
+        mine = [frozen(record, config, counts) for record in records]
         if [(trial.params, trial.state, trial.value) for trial in there] != [(t.params, t.state, t.value) for t in mine[: len(there)]]:
             raise BadInputError(
                 f"--storage {self._where}: has another study {self._study.study_name}, of another folder; give another --storage or --seed"

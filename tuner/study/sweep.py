@@ -159,7 +159,7 @@ def cells_of(request: SweepRequest) -> tuple[SweepCell, ...]:
 def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     """Run or resume a sweep; returns the index.  say: takes a line whenever a cell ends.  Raises `BadInputError`."""
     cells = cells_of(request)
-    config = cells_config(request)
+    config = cells_config(request, request.candidates, request.measurements)
     out = LocalPlace(request.out).resolve()
     identity = SweepIdentity(
         tuple(f"{title(path)} {model_digest(path)} {weights}" for path, weights in request.models),

@@ -78,13 +78,14 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
     def drive(request: StudyRequest, say: Callable[[str], None]) -> dict[str, object]:
         requests.append(request)
         say("batch 1 of 1")
-        return {"trials_done": 2, "best": {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.population": 8}}}
+        best = {"trial": 1, "ratio_to_baseline": 0.5, "params": {"search.population": 8, "search.order": "file"}}
+        return {"trials_done": 2, "best": best, "models": ["a"], "seeds": [0, 1], "cpu_s": 1800.0}
 
     module = types.ModuleType("tuner.study.run")
     module.study = drive  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tuner.study.run", module)
     text = (
-        f"study a.onnx b.onnx --machine edge --out {tmp_path} --trials 4 --seeds 2 --seed 3 --storage sqlite:///s.db --candidates 5 "
+        f"study a.onnx b.onnx --machine edge --out {tmp_path} --trials 4 --seeds 2 --seed 3 --storage sqlite:///s.db --measurements 5 "
         "--config quick --set study.batch=2 --backend serial --address auto --workers 2 --wait 5 --resume --dtype float32 "
         "--random-weights 1 --quiet --json"
     )
@@ -94,13 +95,15 @@ def test_study_hands_over_every_option(cli, monkeypatch, tmp_path):
     assert requests == [
         StudyRequest(
             models=(Path("a.onnx"), Path("b.onnx")), machine="edge", out=tmp_path, trials=4, seeds=2, seed=3, storage="sqlite:///s.db",
-            candidates=5, config="quick", overrides=("study.batch=2",), backend="serial", address="auto", workers=2, wait_s=5.0,
+            measurements=5, config="quick", overrides=("study.batch=2",), backend="serial", address="auto", workers=2, wait_s=5.0,
             resume=True, dtype="float32", random_weights=1, quiet=True,
         )
     ]  # fmt: skip
     code, out, err = cli("study", "a.onnx", "--machine", "edge", "--out", tmp_path)
     assert (code, err) == (0, "batch 1 of 1\n")
-    assert "best is trial 1, 2.00x the untuned plan" in out
+    assert "best is trial 1, 2.00x the untuned plan in the mean over log(readings)" in out
+    assert "0.50 CPU hours" in out
+    assert "search.order" in out
     assert requests[1] == StudyRequest((Path("a.onnx"),), "edge", out=tmp_path)
 
 

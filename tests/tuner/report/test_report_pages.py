@@ -15,25 +15,26 @@ from simulator.npu.errors import BadInputError
 from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, assert_offline
 from tests.rows import write_index
 from tuner.cli import main
-from tuner.config import Range, TuneConfig, load_config
+from tuner.config import Choice, Range, TuneConfig, load_config
 from tuner.farm.each import each_here
 from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
 from tuner.store.runfolder import read_json
+from tuner.study.curve import CellCurve
 from tuner.study.driver import StudySpec, run_study
 from tuner.world.local import LocalPlace
 
-CONFIG = load_config(None, ["study.batch=4", "study.startup=4", "study.prune=false"])
+CONFIG = load_config(None, ["study.batch=4", "study.startup=30"])
 
 
-def only_mutation_counts(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
-    return [(config.search.mutation_rate - 0.3) ** 2 - 0.5]
+def only_proposed_counts(model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str) -> CellCurve:
+    return CellCurve({"none": [(config.search.proposed - 0.3) ** 2 - 0.5] * len(counts)}, 0.0)
 
 
-def failing(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
-    if config.search.mutation_rate > 0.6:
+def failing(model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str) -> CellCurve:
+    if config.search.proposed > 0.8:
         raise RuntimeError(HOSTILE)
-    return only_mutation_counts(model, machine, config, seed)
+    return only_proposed_counts(model, machine, config, seed, counts, folder)
 
 
 def quiet(_: str) -> None:
@@ -66,21 +67,24 @@ def test_a_study_shows_its_best_its_failures_and_nothing_hostile(folder: Path) -
 def test_trials_that_are_alike_look_alike(tmp_path: Path, trials: int) -> None:
     """Axes show what the values are of, not the last digits in which they differ; trials are whole numbers."""
 
-    def alike(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
-        return [-0.5 + 1e-12 * config.search.mutation_rate]
+    def alike(model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str) -> CellCurve:
+        return CellCurve({"none": [-0.5 + 1e-12 * config.search.proposed] * len(counts)}, 0.0)
 
-    config = load_config(None, [f"study.batch={min(4, trials)}", "study.startup=4", "study.prune=false"])
+    config = load_config(None, [f"study.batch={min(4, trials)}", "study.startup=30"])
     run_study(tmp_path / "s", StudySpec(("net",), "tiny", (0,), config, trials=trials), alike, each_here, say=quiet)
     figures = [figure["layout"] for figure in Page(study_page(LocalPlace(tmp_path / "s"))).data.values()]  # type: ignore[index]
-    assert len(figures) == 1 + len(config.study.parameters)
-    for layout in figures:
+    assert len(figures) == 2 + len(config.study.parameters)
+    for layout in figures[1:]:
         low, high = layout["yaxis"]["range"]
         assert low < math.exp(0.5) < high
         assert high - low == pytest.approx(0.02 * math.exp(0.5), rel=0.01)
-    history, *slices = figures
+    _, history, *slices = figures
     assert history["xaxis"]["range"] == [-0.5, trials - 0.5]
     assert history["xaxis"]["dtick"] == 1
     for layout, span in zip(slices, config.study.parameters.values(), strict=True):
+        if isinstance(span, Choice):
+            assert layout["xaxis"]["categoryarray"] == list(span.choices)
+            continue
         low, high = (10**end if layout["xaxis"].get("type") == "log" else end for end in layout["xaxis"]["range"])
         assert low < span.low
         assert high > span.high
@@ -156,5 +160,5 @@ def test_what_has_not_begun_has_no_page(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="not there; a study writes it"):
         study_page(LocalPlace(tmp_path))
     (tmp_path / "summary.json").write_text('{"version": 1}')
-    with pytest.raises(BadInputError, match="a study of version 1, expected 2"):
+    with pytest.raises(BadInputError, match="a study of version 1, expected 3"):
         study_page(LocalPlace(tmp_path))

@@ -252,7 +252,7 @@ def test_segments_are_proposed_for_so_many_cores(width: int) -> None:
     segmentation = table.segmentation(0)
     assert segmentation is not None
     moves = {name: move for name, move in MOVES.items() if name != "change_cores"}
-    genes = propose(u, table, [segmentation[0]], 40, np.random.default_rng(2), moves, width)
+    genes = propose(u, table, [segmentation[0]], 40, np.random.default_rng(2), moves, load_config().segments, width)
     assert len(genes) >= 30
     assert {gene.cores for gene in genes} == {tuple(range(width))}
     assert all(decode(u, gene) is not None for gene in genes), "they fit, in more blocks where it takes more"

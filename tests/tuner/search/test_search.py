@@ -32,6 +32,7 @@ from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "slight", "severe")
 CONFIG = load_config(None, QUICK)
+SHARES = CONFIG.segments
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -229,7 +230,7 @@ def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch
     shares = [Share(table.structures, 3, island) for island in range(3)]
 
     def proposed() -> list[list[Gene]]:
-        return [propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, u.machine.cores, share) for share in shares]
+        return [propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES, u.machine.cores, share) for share in shares]
 
     found = proposed()
     for share, genes in zip(shares, found, strict=True):
@@ -243,8 +244,8 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     u = unit("inception_block")
     table, _ = random_table("inception_block", np.random.default_rng(0), 40)
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
-    genes = propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES)
-    assert genes == propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES)
+    genes = propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
+    assert genes == propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
     assert 45 <= len(genes) <= 90 + 8
     keys = [structures("inception_block").key(gene) for gene in genes]
     assert len(set(keys)) == len(keys)
@@ -252,7 +253,7 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     for gene in genes:
         assert 0 <= gene.start < gene.stop <= len(u.operators)
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
-    several = (propose(u, table, segmentations, 90, np.random.default_rng(seed), MOVES) for seed in range(4))
+    several = (propose(u, table, segmentations, 90, np.random.default_rng(seed), MOVES, SHARES) for seed in range(4))
     assert len({gene.window for found in several for gene in found if gene.sliding}) >= 3
     assert any(gene.cached for gene in genes)
     without = propose(
@@ -262,9 +263,25 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
         60,
         np.random.default_rng(1),
         {name: move for name, move in MOVES.items() if name not in ("change_window", "toggle_halo")},
+        SHARES,
     )
     assert {(gene.window, gene.sliding) for gene in without} == {(1, False)}
     assert {gene.cached for gene in without} == {0}
+
+
+def test_shares_say_where_genes_are_looked_for() -> None:
+    """All of them anywhere: runs as long as chance makes them.  All near single operators: runs of one, or of two where one was merged."""
+    u = unit("inception_block")
+    table, _ = random_table("inception_block", np.random.default_rng(0), 40)
+    segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
+
+    def lengths(**shares: float) -> list[int]:
+        genes = propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES.model_copy(update=shares))
+        return [gene.stop - gene.start for gene in genes]
+
+    assert max(lengths(random=1.0, singles=0.0)) > 3
+    assert set(lengths(random=0.0, singles=1.0)) == {1}
+    assert lengths(random=0.15, singles=0.2) == lengths()
 
 
 def test_windows_without_a_limit_are_given_to_segments_that_have_one() -> None:

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from optuna.trial import FrozenTrial
@@ -19,22 +21,30 @@ from simulator.npu.errors import BadInputError
 from tuner.cli import main
 from tuner.config import TuneConfig, leaves, load_config
 from tuner.farm.each import each_here, each_on_ray
+from tuner.study.curve import CellCurve, areas
 from tuner.study.driver import StudySpec, run_study
 from tuner.study.storage import JOURNAL
-from tuner.study.trials import INSTANCES, Record, behind, pruned_value, stops
+from tuner.study.trials import ask
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-CONFIG = load_config(None, ["study.batch=3", "study.startup=3"])
-SPEC = StudySpec(("a", "b"), "tiny", tuple(range(INSTANCES)), CONFIG, trials=9, seed=5)
+CONFIG = load_config(None, ["study.batch=3", "study.startup=3", "study.measurements=64", "study.points=4"])
+COUNTS = (8, 16, 32, 64)
+SPEC = StudySpec(("a", "b"), "tiny", (0, 1), CONFIG, trials=9, seed=5)
+LEVELS = ("none", "severe")
 
 
-def bowl(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
-    """Best at mutation_rate 0.5, population 32, epsilon 0.1; the networks differ in what there is to gain."""
+def bowl(model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str) -> CellCurve:
+    """Best at a generation of 4, 64 segments measured, in the order of the file; networks differ in what there is to gain.
+
+    Comes down with readings, and how fast says how low.
+    """
     assert config.farm.backend == "serial"
-    search = config.search
-    loss = (search.mutation_rate - 0.5) ** 2 + math.log(search.population / 32) ** 2 + math.log(search.epsilon / 0.1) ** 2
-    return [loss - (1.0 if model == "a" else 0.1), loss + 0.01 * seed]
+    assert "/.work/" in folder
+    far = math.log(config.search.generation / 4) ** 2 + math.log(config.segments.measured / 64) ** 2 + (config.search.order != "file")
+    most = (1.0 if model == "a" else 0.1) / (1 + far)
+    row = [-most * math.log2(count) / 6 + 0.001 * seed for count in counts]
+    return CellCurve({"none": row, "severe": [2 * value for value in row]}, cpu_s=1.5)
 
 
 @dataclass
@@ -43,17 +53,17 @@ class Interrupted:
 
     cells: int
 
-    def __call__(self, model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
+    def __call__(self, *words: Any) -> CellCurve:
         if self.cells == 0:
             raise KeyboardInterrupt
         self.cells -= 1
-        return bowl(model, machine, config, seed)
+        return bowl(*words)
 
 
-def crashing(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
-    if config.search.mutation_rate < 0.6:
+def crashing(model: str, machine: str, config: TuneConfig, seed: int, counts: Sequence[int], folder: str) -> CellCurve:
+    if config.search.generation > 6:
         raise RuntimeError("no luck")
-    return bowl(model, machine, config, seed)
+    return bowl(model, machine, config, seed, counts, folder)
 
 
 def quiet(_: str) -> None:
@@ -69,17 +79,18 @@ def test_a_study_finds_better_and_tune_takes_it(tmp_path: Path, whole: dict[str,
     assert whole["trials_done"] == 9
     default = dict(leaves(CONFIG.model_dump()))
     assert whole["trials"][0]["params"] == {path: default[path] for path in CONFIG.study.parameters}, "the settings as they are come first"
+    assert {record.params["search.order"] for record in ask(CONFIG, 5, 0, 12, (), COUNTS)} == {"depth", "file"}
     spec = StudySpec(("a",), "tiny", (0,), CONFIG, trials=4)
     summary = run_study(tmp_path / "s", spec, bowl, each_here, say=quiet)
     assert summary["trials_done"] == len(summary["trials"]) == 4, "as many as were asked for"
     assert summary["best"]["value"] == min(trial["value"] for trial in summary["trials"])
     best = load_config(str(tmp_path / "s" / "best.yaml"))
     assert best.digest == summary["best"]["config_digest"]
-    assert best.search.population == summary["best"]["params"]["search.population"]
+    assert best.segments.measured == summary["best"]["params"]["segments.measured"]
     assert best.farm == CONFIG.farm
 
 
-@pytest.mark.parametrize("cells", [0, 20, 52, 100])
+@pytest.mark.parametrize("cells", [0, 5, 13, 20])
 def test_an_interrupted_study_goes_on_as_if_nothing_had_been(tmp_path: Path, whole: dict[str, Any], cells: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_study(tmp_path / "s", SPEC, Interrupted(cells), each_here, say=quiet)
@@ -114,11 +125,11 @@ def test_killed_between_a_batch_and_its_copy(tmp_path: Path, whole: dict[str, An
 @pytest.mark.parametrize("steps", [(3, 9), (2, 9), (1, 4, 5, 9), (7, 2, 9)])
 def test_more_trials_go_on_from_fewer(tmp_path: Path, whole: dict[str, Any], steps: tuple[int, ...]) -> None:
     """Whole batches or not; the runs that are there are not run again."""
-    ran: list[float] = []
+    ran: list[tuple[str, int]] = []
 
-    def counting(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
-        ran.append(config.search.mutation_rate)
-        return bowl(model, machine, config, seed)
+    def counting(*words: Any) -> CellCurve:
+        ran.append((words[-1], len(words[-2])))
+        return bowl(*words)
 
     asked = 0
     for count in steps:
@@ -126,14 +137,15 @@ def test_more_trials_go_on_from_fewer(tmp_path: Path, whole: dict[str, Any], ste
         summary = run_study(tmp_path / "s", spec, counting, each_here, resume=asked > 0, say=quiet)
         asked = max(asked, count)
         assert summary["trials"] == whole["trials"][:asked]
-    assert len(ran) == INSTANCES * sum(len(trial["means"]) for trial in whole["trials"])
+    assert len(set(ran)) == len(ran), "nothing is searched twice"
+    assert len({folder for folder, _ in ran}) == 9 * len(SPEC.models) * len(SPEC.seeds)
 
 
 def test_trials_of_another_sampler_are_said(tmp_path: Path) -> None:
     run_study(tmp_path / "s", StudySpec(**{**SPEC.__dict__, "trials": 4}), bowl, each_here, say=quiet)
     path = tmp_path / "s" / "batches" / "000001.json"
     raw = json.loads(path.read_text())
-    raw["trials"][0]["params"]["search.mutation_rate"] += 0.001
+    raw["trials"][0]["params"]["search.proposed"] += 0.001
     path.write_text(json.dumps(raw))
     with pytest.raises(BadInputError, match=r"000001.json: optuna .* asks other trials"):
         run_study(tmp_path / "s", SPEC, bowl, each_here, resume=True, say=quiet)
@@ -149,74 +161,105 @@ def test_two_ray_workers_ask_the_same_trials(tmp_path: Path, whole: dict[str, An
 
 def test_a_failing_cell_fails_its_trial_only(tmp_path: Path) -> None:
     summary = run_study(tmp_path / "s", SPEC, crashing, each_here, say=quiet)
-    failed = [trial for trial in summary["trials"] if trial["value"] is None]
+    failed = [trial for trial in summary["trials"] if trial["error"] is not None]
     assert failed
-    assert all(trial["params"]["search.mutation_rate"] < 0.6 for trial in failed)
+    assert all(trial["params"]["search.generation"] > 6 for trial in failed)
     assert failed[0]["error"] == "a: RuntimeError: no luck"
-    assert summary["best"]["params"]["search.mutation_rate"] >= 0.6
+    assert summary["best"]["params"]["search.generation"] <= 6
 
 
 def test_a_study_of_which_nothing_ran_says_why_and_ends_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def failing(*_: object, **__: object) -> Sequence[float]:
+    def failing(*_: object, **__: object) -> CellCurve:
         raise RuntimeError("no luck")
 
     monkeypatch.setattr("tuner.study.run.run_cell", failing)
     out = tmp_path / "s"
     assert main(["study", "made:vit_b16-small", "--machine", "edge", "--out", str(out), "--trials", "2", "--backend", "serial"]) == 1
-    assert "2 trials, none ran on every network; trial 0: made:vit_b16-small: RuntimeError: no luck" in capsys.readouterr().out
+    assert "2 trials, none came to its end; trial 0: made:vit_b16-small: RuntimeError: no luck" in capsys.readouterr().out
 
 
-def test_pruning_follows_the_median_and_does_not_flatter() -> None:
-    earlier = [Record(i, {}, [-1.0 + i / 10, -0.5 + i / 10], -0.5 + i / 10) for i in range(3)]
-    assert behind(-0.85, 0, earlier, 3)
-    assert not behind(-0.95, 0, earlier, 3)
-    assert not behind(5.0, 0, earlier, 4), "too few to judge by"
-    stopped = Record(9, {}, [-0.85], pruned=True)
-    assert pruned_value(stopped, earlier) == pytest.approx(-0.4 + 0.05)
-    assert pruned_value(stopped, earlier) > earlier[1].value
-    assert pruned_value(stopped, []) == -0.85
+def test_the_value_is_the_area_under_the_curve(whole: dict[str, Any], tmp_path: Path) -> None:
+    """The mean over levels, searches and counts, which are evenly apart in the logarithm."""
+    assert whole["counts"] == list(COUNTS)
+    trial = whole["trials"][0]
+    serial = CONFIG.replaced({"farm.backend": "serial"})
+    cells = [bowl(model, "tiny", serial, seed, COUNTS, "/.work/").levels for model in SPEC.models for seed in SPEC.seeds]
+    expected = np.array([[cell[level] for level in LEVELS] for cell in cells])  # cells, levels, counts
+    assert trial["curve"] == pytest.approx(expected.mean((0, 1)))
+    assert trial["value"] == pytest.approx(expected.mean())
+    assert trial["cpu_s"] == 1.5 * len(cells)
 
 
-def test_some_trials_are_pruned(whole: dict[str, Any]) -> None:
-    pruned = [trial for trial in whole["trials"] if trial["pruned"]]
+def test_every_curve_is_kept_and_the_front_is_drawn_from_them(tmp_path: Path) -> None:
+    summary = run_study(tmp_path / "s", SPEC, bowl, each_here, say=quiet)
+    batches = [json.loads(path.read_text())["trials"] for path in sorted((tmp_path / "s" / "batches").iterdir())]
+    kept = [trial for batch in batches for trial in batch]
+    assert [trial["number"] for trial in kept] == list(range(9))
+    for trial, row in zip(kept, summary["trials"], strict=True):
+        assert list(trial["cells"]) == ["0 0", "0 1", "1 0", "1 1"]
+        assert all(len(curve) == len(trial["curve"]) for levels in trial["cells"].values() for curve in levels.values())
+        assert trial["curve"] == row["curve"]
+    for at, (count, point) in enumerate(zip(COUNTS, summary["front"], strict=True)):
+        there = [trial["curve"][at] for trial in kept if len(trial["curve"]) > at]
+        assert (point["readings"], point["value"]) == (count, min(there))
+    assert not (tmp_path / "s" / ".work").exists()
+
+
+def test_a_trial_is_stopped_within_its_run_by_the_median_at_as_many_readings(whole: dict[str, Any]) -> None:
+    trials = whole["trials"]
+    pruned = [trial for trial in trials if trial["pruned"]]
     assert pruned
-    assert all(len(trial["means"]) == 1 for trial in pruned)
-    assert not any(trial["pruned"] for trial in whole["trials"][:3])
+    assert not any(trial["pruned"] for trial in trials[:3]), "no one is behind before there are others"
+    for trial in pruned:
+        at = len(trial["curve"])
+        assert at < len(COUNTS)
+        earlier = [areas(t["curve"])[at - 1] for t in trials if t["value"] is not None and t["number"] < 3 * (trial["number"] // 3)]
+        assert min(areas(trial["curve"])) > median(earlier)
+        assert trial["value"] is None
+    assert whole["best"]["trial"] not in [trial["number"] for trial in pruned]
+
+
+def test_what_a_trial_is_and_when_it_is_stopped_is_said_first(tmp_path: Path) -> None:
+    lines: list[str] = []
+    run_study(tmp_path / "s", StudySpec(**{**SPEC.__dict__, "trials": 1}), bowl, each_here, say=lines.append)
+    assert lines[0] == (
+        "a trial is 2 x 2 = 4 searches (networks x seeds) of 64 readings; after 8, 16, 32 one behind the median is stopped, "
+        "once 3 have come to their end"
+    )
 
 
 @pytest.mark.parametrize(
-    ("networks", "seeds", "after"),
-    [(3, 2, []), (8, 1, []), (1, 20, []), (9, 1, [7]), (10, 1, [7, 8]), (3, 3, []), (3, 4, [1]), (3, 8, [0, 1]), (5, 3, [2, 3])],
-)
-def test_no_trial_is_judged_by_fewer_than_eight_runs(networks: int, seeds: int, after: list[int]) -> None:
-    assert list(stops(networks, seeds)) == after
-
-
-@pytest.mark.parametrize(
-    ("networks", "seeds", "settings", "line"),
+    ("setting", "said"),
     [
-        (3, 2, [], "runs of a trial: 3 x 2 = 6 (networks x seeds); no trial is stopped early: that takes 8 runs, and a network left"),
-        (3, 3, [], "runs of a trial: 3 x 3 = 9 (networks x seeds); no trial is stopped early: that takes 8 runs, and a network left"),
-        (3, 4, [], "runs of a trial: 3 x 4 = 12 (networks x seeds); a trial behind the median after 8 or more is stopped"),
-        (3, 4, ["study.prune=false"], "runs of a trial: 3 x 4 = 12 (networks x seeds); no trial is stopped early: study.prune is false"),
+        (
+            "study.parameters={search.generation: {low: 1, high: 8}}",
+            "study.parameters.search.generation {'low': 1, 'high': 16, 'log': True}, not",
+        ),
+        ("study.measurements=128", "study.measurements 64, not 128"),
+        ("search.population=12", "search.population 32, not 12"),
     ],
 )
-def test_what_is_stopped_early_is_said_first(tmp_path: Path, networks: int, seeds: int, settings: list[str], line: str) -> None:
-    """And is what happens: the same trials, all far behind the first ones, are stopped or not."""
+def test_another_space_is_refused_in_a_line_and_nothing_is_lost(tmp_path: Path, setting: str, said: str) -> None:
+    out = tmp_path / "s"
+    spec = StudySpec(**{**SPEC.__dict__, "trials": 4})
+    run_study(out, spec, bowl, each_here, say=quiet)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    config = load_config(str(out / "config.yaml"), [setting])
+    with pytest.raises(BadInputError) as refused:
+        run_study(out, StudySpec(**{**spec.__dict__, "config": config}), bowl, each_here, resume=True, say=quiet)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    run_study(out, spec, bowl, each_here, resume=True, say=quiet)
 
-    def worse_and_worse(model: str, machine: str, config: TuneConfig, seed: int) -> Sequence[float]:
-        cells.append(model)
-        return [float(len(cells))]
 
-    cells: list[str] = []
-    lines: list[str] = []
-    config = load_config(None, ["study.batch=3", "study.startup=3", *settings])
-    spec = StudySpec(tuple("abc"[:networks]), "tiny", tuple(range(seeds)), config, trials=6)
-    summary = run_study(tmp_path / "s", spec, worse_and_worse, each_here, say=lines.append)
-    assert lines[0] == line
-    assert any(trial["pruned"] for trial in summary["trials"]) == ("no trial is stopped" not in line)
+def test_a_choice_that_the_setting_does_not_take(tmp_path: Path) -> None:
+    config = load_config(None, ["study.parameters={search.order: {choices: [depth, breadth]}}"])
+    with pytest.raises(BadInputError, match=r"study.parameters: search.order: choice 'breadth': .*search\.order"):
+        run_study(tmp_path / "s", StudySpec(("a",), "tiny", (0,), config, trials=2), bowl, each_here, say=quiet)
+    assert not (tmp_path / "s").exists()
 
 
 def test_storage_that_is_wrong_is_said(tmp_path: Path) -> None:
