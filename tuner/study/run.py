@@ -73,6 +73,7 @@ def run_cell(
                 random_weights=random_weights,
                 quiet=True,
                 store=store,
+                champions=False,
             )
         )
         first, served = read_log(out).query("seq == 0"), copies(out)
