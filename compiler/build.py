@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from compiler.kinds.build import Packed
 from compiler.kinds.conv import ConvSpec
-from compiler.package import write_onnx
+from compiler.package.onnx_out import PackedPiece, write_packed
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.blocks import needed
@@ -268,9 +268,9 @@ def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tupl
 
 def package(opened: Opened, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
-    data = [encode(container) for container in containers]
-    write_onnx(opened.part, data, out, style, opened.source.model.name)
-    return sum(map(len, data))
+    packed = [PackedPiece(piece, each, encode(each)) for piece, each in zip(opened.part.pieces, containers, strict=True)]
+    write_packed(packed, opened.part, out, style, opened.source.model.name)
+    return sum(len(each.data) for each in packed)
 
 
 def check_out(out: Path) -> None:

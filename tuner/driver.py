@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple
 
-from compiler.source import Source
+from compiler.source import Opened, Source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import load_machine
 from simulator.terminal import say
@@ -18,7 +19,7 @@ from tuner.measure.host import check_share
 from tuner.measure.runners import check_runner
 from tuner.networks.load import open_network
 from tuner.request import TuneRequest
-from tuner.session import Surroundings, session
+from tuner.session import SessionEnd, Surroundings, session
 from tuner.store.mirror import mirror_place
 from tuner.summary import Summary
 from tuner.world.actors import Actors, Worker
@@ -44,12 +45,28 @@ def configured(request: TuneRequest) -> TuneConfig:
     return config.given(options, request.candidates, request.seconds, request.measurements)
 
 
+class Searched(NamedTuple):
+    """end: of the session, whose folder is locked."""
+
+    opened: Opened
+    config: TuneConfig
+    end: SessionEnd[LocalPlace]
+
+
 def tune(request: TuneRequest) -> Summary:
     """Search, log, and write RUN: plans, best.onnx, summary.json.
 
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError` (below `min_npu_share` as well); `KeyboardInterrupt` leaves a run that
     `resume` continues.
     """
+    begun_s = REAL.clock.monotonic_s()
+    with searched(request) as (opened, config, end):
+        return finish(REAL.clock, opened, end.searches, end.runs, end.folder, config, request, begun_s)
+
+
+@contextmanager
+def searched(request: TuneRequest) -> Iterator[Searched]:
+    """A run whose budget is spent, of which only the log is written.  Raises as `tune`."""
     begun_s = REAL.clock.monotonic_s()
     config = configured(request)
     prior = read_prior(request.prior, config, request.out, request.resume, say)
@@ -63,8 +80,8 @@ def tune(request: TuneRequest) -> Summary:
     opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
     check_share(opened, request.min_npu_share)
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
-    with session(around, opened, config, request, begun_s, plugins, prior) as ended:
-        return finish(REAL.clock, opened, ended.searches, ended.runs, ended.folder, config, request, begun_s)
+    with session(around, opened, config, request, begun_s, plugins, prior) as end:
+        yield Searched(opened, config, end)
 
 
 def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:

@@ -22,6 +22,7 @@ from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import attach, detach
 from compiler.frontend.weights import seed_weights
+from compiler.frontend.wire import tensor_pieces
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import CONVERTED, widen, widened
 
@@ -172,7 +173,8 @@ def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
     skeleton, large = detach(model, LARGE)
     digest = hashlib.blake2b(skeleton.SerializeToString(deterministic=True), digest_size=16)
     for tensor in large.values():
-        digest.update(tensor.SerializeToString(deterministic=True))
+        for piece in tensor_pieces(tensor):
+            digest.update(piece)
     for name in sorted(shapes or {}):
         digest.update(f"\n{name}={','.join(str(int(d)) for d in (shapes or {})[name])}".encode())
     return digest.hexdigest()

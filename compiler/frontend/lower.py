@@ -63,9 +63,9 @@ def translated(model: ModelProto, digest: str) -> Graph:
     budget = ByteBudget.of(model)
     cleaned = clean(model, budget)
     try:
-        return translate(recognise(cleaned), HANDLERS, digest, budget)
+        return translate(recognise(cleaned.model), HANDLERS, digest, budget, cleaned.beside)
     except UnsupportedError as error:
-        if cleaned is model:
+        if cleaned.model is model:
             raise
         refusal = error.with_traceback(None)  # whose frames hold the constants that were made
     try:  # cleaning may leave a form that only the original had no need of

@@ -32,12 +32,17 @@ def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, Tens
 
 
 def attach(model: ModelProto, large: dict[str, TensorProto]) -> None:
-    """Put the initialisers back, in place; those that nothing reads any more are dropped."""
+    """Put the initialisers back, in place: copies of those that are still read."""
+    model.graph.initializer.extend(still_read(model, large).values())
+
+
+def still_read(model: ModelProto, large: dict[str, TensorProto]) -> dict[str, TensorProto]:
+    """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
     kept = [item for item in model.graph.input if item.name not in large]
     del model.graph.input[:]
     model.graph.input.extend(kept)
     read = {name for node in model.graph.node for name in node.input} | {item.name for item in model.graph.output}
-    model.graph.initializer.extend(item for name, item in large.items() if name in read or _has_subgraphs(model))
+    return {name: item for name, item in large.items() if name in read or _has_subgraphs(model)}
 
 
 def _has_subgraphs(model: ModelProto) -> bool:

@@ -8,12 +8,12 @@ image, and a channel shuffle shows where somebody reads an image whose channels 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import Attributes, attributes, label
 from compiler.frontend.budget import ByteBudget
@@ -43,7 +43,7 @@ def graph_shape(shape: tuple[int, ...]) -> Shape:
 class Translator:
     """State while one model is translated; handlers in `compiler.frontend.handlers` call its methods."""
 
-    def __init__(self, model: ModelProto, budget: ByteBudget | None = None) -> None:
+    def __init__(self, model: ModelProto, budget: ByteBudget | None = None, beside: Mapping[str, TensorProto] | None = None) -> None:
         self.model = model
         self.budget = ByteBudget.of(model) if budget is None else budget
         self.opset = opset_of(model)
@@ -52,7 +52,8 @@ class Translator:
         self.views: dict[str, View] = {}
         self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
         self.reflowed: dict[tuple[str, Shape], str] = {}  # the same pixels in rows of another width
-        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
+        initial = {item.name: item for item in model.graph.initializer} | dict(beside or {})
+        self.constants: dict[str, Array] = {name: numpy_helper.to_array(item) for name, item in initial.items()}
         self.used_names: set[str] = set()
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
@@ -277,9 +278,15 @@ def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
 Handler = Callable[[Translator, NodeProto, Attributes], None]
 
 
-def translate(model: ModelProto, handlers: dict[str, Handler], digest: str = "", budget: ByteBudget | None = None) -> Graph:
-    """The model as a Graph.  Raises UnsupportedError naming the node, its operator and why."""
-    state = Translator(model, budget)
+def translate(
+    model: ModelProto,
+    handlers: dict[str, Handler],
+    digest: str = "",
+    budget: ByteBudget | None = None,
+    beside: Mapping[str, TensorProto] | None = None,
+) -> Graph:
+    """The model as a Graph.  beside: initialisers that it lacks.  Raises UnsupportedError naming the node, its operator and why."""
+    state = Translator(model, budget, beside)
     inputs = state.inputs()
     for node in model.graph.node:
         translate_node(state, node, handlers)

@@ -23,6 +23,7 @@ from simulator.onnx_kinds import ON_NPU
 
 LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
 BIAS_STD = 0.05
+_IN_CACHE = 1 << 15  # values that are drawn, and then scaled and moved, before they leave it
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,15 @@ class _Drawer:
     def draw(self, name: str, mean: float, std: float, least: float = -math.inf) -> None:
         if name not in self.drawn:
             # uniform in [-sqrt 3, sqrt 3) has variance 1, and is drawn several times faster than normal values: VGG has 144 million
-            values = self.rng.random(self.constants[name], dtype=np.float32)
+            values = np.empty(self.constants[name], np.float32)
             width = std * math.sqrt(12)
-            values *= np.float32(width)
-            values += np.float32(mean - width / 2)
-            self.drawn[name] = values if mean - width / 2 >= least else np.maximum(values, np.float32(least), out=values)
+            for part in np.split(flat := values.reshape(-1), range(_IN_CACHE, flat.size, _IN_CACHE)):
+                self.rng.random(out=part, dtype=np.float32)
+                part *= np.float32(width)
+                part += np.float32(mean - width / 2)
+                if mean - width / 2 < least:
+                    np.maximum(part, np.float32(least), out=part)
+            self.drawn[name] = values
 
     def of(self, name: str) -> _Moments:
         return self.moments.get(name, _UNIT)

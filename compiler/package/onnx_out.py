@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from compiler.frontend.partition import NpuPiece, Partition
+from compiler.frontend.wire import field_head, tensor_pieces
 from simulator.npu.container import VERSION as CONTAINER_VERSION
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
@@ -50,7 +51,15 @@ def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Pat
     Models are not changed.  Raises `ContainerError` for a container that cannot be decoded, `BadInputError` where it belongs to another
     model's inputs and outputs or the file would pass 2 GB, `UnsupportedError` for a model that is compiled already.
     """
-    compiled = _compiled(part, containers)
+    write_packed(_compiled(part, containers), part, out_path, style, origin)
+
+
+def write_packed(
+    compiled: Sequence[PackedPiece], part: Partition, out_path: str | Path, style: Style = "function", origin: str = ""
+) -> None:
+    """As `write_onnx`, of containers that their bytes were just made of."""
+    for each in compiled:
+        _check_ports(each.piece.npu.graph, each.container)
     path = Path(out_path)
     if style == "function":
         chunks = _with_containers(part, compiled)
@@ -76,7 +85,10 @@ def write_body(part: Partition, out_path: str | Path) -> None:
 
 def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
     """The file that `write_onnx` writes by style function.  Raises as that."""
-    return b"".join(_with_containers(part, _compiled(part, containers)))
+    compiled = _compiled(part, containers)
+    for each in compiled:
+        _check_ports(each.piece.npu.graph, each.container)
+    return b"".join(_with_containers(part, compiled))
 
 
 def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> None:
@@ -86,10 +98,7 @@ def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> 
 
 
 def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedPiece]:
-    compiled = [PackedPiece(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
-    for each in compiled:
-        _check_ports(each.piece.npu.graph, each.container)
-    return compiled
+    return [PackedPiece(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
 
 
 def context_file(path: Path) -> str:
@@ -294,7 +303,7 @@ def _file(
         if behind:
             chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
-        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", [weight.SerializeToString()]))
+        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", tensor_pieces(weight)))
     digest, own = hashlib.sha256(), {id(data) for data in containers}
     for chunk in chunks:
         if id(chunk) not in own:
@@ -304,13 +313,4 @@ def _file(
 
 def _field(message: type, name: str, body: Sequence[Chunk]) -> list[Chunk]:
     """A length-delimited field on the wire: its tag, its length and its body, the body in pieces."""
-    number = message.DESCRIPTOR.fields_by_name[name].number  # type: ignore[attr-defined]
-    head = bytes(_varint(number << 3 | 2)) + bytes(_varint(sum(len(piece) for piece in body)))
-    return [head, *body]
-
-
-def _varint(value: int) -> Iterator[int]:
-    while value > 127:
-        yield value & 127 | 128
-        value >>= 7
-    yield value
+    return [field_head(message, name, sum(len(piece) for piece in body)), *body]

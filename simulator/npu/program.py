@@ -100,13 +100,13 @@ class Program:
     def instructions(self) -> int:
         return sum(len(code) for code in self.streams)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """32 hex digits over the streams' bytes."""
         h = hashlib.sha256(self.machine.encode())
         for code in self.streams:
             h.update(len(code).to_bytes(8, "little"))
-            h.update(np.ascontiguousarray(code).astype("<i4", copy=False).tobytes())
+            h.update(np.ascontiguousarray(code, "<i4").data)
         return h.hexdigest()[:32]
 
     def verify(self, machine: Machine) -> None:

@@ -19,16 +19,16 @@ from simulator.npu.machine import Machine, load_machine
 from tests.tuning import quick, save_small
 from tuner.checks.check import check_file
 from tuner.cli import main
-from tuner.cli.exporting import few_plans, open_run, run_plans
+from tuner.cli.exporting import few_plans, run_plans
 from tuner.cli.text import print_levels
 from tuner.cli.writing import write_compiled
 from tuner.measure.command import CommandRunner
 from tuner.measure.robust_lines import robust_rows
 from tuner.measure.runners import find_runner
+from tuner.measure.tuned import open_tuned
 from tuner.measure.verdict import contenders
 from tuner.store.read import read_log
-from tuner.store.runs import baseline_of
-from tuner.store.runs import open_run as open_entry
+from tuner.store.runs import baseline_of, open_run
 
 LESS = 16384
 MACHINE = f"edge:cores=2,contention.severe.l1_bytes={LESS},contention.severe.cores=1"
@@ -64,12 +64,12 @@ def test_every_grant_has_a_baseline(run: Path) -> None:
     """The one of `severe` fits there, is no faster at other levels, and every gain is over the one of its grant."""
     whole, less = (Plan.load(run / "plans" / f"{name}.json") for name in ("baseline", "baseline.severe"))
     assert all(len(segment.operators) == 1 for segment in (*whole.segments, *less.segments))
-    opened, _ = open_run(run)
+    opened, _ = open_tuned(run)
     of_less = measure_plans(opened.unit, {"none": less, "severe": less})["none"].timings
     summary = json.loads((run / "summary.json").read_text())["levels"]
     assert summary["severe"]["baseline_layerwise_cycles"] == of_less["severe"].cycles
     assert summary["none"]["baseline_layerwise_cycles"] <= of_less["none"].cycles
-    assert baseline_of(open_entry(run)) == {level: row["baseline_layerwise_cycles"] for level, row in summary.items()}
+    assert baseline_of(open_run(run)) == {level: row["baseline_layerwise_cycles"] for level, row in summary.items()}
 
 
 def test_rows_are_infeasible_where_a_level_grants_too_little(run: Path) -> None:
@@ -91,7 +91,7 @@ def test_rows_are_infeasible_where_a_level_grants_too_little(run: Path) -> None:
 
 def test_a_file_has_null_where_a_variant_does_not_fit(run: Path, machine: Machine, tmp_path: Path) -> None:
     """Here every level's own: of these the one for `none` needs more than `severe` grants."""
-    opened, _ = open_run(run)
+    opened, _ = open_tuned(run)
     report = write_compiled(opened, run_plans(run, machine, folder=run / "plans" / "own"), tmp_path / "own.onnx", "function")
     assert report.values["levels"]["none"]["variant_cycles"]["severe"] is None
     compiled = read_compiled(tmp_path / "own.onnx")
@@ -107,7 +107,7 @@ def test_a_file_has_null_where_a_variant_does_not_fit(run: Path, machine: Machin
 
 
 def test_a_variant_of_a_level_that_it_does_not_fit_is_refused(run: Path, machine: Machine, tmp_path: Path) -> None:
-    opened, _ = open_run(run)
+    opened, _ = open_tuned(run)
     plans = run_plans(run, machine, folder=run / "plans" / "own")
     with pytest.raises(InfeasibleError, match=r"plan of level severe: does not fit level severe of .*: needs [0-9,]+"):
         measure(opened, {**plans, "severe": plans["none"]})
@@ -169,7 +169,7 @@ def test_the_report_and_the_table_say_what_levels_grant(run: Path, capsys: pytes
 
 
 def test_few_variants_leave_no_level_without_a_program(run: Path) -> None:
-    opened, _ = open_run(run)
+    opened, _ = open_tuned(run)
     (one,) = {plan.digest for plan in few_plans(run, opened, 1).values()}
     assert one == json.loads((run / "summary.json").read_text())["robust"]["plan"]
 
@@ -244,7 +244,7 @@ def test_a_command_is_told_what_the_level_grants(run: Path, machine: Machine, tm
     board.write_text(BOARD)
     runner = find_runner(f"command+grants:{sys.executable} {board}", 100.0)
     assert isinstance(runner, CommandRunner)
-    opened, _ = open_run(run)
+    opened, _ = open_tuned(run)
     plan = run_plans(run, machine, folder=run / "plans" / "own")["severe"]
     (one,) = contenders(opened.packed[0], [plan], tuple(machine.contention))
     for level in ("none", "severe"):

@@ -44,6 +44,8 @@ COMMANDS = {
     "status": "How far a run is, also while it goes on: programs, failures, best so far; of a sweep its runs, of a study its trials.",
     "watch": "The page of a run while it goes on, for a browser on this computer.",
     "compare": "Two runs after the same number of measured programs, level by level.",
+    "audit": "May the results of a finished run be trusted?  Champions timed again, beside the untuned plan, under noise, by other seeds. "
+    "Exit 1 where not.",
     "report": "A finished run as one offline HTML page: variants, search, pipelines, buffers, roofline, predictions; also of a study or a "
     "sweep.",
     "log": "Look after a run's Parquet log.",

@@ -14,6 +14,7 @@ from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
+from tuner.cli.heap import keep_freed_memory
 from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import ddr_text, print_json, print_pieces, print_table
 
@@ -53,6 +54,7 @@ def compile_(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
+    keep_freed_memory()
     from compiler.build import check_out
     from compiler.plan.plan import Plan
     from compiler.source import Source

@@ -42,8 +42,9 @@ def export(
     from compiler.build import check_out
     from simulator.bundle.write import check_bundle_folder
     from simulator.compiled import read_compiled
-    from tuner.cli.exporting import bundle_facts, few_plans, open_run, run_plans
+    from tuner.cli.exporting import bundle_facts, few_plans, run_plans
     from tuner.cli.writing import write_compiled
+    from tuner.measure.tuned import open_tuned
 
     if out is None and bundle is None:
         raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --bundle DIR")
@@ -59,7 +60,7 @@ def export(
         check_out(out)
     if variants is not None and (plan is not None or plans is not None):
         raise BadInputError(f"--variants {variants}: chooses the plans, so it goes with neither --plan nor --plans")
-    opened, saved = open_run(run)
+    opened, saved = open_tuned(run)
     chosen = run_plans(run, opened.machine, plan, plans) if variants is None else few_plans(run, opened, variants)
     report = write_compiled(opened, chosen, out, style or saved.style)
     written = None if bundle is None else bundle_facts(report.compiled, bundle, str(run))

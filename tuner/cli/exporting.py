@@ -19,44 +19,13 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU
 from tuner.measure.shipping import Candidates, not_judged, shipment
-from tuner.networks.load import open_network
-from tuner.networks.zoo import is_made
+from tuner.measure.tuned import plans_of
 from tuner.store.read import read_rows, read_tasks
-from tuner.store.runfolder import IDENTITY, OWN, read_json
-from tuner.store.runs import open_run as read_run
-from tuner.store.source import SavedSource, read_source
-from tuner.world.local import LocalPlace
+from tuner.store.runfolder import OWN
+from tuner.store.runs import open_run
 
 DIGEST_DIGITS = 32
 ROBUST = "robust"  # the plan of that name alone, in the place of a folder
-
-
-def open_run(run: Path) -> tuple[Opened, SavedSource]:
-    """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
-    saved = read_source(LocalPlace(run))
-    if not is_made(saved.source.model) and not saved.source.model.is_file():
-        raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
-    opened = open_network(saved.source)
-    found = opened.digest
-    if found != saved.model_digest:
-        raise BadInputError(f"{saved.source.model}: changed since the run (digest {found}, the run tuned {saved.model_digest})")
-    identity = run / IDENTITY
-    if identity.is_file():
-        there = read_json(identity)
-        machine = there.get("machine_digest") if isinstance(there, dict) else None
-        if machine != opened.machine.digest:
-            raise BadInputError(f"{identity}: made for machine {machine}, {run / 'source.json'} has {opened.machine.digest}")
-    return opened, saved
-
-
-def plans_of(folder: Path, machine: Machine) -> dict[str, Plan]:
-    """`<level>.json` for every level of the machine.  Raises `BadInputError` for one that is missing or malformed."""
-    if not folder.is_dir():
-        raise BadInputError(f"{folder}: no such folder of plans")
-    missing = [level for level in machine.contention if not (folder / f"{level}.json").is_file()]
-    if missing:
-        raise BadInputError(f"{folder}: has no plan {missing[0]}.json; expected one for each of {', '.join(machine.contention)}")
-    return {level: Plan.load(folder / f"{level}.json") for level in machine.contention}
 
 
 def plan_by_digest(run: Path, digest: str) -> Plan:
@@ -123,7 +92,7 @@ def few_plans(run: Path, opened: Opened, count: int) -> Mapping[str, Plan]:
 
     Raises `BadInputError` where a board measured: the cycles that it would be decided by are not here.
     """
-    summary = read_run(run).summary
+    summary = open_run(run).summary
     if summary is None:
         raise BadInputError(f"{run}: no summary.json yet")
     if (runner := summary["runner"]) is not None:

@@ -93,19 +93,17 @@ CellsStore = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in --out; the budget may be larger.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
+BackendName = Annotated[request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")]
+Workers = Annotated[int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")]
 
 
 @dataclass(frozen=True)
 class FarmOptions:
     """What measures, and where.  The fields are those of a request for a search."""
 
-    backend: Annotated[
-        request.Backend | None, typer.Option(help="ray: a farm of actors; serial: this process. (default: farm.backend)")
-    ] = None
+    backend: BackendName = None
     address: Address = None
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Workers, one CPU each. (default: farm.workers, all free CPUs)")
-    ] = None
+    workers: Workers = None
     wait_s: Annotated[float | None, typer.Option("--wait", metavar="S", min=0, help="Seconds to wait for CPUs. (default: farm.wait_s)")] = (
         None
     )

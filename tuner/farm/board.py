@@ -87,7 +87,7 @@ def _verdict(one: _Race, kept: Readings, config: TuneConfig, most: int | None, a
             still = ", ".join(f"{level} {count}" for level, count in reads.items() if count)
             say(f"finals: {rounds} readings each; not told apart yet: {still}")
 
-    with _farm(FinalsSpec(spec, programs), config, address) as farm:
+    with farm_of_finals(FinalsSpec(spec, programs), config, address) as farm:
         try:
             verdict = decide(entered, baseline, levels, budget, lambda turns: kept.measured(turns, partial(read, farm)), seen, most)
         except BoardFailedError:
@@ -115,7 +115,7 @@ def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
     return lines
 
 
-def _farm(spec: FinalsSpec, config: TuneConfig, address: str | None) -> AbstractContextManager[Finals]:
+def farm_of_finals(spec: FinalsSpec, config: TuneConfig, address: str | None) -> AbstractContextManager[Finals]:
     """One worker: finalists are compared on one board."""
     if config.farm.backend == "serial":
         return each_here(spec)

@@ -13,7 +13,8 @@ from tuner.config import ModelSettings, Range
 from tuner.learn.cost_model import CostModel, find_cost_model
 from tuner.learn.logged import LoggedRows
 from tuner.learn.metrics import by_level, merit
-from tuner.learn.trained import WIDTH, KeptModel, TrainedModel, made_for
+from tuner.learn.reads import WIDTH
+from tuner.learn.trained import KeptModel, TrainedModel, made_for
 from tuner.learn.unseen import Unseen, compared, predicted_unseen
 
 STARTUP = 8  # trials drawn at random first

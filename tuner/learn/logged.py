@@ -24,19 +24,16 @@ from compiler.cost.features import FEATURE_SET, FEATURES
 from simulator.npu.errors import BadInputError
 from tuner.learn.cost_model import TrainingRows
 from tuner.learn.metrics import usable
-from tuner.learn.trained import WIDTH
+from tuner.learn.reads import INPUTS, LOG, TASKS, WIDTH
 from tuner.store.columns import from_bytes, schema_of, to_bytes
 from tuner.store.drift import boards_of
 from tuner.store.read import each_part
 from tuner.store.runs import open_run
-from tuner.store.schema import FEATURE_PREFIX
 from tuner.store.source import read_source
 from tuner.world.place import Place
 
 MAX_ROWS = 300_000  # of a hundred float32 columns: some hundred MB
 KINDS = ("operator", "segment")  # what models are asked about; a program's features are sums
-_LOG = ("task", "kind", "level_index", "level", "status", "cycles", "simulator", "model", "workload", "run", "seq")
-_FEATURES = tuple(FEATURE_PREFIX + name for name in FEATURES)
 
 
 class LoggedRows(NamedTuple):
@@ -133,7 +130,7 @@ def _opened(path: Place | Path | str) -> _Source:
 
 def _rows(at: int, source: _Source) -> pa.Table:
     """Of one run, what can be learnt from."""
-    return pa.concat_tables([_chosen(part, at, source) for part in each_part(source.where, "log", _LOG)])
+    return pa.concat_tables([_chosen(part, at, source) for part in each_part(source.where, "log", LOG)])
 
 
 def _chosen(part: pa.Table, at: int, source: _Source) -> pa.Table:
@@ -158,7 +155,7 @@ def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[
     """float32 [tasks, F]; NaN where no task tells.  names: ascending."""
     found = np.full((len(names), len(FEATURES)), np.nan, np.float32)
     for source in reversed(sources):  # the first run's, last
-        for part in each_part(source.where, "tasks", ("task", "kind", "feature_set", *_FEATURES)):
+        for part in each_part(source.where, "tasks", (*TASKS, *INPUTS)):
             part = part.filter(pc.is_in(part["kind"].cast(pa.string()), pa.array(KINDS)))
             for name in pc.unique(part["feature_set"].cast(pa.string())).to_pylist():
                 if name != FEATURE_SET:
@@ -166,7 +163,7 @@ def _features(sources: Sequence[_Source], names: NDArray[np.bytes_]) -> NDArray[
             tasks = np.asarray(part["task"].to_numpy(zero_copy_only=False), "S32")
             place = np.searchsorted(names, tasks)
             there = np.flatnonzero((place < len(names)) & (names[np.minimum(place, len(names) - 1)] == tasks))
-            for at, name in enumerate(_FEATURES):
+            for at, name in enumerate(INPUTS):
                 found[place[there], at] = part[name].to_numpy(zero_copy_only=False)[there]
     return found
 

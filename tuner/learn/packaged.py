@@ -21,7 +21,7 @@ MOST_BYTES = 2 << 20  # unpacked: a run keeps a copy
 def packaged_model() -> tuple[bytes, KeptModel]:
     """The model's file, and what it holds.
 
-    Raises `BadInputError` where it was made for other features, another simulator or another schema than this program has.
+    Raises `BadInputError` where it was made for other features, another simulator or other columns of a log than this program has.
     """
     try:
         data = lzma.decompress((files("tuner.learn") / FILE).read_bytes())

@@ -1,8 +1,8 @@
 """A trained model as bytes: on its way from whoever trained it to the driver, as a file, and to whoever predicts.
 
 One file for a model of a run and for one of `tilefarm train`: a line that says what it is, a line of JSON, then what the class of models
-saved.  The JSON names what the model was made for.  Features, a simulator or a schema that differ would be answered with numbers that mean
-something else, so they are refused.
+saved.  The JSON names what the model was made for.  Where features, the simulator or the columns that it learnt from differ, its numbers
+would mean something else, so it is refused.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ from simulator.npu.files import write_whole
 from tuner.learn.cost_model import CostModel, find_cost_model
 from tuner.learn.metrics import Metrics
 from tuner.learn.proposers import Proposer
+from tuner.learn.reads import columns_read
 from tuner.plugins import COST_MODELS, offered_names
 from tuner.store.digests import canonical_json, digest
 from tuner.store.runfolder import Readable
-from tuner.store.schema import SCHEMA_VERSION
 from tuner.world.place import Place
 
 MAGIC = b"tilefarm cost model 5\n"
 SUFFIX = ".model"
-WIDTH = len(FEATURES) + len(CONDITIONS)
 
 
 def made_for() -> dict[str, str]:
-    """What a model of this program is made for: its features, its simulator and the schema of its logs, in words that digests end."""
+    """What a model of this program is made for: its features, its simulator and the columns it learns from."""
     return {
         "features": f"{FEATURE_SET} {digest([FEATURES, CONDITIONS])[:8]}",
         "simulator": simulator.VERSION,
-        "schema": str(SCHEMA_VERSION),
+        "columns": digest(columns_read())[:8],
     }
 
 

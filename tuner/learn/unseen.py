@@ -15,7 +15,8 @@ from tuner.config import ModelSettings
 from tuner.learn.cost_model import CostModel
 from tuner.learn.logged import LoggedRows
 from tuner.learn.metrics import Metrics, by_level, mean_of
-from tuner.learn.trained import WIDTH, Loaded
+from tuner.learn.reads import WIDTH
+from tuner.learn.trained import Loaded
 from tuner.store.digests import digest
 
 FOLDS = 5

@@ -96,10 +96,10 @@ def filled(n: int, *, small: bool = False) -> ModelProto:
 
 def test_what_does_not_fit_is_not_folded_and_comes_out_right() -> None:
     model = prepare(filled(16))
-    kinds = [node.op_type for node in clean(model, ByteBudget.of(model)).graph.node]
+    kinds = [node.op_type for node in clean(model, ByteBudget.of(model)).model.graph.node]
     assert kinds == ["Add"]
     budget = ByteBudget(1000 * LIBRARY_PART)  # less than one of its tensors
-    cleaned = clean(model, budget)
+    cleaned = clean(model, budget).model
     assert [node.op_type for node in cleaned.graph.node] == ["ConstantOfShape", "Expand", "Mul", "Reshape", "Add"]
     assert len({node.input[0] for node in cleaned.graph.node[:1]} & {item.name for item in cleaned.graph.initializer}) == 1
     assert budget.spent_bytes < 1000
@@ -123,7 +123,7 @@ def test_what_a_constant_that_is_not_folded_reads_keeps_its_value() -> None:
     w = np.arange(9, dtype=np.float32).reshape(3, 3, 1, 1)
     constants = {"w": w[:, :1] * np.ones((1, 3, 1, 1), np.float32), "s": np.float32([2, 3, 4]), "b": np.zeros(3, np.float32)}
     model = prepare(model_of(nodes[:3] + nodes[4:], constants | {"v": np.ones(3, np.float32), "row": np.float32([[[[7]]]])}))
-    cleaned = clean(model, ByteBudget(3000 * LIBRARY_PART))
+    cleaned = clean(model, ByteBudget(3000 * LIBRARY_PART)).model
     assert "Expand" in [node.op_type for node in cleaned.graph.node]
     assert "BatchNormalization" not in [node.op_type for node in cleaned.graph.node]
     feeds = random_feeds(model)
@@ -140,7 +140,7 @@ def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
     ]
     constants = {"wanted": [-1, 3, 16, 16], "minus": [-1] * 4, "ones": [1] * 4, "third": np.float32(1 / 3)}
     model = prepare(model_of(nodes, constants))
-    cleaned = clean(model, ByteBudget.of(model))
+    cleaned = clean(model, ByteBudget.of(model)).model
     assert [node.op_type for node in cleaned.graph.node] == ["Add"]
     feeds = random_feeds(model)
     assert np.array_equal(reference_outputs(cleaned, feeds)["y"], reference_outputs(model, feeds)["y"])

@@ -184,7 +184,7 @@ def test_gelu_by_tanh_is_the_form_with_tanh() -> None:
 
 
 def cleaned(model: ModelProto) -> ModelProto:
-    return clean(model, ByteBudget.of(model))
+    return clean(model, ByteBudget.of(model)).model
 
 
 def test_what_only_looks_like_it_is_left_alone() -> None:

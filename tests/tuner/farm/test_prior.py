@@ -75,7 +75,7 @@ def test_what_does_not_go_together(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_packaged_model_is_for_this_program() -> None:
-    """Where this fails, features, simulator or schema have changed: make the model anew, and commit it with the change."""
+    """Where this fails, features, simulator or what models read of a log have changed: make the model anew, and commit both."""
     data, kept = packaged_model()
     assert kept.kind == load_config().model.name
     assert len(data) <= MOST_BYTES
@@ -108,7 +108,7 @@ def test_a_resumed_run_uses_its_copy_whatever_the_package_has_by_then(folder: Pa
     assert_equal_runs(tmp_path / "whole", tmp_path / "parts")
 
 
-@pytest.mark.parametrize("what", ["features", "simulator", "schema"])
+@pytest.mark.parametrize("what", ["features", "simulator", "columns"])
 def test_a_packaged_model_for_something_else_is_one_line(
     folder: Path, tmp_path: Path, what: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

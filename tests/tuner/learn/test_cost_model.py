@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from tuner.learn.metrics import by_level, evaluate, held_out
 from tuner.learn.promotion import retrain, train
 from tuner.learn.trained import decoded_model, load_trained, made_for
 from tuner.learn.trees import BoostedTrees
+from tuner.store import schema
 from tuner.world.local import LocalPlace
 
 PARAMS = load_config(None, ["model.rounds=60"]).model
@@ -261,9 +263,26 @@ def test_a_file_that_was_changed_is_refused(saved: Path, data: st.DataObject) ->
         assert kept.model.raw == load_trained(saved).model.raw
 
 
-@pytest.mark.parametrize("what", ["features", "simulator", "schema"])
+@pytest.mark.parametrize("what", ["features", "simulator", "columns"])
 def test_a_model_that_was_made_for_something_else_is_refused(saved: Path, what: str) -> None:
     facts = made_for()
     raw = saved.read_bytes().replace(f'"{what}":"{facts[what]}"'.encode(), f'"{what}":"other"'.encode())
     with pytest.raises(BadInputError, match=f"^m.model: made for {what} other, this program has {facts[what]}; `tilefarm train"):
         decoded_model(raw, "m.model")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "stale"),
+    [("cycles", {"unit": "ns"}, True), ("status", {"meaning": "as a board says"}, True), ("wall_s", {"unit": "ms"}, False)],
+)
+def test_only_what_a_model_reads_of_a_log_makes_it_unfit(
+    saved: Path, name: str, change: dict[str, str], stale: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that is new, and one that is another than before."""
+    others = [column._replace(**change) if column.name == name else column for column in schema.LOG_COLUMNS]
+    monkeypatch.setattr(schema, "LOG_COLUMNS", (schema.Column("humidity", pa.float64(), "of the room", "1"), *others))
+    if stale:
+        with pytest.raises(BadInputError, match=r"^m\.model: made for columns "):
+            decoded_model(saved.read_bytes(), "m.model")
+    else:
+        assert decoded_model(saved.read_bytes(), "m.model") == load_trained(saved)

@@ -13,7 +13,7 @@ from compiler.frontend.macs import model_macs
 from simulator.npu.errors import BadInputError
 from tests.models import random_feeds, reference_outputs
 from tuner.cli import main
-from tuner.cli.exporting import open_run
+from tuner.measure.tuned import open_tuned
 from tuner.networks.load import load_network
 from tuner.networks.made import NETWORKS, build
 from tuner.networks.zoo import resolve, title
@@ -120,7 +120,7 @@ def test_a_made_network_through_the_command_line(tmp_path: Path) -> None:
     run = tmp_path / "run"
     name = "made:mobilenet_v1-small,width=0.25"
     assert main(["tune", name, "--machine", "edge", "--out", str(run), "--candidates", "4", "--backend", "serial", "--quiet"]) == 0
-    opened, saved = open_run(run)
+    opened, saved = open_tuned(run)
     assert str(saved.source.model) == name
     assert opened.name == title(Path(name)) == "mobilenet_v1-small,width=0.25"
     assert model_macs(opened.model) == opened.unit.macs

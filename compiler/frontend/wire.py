@@ -1,0 +1,49 @@
+"""Protobuf's fields on the wire, for messages whose large values are not to be copied once more.
+
+A message given in pieces is the same bytes; protobuf's own way has a tensor's raw data twice over while it is at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+_RAW = "raw_data"
+
+
+def tensor_pieces(tensor: TensorProto) -> list[bytes]:
+    """What a tensor is serialised to, its fields in the order of their numbers."""
+    if not tensor.HasField(_RAW):
+        return [tensor.SerializeToString(deterministic=True)]
+    data, before, behind = tensor.raw_data, TensorProto(), TensorProto()
+    for field in TensorProto.DESCRIPTOR.fields:  # `ListFields` would copy the data, too
+        if field.name != _RAW:
+            _copy_field(before if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else behind, tensor, field.name)
+    head = field_head(TensorProto, _RAW, len(data))
+    return [before.SerializeToString(deterministic=True) + head, data, behind.SerializeToString(deterministic=True)]
+
+
+def _copy_field(target: TensorProto, source: TensorProto, name: str) -> None:
+    value = getattr(source, name)
+    if isinstance(value, (str, bytes, int)):
+        if source.HasField(name):
+            setattr(target, name, value)
+    elif name == "segment":
+        if source.HasField("segment"):
+            target.segment.CopyFrom(source.segment)
+    else:
+        getattr(target, name).MergeFrom(value)
+
+
+def field_head(message: type, name: str, size_bytes: int) -> bytes:
+    """What stands before a length-delimited field: its tag and its length."""
+    number = message.DESCRIPTOR.fields_by_name[name].number  # type: ignore[attr-defined]
+    return bytes((*_varint(number << 3 | 2), *_varint(size_bytes)))
+
+
+def _varint(value: int) -> Iterator[int]:
+    while value > 127:
+        yield value & 127 | 128
+        value >>= 7
+    yield value

@@ -1,0 +1,128 @@
+"""`tilefarm audit`: what is asked of a finished run, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import simulator
+from compiler.build import measure_plans
+from compiler.plan.plan import Plan
+from compiler.source import Opened
+from simulator.npu.errors import BadInputError, InfeasibleError
+from tuner.audit.again import Again, search_longer, seeds_spread
+from tuner.audit.found import Audit, LevelAudit, Raced, Rivals, Timed
+from tuner.audit.races import race_again
+from tuner.audit.timed import clock_of, own_cycles, time_files
+from tuner.config import BUILT_IN, TuneConfig, load_config
+from tuner.farm.pieces import Searched, searches
+from tuner.farm.plugged import plugged
+from tuner.measure.tuned import open_tuned
+from tuner.measure.verdict import finalists
+from tuner.request import Backend
+from tuner.store.read import read_log, read_tasks
+from tuner.store.runfolder import SETTINGS
+from tuner.store.runs import ENDED, open_run
+
+SHARE = 10  # of the run's readings an audit takes one part in so many
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """seeds: short searches with others, at most.  races: of the finals again, at most, where a runner measures.
+
+    longer: go on to twice the readings, in a copy.  backend, address, workers: as of a search; None: as the run's settings say.
+    """
+
+    run: Path
+    seeds: int = 3
+    races: int = 10
+    longer: bool = False
+    backend: Backend | None = None
+    address: str | None = None
+    workers: int | None = None
+    quiet: bool = True
+
+
+def audit(request: AuditRequest, say: Callable[[str], None]) -> Audit:
+    """say: takes a line of progress.  Raises `BadInputError` for what is no finished run, or whose model or settings are not there."""
+    run = request.run
+    entry = open_run(run)
+    summary = entry.summary
+    if summary is None or entry.state not in ENDED:
+        raise BadInputError(f"{run}: the run is {entry.state}; expected one that has ended (`tilefarm status {run}`)")
+    settings = run / SETTINGS
+    if not settings.is_file():
+        raise BadInputError(f"{settings}: not there; expected the settings of the run")
+    config = load_config(str(settings)).given({"farm.backend": request.backend, "farm.workers": request.workers})
+    plugged(config, config.farm.backend == "serial", request.address)
+    opened, saved = open_tuned(run)
+    then, now = str(entry.identity.get("simulator")), simulator.VERSION
+    same, clock, levels = then == now, clock_of(summary), tuple(opened.machine.contention)
+    say(f"{opened.name} on {opened.machine.name}: champions and the untuned plan compiled and timed again")
+    files = time_files(run, entry, opened, same)
+    faults, notes = list(files.faults), list[str]()
+    found = searches(opened, str(entry.identity["run"]))
+    used = sum(summary["measurements"][name] for name in ("search", "canary", "finals"))
+    left, taken = used // SHARE, 0
+    raced: Mapping[str, Raced] = {}
+    if clock != BUILT_IN:
+        share = left if not request.seeds else left // 2
+        race = race_again(
+            run, opened, found, summary, config, files.own, files.baselines, share, request.races, request.address, say
+        )  # fmt: skip
+        raced, taken = race.levels, race.readings
+        faults += race.faults
+    rivals = {} if same or clock != BUILT_IN else _rivals(run, opened, found, files.own, config)
+    again = Again(run, saved, entry.identity, config, request.backend, request.address, request.workers, request.quiet)
+    longer = None
+    seeds = seeds_spread(again, opened, left - taken, request.seeds, found if same else (), say)
+    if seeds is not None:
+        taken += seeds.taken
+        if entry.identity.get("warm_start") or entry.identity.get("start"):
+            notes.append("other seeds begin without the earlier runs and the plans that this one began with")
+    elif request.seeds:
+        notes.append(f"no search with another seed: {left - taken:,} readings are left for it, too few for an epoch")
+    if request.longer and not same:
+        notes.append(f"not resumed: simulator {then} measured the run, this is {now}")
+    elif request.longer:
+        longer = search_longer(again, 2 * used, say)
+        taken += used
+    found_levels = {}
+    for level in levels:
+        champion = raced[level].champion if raced else Timed(own_cycles(summary, level), files.champions[level])
+        said = int(summary["levels"][level]["baseline_layerwise_cycles"])
+        untuned = raced[level].untuned if raced else Timed(said, files.untuned[level])
+        found_levels[level] = LevelAudit(champion, untuned, raced.get(level), rivals.get(level))
+    what, runner = f"{opened.name} on {opened.machine.name}", None if clock == BUILT_IN else clock
+    return Audit(what, (then, now), runner, found_levels, tuple(faults), tuple(notes), seeds, longer, taken, used)
+
+
+def _rivals(run: Path, opened: Opened, found: Sequence[Searched], own: Mapping[str, Plan], config: TuneConfig) -> dict[str, Rivals]:
+    """By level the next best programs of the log as this simulator times them, beside the champion; of a search that has the fastest."""
+    log = read_log(run, ("run", "kind", "status", "level", "cycles", "task"))
+    tasks = read_tasks(run, ("task", "payload"))
+    rivals: dict[str, Rivals] = {}
+    for search in found:
+        piece = search.pieces[0]
+        compiler = opened.compilers[piece]
+        for level, plan in own.items():
+            champion = plan.piece(piece)
+            others = [
+                each for each in finalists(log, tasks, search.run, [level], config.runner.finalists) if each.digest != champion.digest
+            ]
+            cycles = {}
+            for each in (champion, *others):
+                try:
+                    cycles[each.digest] = measure_plans(compiler, {level: each})[level].timings[level].cycles
+                except InfeasibleError:
+                    continue  # another simulator may leave less room
+            mine = cycles.pop(champion.digest, None)
+            if mine is None or not cycles:
+                continue
+            best = min(cycles, key=lambda digest: (cycles[digest], digest))
+            behind = cycles[best] / mine - 1
+            if level not in rivals or behind < rivals[level].behind:
+                rivals[level] = Rivals(best, behind)
+    return rivals
