@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import simulator
 from compiler.source import Opened
 from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError
@@ -19,23 +20,21 @@ from tuner.audit.found import Longer, Seeds
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.driver import searched
 from tuner.farm.pieces import Searched
+from tuner.farm.recorder import Facts
+from tuner.farm.storing import Storing
 from tuner.learn.training import PRIOR
 from tuner.measure.counted import repeats_of
 from tuner.measure.grants import same_grants
-from tuner.measure.published import answers, read_published
+from tuner.measure.memo import WORKER, checked
 from tuner.measure.runners import runner_name
-from tuner.measure.shared import WORKER, SharedResults
-from tuner.request import Backend, TuneRequest
+from tuner.request import STORE, Backend, TuneRequest
 from tuner.store.anytime import COLUMNS, best_after, readings_for
 from tuner.store.read import read_log
+from tuner.store.run_log import Origin
 from tuner.store.runfolder import SETTINGS
-from tuner.store.schema import STATUSES
 from tuner.store.served import copies
 from tuner.store.source import MACHINE, SavedSource
 from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
-
-SHARED = "shared"
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,14 @@ class Again:
         return readings_for(read_log(self.run, COLUMNS), copies(LocalPlace(self.run)), grants + 1)
 
     @property
+    def answered(self) -> int:
+        """Readings of that beginning that a store with this log answers, whoever asks."""
+        log = read_log(self.run, ("seq", "task", "kind", "readings")).sort_values("seq", kind="stable")
+        begins = log["readings"].cumsum() <= self.beginning
+        trusted = (log["kind"].astype("str") != "program") & ~log["task"].astype("str").map(checked)
+        return int(log["readings"][begins & trusted].sum())
+
+    @property
     def an_epoch(self) -> int:
         """Readings of one that comes after it, about."""
         config = self.config
@@ -95,7 +102,7 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
     known: the run's searches, whose log answers what it has; () where that is not this simulator's.  Raises as `tuner.driver.tune`.
     """
     beginning, simulated = again.beginning, again.clock == BUILT_IN
-    free = beginning if known and simulated else 0
+    free = again.answered if known and simulated else 0
     count = min(most, left // (beginning - free + again.an_epoch))
     if not count:
         return None
@@ -106,18 +113,18 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
     found: list[list[int | None]] = []
     taken = 0
     with TemporaryDirectory(prefix="tilefarm-audit-") as folder:
-        shared = Path(folder) / SHARED
+        store = Path(folder) / STORE
         if free:
-            _share_log(again, opened, known, shared)
+            _store_log(again, opened, known, store)
         for at, seed in enumerate(seeds, 1):
             say(f"seed {seed}, {at} of {count}: {readings:,} readings" + (f", of which the log has {free:,}" if free else ""))
             request = again.request(Path(folder) / str(seed), readings, seed, prior=prior if known and prior.is_file() else None)
-            if simulated:  # what shares results is one process
-                request = replace(request, backend="serial", shared=shared)
+            if simulated:  # short: one process begins at once
+                request = replace(request, backend="serial", store=str(store), champions=False)
             with searched(request):
                 pass
             log = read_log(request.out, ("worker", "readings"))
-            taken += int(log["readings"][log["worker"].astype("str") != WORKER].sum())
+            taken += int(log["readings"][~log["worker"].astype("str").str.startswith(WORKER)].sum())
             found.append(again.best(request.out))
             shutil.rmtree(request.out)
     own: Sequence[int | None] = again.best(again.run, readings) if known else [None] * len(again.levels)
@@ -125,18 +132,12 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
     return Seeds(readings, taken, seeds, dict(zip(again.levels, own, strict=True)), dict(others))
 
 
-def _share_log(again: Again, opened: Opened, known: Sequence[Searched], folder: Path) -> None:
-    """What the run measured, where searches beside each other look."""
-    folder.mkdir()
-    log = read_log(again.run, ("run", "task"))
+def _store_log(again: Again, opened: Opened, known: Sequence[Searched], folder: Path) -> None:
+    """What the run itself measured, in a store of its own."""
     for search in known:
         unit = ordered(opened.packed[search.pieces[0]].unit, again.config.search.order)
-        tasks = log["task"][log["run"].astype("str") == search.run].unique().tolist()
-        published = read_published(LocalPlace(again.run), search.run, tasks, len(again.levels))
-        with SharedResults(LocalPlace(folder), REAL.clock, unit, again.levels) as shared:
-            for task, answer in answers(published, len(again.levels)).items():
-                if STATUSES[answer.status] == "ok":
-                    shared.add(task, answer.values)
+        origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION)
+        Storing(LocalPlace(folder), LocalPlace(again.run), Facts(origin, unit, again.levels), lambda _: None).close()
 
 
 def search_longer(again: Again, readings: int, say: Callable[[str], None]) -> Longer:
