@@ -119,7 +119,7 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
         for at, seed in enumerate(seeds, 1):
             say(f"seed {seed}, {at} of {count}: {readings:,} readings" + (f", of which the log has {free:,}" if free else ""))
             request = again.request(Path(folder) / str(seed), readings, seed, prior=prior if known and prior.is_file() else None)
-            if simulated:  # short: one process begins at once
+            if simulated:  # over before actors would be there
                 request = replace(request, backend="serial", store=str(store), champions=False)
             with searched(request):
                 pass
@@ -132,12 +132,15 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
     return Seeds(readings, taken, seeds, dict(zip(again.levels, own, strict=True)), dict(others))
 
 
-def _store_log(again: Again, opened: Opened, known: Sequence[Searched], folder: Path) -> None:
-    """What the run itself measured, in a store of its own."""
+def _store_log(again: Again, opened: Opened, known: Sequence[Searched], store: Path) -> None:
+    """What the run measured, where the searches look."""
+    store.mkdir()
     for search in known:
         unit = ordered(opened.packed[search.pieces[0]].unit, again.config.search.order)
-        origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION)
-        Storing(LocalPlace(folder), LocalPlace(again.run), Facts(origin, unit, again.levels), lambda _: None).close()
+        machine, seed, tag = opened.machine.name, int(again.identity["seed"]), str(again.identity["tag"])
+        origin = Origin(search.run, opened.name, machine, simulator.VERSION, again.clock, seed, tag)
+        facts = Facts(origin, unit, again.levels, repeats_of(again.config))
+        Storing(LocalPlace(store), LocalPlace(again.run), facts, lambda _: None).close()
 
 
 def search_longer(again: Again, readings: int, say: Callable[[str], None]) -> Longer:
