@@ -7,13 +7,14 @@ All are CPU seconds of one process, in turns: the same segments are measured, an
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 import simulator
 from compiler.source import Source
@@ -55,24 +56,24 @@ def filled(folder: Path, conditions: Conditions, scopes: Scopes, measured: Seque
     return store
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="light:squeezenet")
-    parser.add_argument("--machine", default="edge")
-    parser.add_argument("--tasks", type=int, default=100_000, help="others in the store")
-    options = parser.parse_args()
-    machine = load_machine(options.machine)
-    unit = open_network(Source.named(Path(options.model), machine, "float16", {}, None)).unit
+def main(
+    model: Annotated[Path, typer.Option(help="The network whose segments are measured.")] = Path("light:squeezenet"),
+    machine_name: Annotated[str, typer.Option("--machine", help="A preset or a YAML file.")] = "edge",
+    others: Annotated[int, typer.Option("--tasks", help="Other tasks in the store that the network could meet.")] = 100_000,
+) -> None:
+    """What a look-up in a store costs, against measuring."""
+    machine = load_machine(machine_name)
+    unit = open_network(Source.named(model, machine, "float16", {}, None)).unit
     levels, count = tuple(machine.contention), len(unit.operators)
     genes = [Gene(i, j, blocks) for i in range(count) for j in (i + 1, i + 2, i + 3) if j <= count for blocks in (1, 2, 4)]
     requests = [Request("segment", (gene,)) for gene in genes]
     warm = Evaluator(unit, levels)
     measured = [(request, each) for request in requests if (each := warm.measure(request)).values is not None]
     scopes = Scopes(unit)
-    print(f"{options.model} on {machine.name}: {len(measured)} segments at {len(levels)} levels, {options.tasks:,} others in the store")
+    print(f"{model} on {machine.name}: {len(measured)} segments at {len(levels)} levels, {others:,} others in the store")
     with tempfile.TemporaryDirectory() as folder:
         conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, "simulator")
-        store = filled(Path(folder), conditions, scopes, measured, options.tasks)
+        store = filled(Path(folder), conditions, scopes, measured, others)
         size = sum(path.version()[1] for path in store.folder.iterdir())
         begins = spent(lambda: PackStore(LocalPlace(folder), conditions).found(Scopes(unit).every))
         packed = PackStore(LocalPlace(folder), conditions).found(scopes.every).packed
@@ -99,4 +100,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -33,7 +33,7 @@ from tuner.farm.one_search import OneSearch, SearchEnd
 from tuner.farm.pieces import Searched
 from tuner.farm.spending import Spending
 from tuner.learn.proposers import Proposer
-from tuner.measure.grants import same_grants
+from tuner.measure.grants import NEVER, same_grants
 from tuner.measure.host import host_nodes, mac_share
 from tuner.measure.layerwise import faster_in_file_order
 from tuner.measure.memo import WORKER
@@ -42,8 +42,9 @@ from tuner.measure.runners import runner_spec
 from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.measure.verdict import Verdict
 from tuner.request import TuneRequest
+from tuner.store.champions import Champion
 from tuner.store.read import read_log
-from tuner.store.runfolder import OWN, RunFolder, write_json
+from tuner.store.runfolder import OWN, RunFolder, RunIdentity, write_json
 from tuner.summary import (
     BudgetUse,
     LevelSummary,
@@ -121,6 +122,8 @@ def finish(
     values = _values(opened, folder, same_as, request.style)
     faults = {level: values[level].faults for level in levels}
     beyond = next((found.beyond for found in values.values() if found.beyond is not None), None)
+    assert isinstance(folder.identity, RunIdentity)
+    known = bool(folder.identity.champions)
     wall_s = clock.monotonic_s() - begun_s
     counted = [run.ledger.counted for run in runs]
     searched = sum(each.champions.programs for each in counted)
@@ -167,7 +170,7 @@ def finish(
         instructions={level: m.instructions for level, m in measured.items()},
         variants=len({m.digest for m in measured.values()}),
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
-        proposers=tuple(each for search, run in zip(found, runs, strict=True) for each in _proposers(search, run)),
+        proposers=() if known else tuple(each for search, run in zip(found, runs, strict=True) for each in _proposers(search, run)),
         npu_mac_share=mac_share(opened).share,
         host=host_nodes(opened),
         pieces=pieces
@@ -179,7 +182,24 @@ def finish(
         levels=rows if read is None else levels_read(rows, read, baselines, opened.machine.clock_hz),
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
+    if not known:
+        for at, run in enumerate(runs):
+            _keep(run, opened, {level: each[at] for level, each in best.items()}, None if middle is None else middle[at])
     return summary
+
+
+def _keep(run: OneSearch, opened: Opened, best: Mapping[str, Plan], robust: Plan | None) -> None:
+    """Champions in the store, where there is one."""
+    if run.storing is None:
+        return
+    counted, levels = run.ledger.counted, run.levels
+    of = {}
+    for at, level in enumerate(levels):
+        found = counted.champions.best[at]
+        assert found is not None
+        fits = {name: int(cycles) for name, cycles in zip(levels, found.cycles, strict=True) if cycles < NEVER}
+        of[level] = Champion(plan=best[level], cycles=fits)
+    run.storing.keep(opened.digest, of, robust, counted.champions.programs, counted.readings)
 
 
 def _robust_read(said: Sequence[Verdict]) -> list[Plan] | None:

@@ -43,7 +43,8 @@ class TuneRequest:
     prior: file of a cost model (`tilefarm train`) that says what to measure in the beginning, `none` for the estimate alone; None: the
     one that comes along.
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
-    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).
+    store: folder or URL of measurements that runs share (`tuner.store.pack_store`).  champions: of another model with the same computation
+    in it stand for a search (`tuner.farm.known_champions`).
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
     what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
     (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  quiet: nothing on stderr.
@@ -84,6 +85,7 @@ class TuneRequest:
     prior: Path | None = None
     min_npu_share: float | None = None
     store: str | None = None
+    champions: bool = True
     progress: Callable[[Snapshot], None] | None = None
 
     def __post_init__(self) -> None:

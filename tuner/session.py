@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import simulator
 from compiler.beyond import beyond_lines
 from compiler.source import Opened
+from compiler.space.gene import Genome
 from compiler.space.order import ordered
+from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
 from tuner.config import TuneConfig
 from tuner.farm.attempts import Attempts
 from tuner.farm.conduct import Jobs, SerialJobs
 from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.known_champions import KnownChampions, read_known
 from tuner.farm.ledger import Deadline, RunBudget
 from tuner.farm.one_search import OneSearch
 from tuner.farm.orders import DEATHS_ALONE
@@ -41,10 +44,12 @@ from tuner.measure.host import mac_share, work_lines
 from tuner.measure.runners import runner_name, runner_spec
 from tuner.plugins import Plugin
 from tuner.request import TuneRequest
+from tuner.search.known_programs import KnownPrograms
 from tuner.store.digests import digest
 from tuner.store.mirror import Mirror
+from tuner.store.packs import Conditions
 from tuner.store.run_log import Origin, RunLog
-from tuner.store.runfolder import SETTINGS, RunFolder, RunIdentity, SearchFolder
+from tuner.store.runfolder import IDENTITY, SETTINGS, RunFolder, RunIdentity, SearchFolder, began_with
 from tuner.store.source import write_source
 from tuner.world.actors import Actors, Worker
 from tuner.world.place import Place
@@ -91,6 +96,7 @@ def session(
     """
     world, machine, out = around.world, opened.machine, around.out
     start = read_start(request.start, opened, config.search.order, out, request.resume)
+    known = _known(around, opened, config, request)
     identity = RunIdentity(
         opened.name,
         opened.digest,
@@ -105,6 +111,7 @@ def session(
         start.said,
         "" if prior is None else prior.said,
         tuple(plugins),
+        known.said,
     )
     with ExitStack() as stack:
         explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
@@ -122,7 +129,8 @@ def session(
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
             )
             beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
-            for line in (*work_lines(opened), *beyond, *start.lines(), proposer_line(config, prior)):
+            proposes = known.line if known.said else proposer_line(config, prior)
+            for line in (*work_lines(opened), *beyond, *start.lines(), proposes):
                 around.say(line)
         found = searches(opened, folder.run)
         write_searches(folder.path, opened, found)
@@ -130,8 +138,9 @@ def session(
         if spending.measurements is not None and not request.quiet:
             around.say(spending.line(len(found)))
         runs = [
-            _searched(around, opened, search, budget, beside, folder, config, request, start, prior)
-            for search, budget, beside in zip(
+            _searched(around, opened, search, budget, beside, folder, config, request, start, prior, known.of(at))
+            for at, search, budget, beside in zip(
+                range(len(found)),
                 found,
                 _budgets(world.clock, opened, found, config, spending, begun_s),
                 ({s.run for s in found} - {search.run} for search in found),
@@ -139,6 +148,18 @@ def session(
             )
         ]
         yield SessionEnd(folder, found, runs)
+
+
+def _known(around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest) -> KnownChampions:
+    """What a store knows of the champions, where they may stand for a search."""
+    if request.store is None or not request.champions:
+        if request.resume and (around.out / IDENTITY).is_file() and began_with(around.out, "champions"):
+            raise BadInputError(f"--store: {around.out} began with champions of a store; name it again")
+        return KnownChampions()
+    machine, runner = opened.machine, runner_name(config)
+    levels = tuple(machine.contention)
+    conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, runner, repeats_of(config))
+    return read_known(around.store(request.store), opened, config, conditions, around.out, request.resume)
 
 
 def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
@@ -167,9 +188,9 @@ def _budgets(
 
 def _searched(
     around: Surroundings[P], opened: Opened, search: Searched, budget: RunBudget, beside: set[str], folder: RunFolder[P],
-    config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None,
+    config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, known: Sequence[Genome],
 ) -> OneSearch:  # fmt: skip
-    """One search, until its budget is spent; its log is closed, its champions are known."""
+    """One search, until its budget is spent, or those programs that are known; its log is closed, its champions are known."""
     (given, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
     unit = ordered(given, config.search.order)
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
@@ -191,9 +212,13 @@ def _searched(
         if prior is not None:
             prior.copy(place.models)
         made = around.spec(evaluator, facts, config, config.level_weights, request.seed)
+        begun = start.of(search.pieces[0])
+        if known:
+            made, budget = replace(made, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
+            begun = [*(begun or ()), *known]
         jobs = stack.enter_context(_jobs(around, made, request, place))
         assert isinstance(folder.identity, RunIdentity)
-        said, begun = folder.identity.warm_start, start.of(search.pieces[0])
+        said = folder.identity.warm_start
         run = OneSearch(
             world, facts, config, request, place, log, jobs, budget, said, begun, None if prior is None else prior.kept, storing
         )

@@ -25,7 +25,7 @@ from tuner.farm.storing import Storing
 from tuner.learn.training import PRIOR
 from tuner.measure.counted import repeats_of
 from tuner.measure.grants import same_grants
-from tuner.measure.memo import AGAIN, WORKER
+from tuner.measure.memo import WORKER, checked
 from tuner.measure.runners import runner_name
 from tuner.request import STORE, Backend, TuneRequest
 from tuner.store.anytime import COLUMNS, best_after, readings_for
@@ -66,16 +66,18 @@ class Again:
         return readings_for(read_log(self.run, COLUMNS), copies(LocalPlace(self.run)), grants + 1)
 
     @property
+    def answered(self) -> int:
+        """Readings of that beginning that a store with this log answers, whoever asks."""
+        log = read_log(self.run, ("seq", "task", "kind", "readings")).sort_values("seq", kind="stable")
+        begins = log["readings"].cumsum() <= self.beginning
+        trusted = (log["kind"].astype("str") != "program") & ~log["task"].astype("str").map(checked)
+        return int(log["readings"][begins & trusted].sum())
+
+    @property
     def an_epoch(self) -> int:
         """Readings of one that comes after it, about."""
         config = self.config
         return (config.segments.measured + config.islands * config.search.generation) * len(self.levels) * repeats_of(config)
-
-    def measured_twice(self, known: int) -> int:
-        """Readings that a search pays for, about, where the log answers the first `known` of them: single operators, the programs that were
-        the best at their time, and one in a hundred (`tuner.measure.memo`)."""
-        programs = 4 + len(same_grants(self.saved.source.machine, self.levels))
-        return programs * len(self.levels) * repeats_of(self.config) + 2 * known // AGAIN
 
     def request(self, out: Path, measurements: int, seed: int, **more: Any) -> TuneRequest:
         source = self.saved.source
@@ -100,12 +102,11 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
     known: the run's searches, whose log answers what it has; () where that is not this simulator's.  Raises as `tuner.driver.tune`.
     """
     beginning, simulated = again.beginning, again.clock == BUILT_IN
-    free = beginning if known and simulated else 0
-    paid = beginning - free + (again.measured_twice(free) if free else 0)
-    count = min(most, left // (paid + again.an_epoch))
+    free = again.answered if known and simulated else 0
+    count = min(most, left // (beginning - free + again.an_epoch))
     if not count:
         return None
-    readings = beginning + left // count - paid
+    readings = free + left // count
     first = int(again.identity["seed"]) + 1
     seeds = tuple(range(first, first + count))
     prior = again.run / "models" / PRIOR
@@ -119,18 +120,16 @@ def seeds_spread(again: Again, opened: Opened, left: int, most: int, known: Sequ
             say(f"seed {seed}, {at} of {count}: {readings:,} readings" + (f", of which the log has {free:,}" if free else ""))
             request = again.request(Path(folder) / str(seed), readings, seed, prior=prior if known and prior.is_file() else None)
             if simulated:  # over before actors would be there
-                request = replace(request, backend="serial", store=str(store))
+                request = replace(request, backend="serial", store=str(store), champions=False)
             with searched(request):
                 pass
             log = read_log(request.out, ("worker", "readings"))
             taken += int(log["readings"][~log["worker"].astype("str").str.startswith(WORKER)].sum())
             found.append(again.best(request.out))
             shutil.rmtree(request.out)
-            if taken + taken // at > left:  # what the log knows of champions and single operators is measured again all the same
-                break
     own: Sequence[int | None] = again.best(again.run, readings) if known else [None] * len(again.levels)
     others = zip(again.levels, zip(*found, strict=True), strict=True)
-    return Seeds(readings, taken, seeds[: len(found)], dict(zip(again.levels, own, strict=True)), dict(others))
+    return Seeds(readings, taken, seeds, dict(zip(again.levels, own, strict=True)), dict(others))
 
 
 def _store_log(again: Again, opened: Opened, known: Sequence[Searched], store: Path) -> None:

@@ -8,7 +8,7 @@ What cannot be written is said once and tried again; the search does not depend 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from compiler.plan.plan import Plan
 from compiler.space.gene import MAX_SEGMENT
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.farm.recorder import Facts
 from tuner.measure.memo import WORKER
+from tuner.store.champions import Champion, Champions, put_champions
 from tuner.store.digests import digest
 from tuner.store.pack_store import PACK_BYTES, PackStore
 from tuner.store.packs import Conditions, Measured, keys, words
@@ -104,6 +106,17 @@ class Storing:
         """At the end of the search, whose log is published."""
         self._read()
         self._put(last=True)
+
+    def keep(self, model_digest: str, of: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
+        """The champions of a search that has ended, by level, for models that compute the same.  programs, readings: that it measured."""
+        origin = self._facts.origin
+        found = Champions(
+            run=origin.run, model=origin.model, model_digest=model_digest, programs=programs, readings=readings, of=dict(of), robust=robust
+        )
+        try:
+            put_champions(self._store.folder, self._scopes.whole, found)
+        except OSError as error:
+            self._failed(error)
 
     def _put(self, last: bool) -> None:
         """All that waits, where it is enough for a pack."""

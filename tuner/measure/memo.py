@@ -30,6 +30,11 @@ WORKER = "store/"  # who measured, in the log; behind it the beginning of the pa
 NAMED = 12  # hex digits of it
 
 
+def checked(task: str) -> bool:
+    """Whether a task is measured again, wherever it is met."""
+    return int(task[:8], 16) % AGAIN == 0
+
+
 class Hit(NamedTuple):
     """values: int64 [levels, len(RESULTS)], of the caller's own.  pack: its name."""
 
@@ -71,7 +76,7 @@ class Memo:
 
     def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
         """Whether it is measured, whatever is known."""
-        if int(task[:8], 16) % AGAIN == 0:
+        if checked(task):
             return True
         if request.kind != "program":
             return False

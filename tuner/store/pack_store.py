@@ -1,6 +1,7 @@
 """A store: packs (`tuner.store.packs`) in a folder, or behind a URL, that any number of runs read and add to.
 
     STORE/<machine>-<conditions>/<digest>.parquet    a pack
+    STORE/<machine>-<conditions>/<computation>-<digest>.champions    see `tuner.store.champions`
     STORE/<machine>-<conditions>/<digest>.dropped    beside a pack that is not right, as a second measurement showed: nobody reads it
 
 A pack appears whole under its name and is never touched again, and a name belongs to its bytes.  So writers need no lock, a writer that is
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 import simulator
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_whole
+from tuner.store import champions
 from tuner.store.columns import schema_of, to_bytes
 from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name
 from tuner.world.place import Place
@@ -29,11 +31,11 @@ STORED = schema_of(task=pa.uint64(), values=pa.int64(), pack=pa.int32(), board=p
 """What is told of a store to whoever measures: of each task two words of its digest, ascending, the values at every level, the place of its
 pack among `packs` (names), and the board."""
 
-State = Literal["used", "dropped", "damaged", "half written", "other simulator", "other version"]
+State = Literal["used", "champions", "dropped", "damaged", "half written", "other simulator", "other version"]
 
 
 class Entry(NamedTuple):
-    """A file of a store.  tasks: None where it could not be read.  why: it is damaged."""
+    """A file of a store.  tasks: of a pack that could be read.  why: it is damaged; of champions, whose they are."""
 
     name: str
     state: State
@@ -134,8 +136,17 @@ def entries(root: Place) -> Iterator[Entry]:
         for name in sorted(paths):
             if leftover_of(name) is not None:
                 yield Entry(f"{folder.name}/{name}", "half written", paths[name].version()[1])
+            elif name.endswith(champions.SUFFIX):
+                yield _champions(folder.name, paths[name])
             elif name.endswith(SUFFIX):
                 yield _entry(folder.name, paths[name], name.removesuffix(SUFFIX) + DROPPED in paths)
+
+
+def _champions(folder: str, path: Place) -> Entry:
+    name, size, found = f"{folder}/{path.name}", path.version()[1], champions.champions_in(path)
+    if found is None:
+        return Entry(name, "damaged", size, why="half written, or changed since")
+    return Entry(name, "champions", size, why=f"run {found.run} of {found.model}, {found.programs:,} programs")
 
 
 def _entry(folder: str, path: Place, dropped: bool) -> Entry:
@@ -160,9 +171,13 @@ def collect(root: Place, now_us: int, say: Callable[[str], None]) -> int:
     """
     freed, small = 0, dict[str, list[Entry]]()
     try:
-        for entry in list(entries(root)):
+        found = list(entries(root))
+        stale = {entry.name.partition("/")[0] for entry in found if entry.state == "other simulator"}
+        for entry in found:
             folder, _, name = entry.name.partition("/")
             path = root / folder / name
+            if entry.state == "champions" and folder not in stale:
+                continue
             if entry.state == "used":
                 if entry.size_bytes < PACK_BYTES:
                     small.setdefault(folder, []).append(entry)
@@ -173,8 +188,8 @@ def collect(root: Place, now_us: int, say: Callable[[str], None]) -> int:
             (root / folder / (name.removesuffix(SUFFIX) + DROPPED)).remove()
             freed += entry.size_bytes
             say(f"{entry.name}: {entry.state}{': ' + entry.why if entry.why else ''}: deleted")
-        for folder, found in small.items():
-            freed += _join(root / folder, found, say)
+        for folder, packs in small.items():
+            freed += _join(root / folder, packs, say)
     except OSError as error:
         raise BadInputError(f"{root}: cannot be written: {_line(error)}") from None
     return freed

@@ -61,6 +61,7 @@ class RunIdentity(Identity):
     start: tuple[str, ...] = ()
     prior: str = ""  # digest of a cost model's file
     plugins: tuple[Plugin, ...] = ()
+    champions: tuple[str, ...] = ()  # of a store, that stand for a search
 
     @property
     def run(self) -> str:

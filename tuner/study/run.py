@@ -71,7 +71,7 @@ def run_cell(
     atomic_write(settings, [config.to_yaml().encode()])
     request = TuneRequest(
         Path(model), machine, out, measurements=counts[-1], seed=seed, config=str(settings), backend="serial", dtype=dtype,
-        random_weights=random_weights, quiet=True, store=store, resume=True,
+        random_weights=random_weights, quiet=True, store=store, champions=False, resume=True,
     )  # fmt: skip
     with searched(request) as (opened, _, _):
         pass

@@ -122,7 +122,7 @@ class SweepWorker:
             resume=(folder / "run.json").exists(), style=asked.style, tag=asked.tag, dtype=asked.dtype,
             random_weights=cell.random_weights, quiet=True, mirror=_mirror_of(asked, cell),
             warm_start=tuple(path.resolve() for path in asked.warm_start), min_npu_share=asked.min_npu_share,
-            store=cells_store(asked),
+            store=cells_store(asked), champions=False,
         )  # fmt: skip
         try:
             tune(run)

@@ -1,0 +1,70 @@
+"""What searches ended with, in a store beside the packs (`tuner.store.pack_store`): the fastest programs of one computation.
+
+    STORE/<machine>-<conditions>/<computation>-<digest>.champions    JSON, named by a digest of its bytes, never touched again
+
+A computation is a unit without its weights' values (`tuner.farm.storing.Scopes.whole`): a model that was trained again is the same one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from compiler.plan.plan import Plan
+from simulator.npu.files import put_whole
+from tuner.store.digests import canonical_json, text_digest
+from tuner.world.place import Place
+
+SUFFIX = ".champions"
+MOST_BYTES = 1 << 26
+
+
+class Champion(BaseModel):
+    """Of a level.  cycles: by level, of those that it fits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    plan: Plan
+    cycles: dict[str, int]
+
+
+class Champions(BaseModel):
+    """Of one search.  model_digest: of the file that was searched.  programs, readings: that the search measured.  of: by level.
+    robust: the program that loses least at the level where it loses most."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    version: Literal[1] = 1
+    run: str
+    model: str
+    model_digest: str
+    programs: int
+    readings: int
+    of: dict[str, Champion]
+    robust: Plan | None = None
+
+
+def put_champions(folder: Place, computation: int, found: Champions) -> None:
+    """Raises OSError."""
+    text = canonical_json(found.model_dump(mode="json"))
+    put_whole(folder / f"{computation:016x}-{text_digest(text)}{SUFFIX}", [text.encode()])
+
+
+def read_champions(folder: Place, computation: int) -> Iterator[tuple[str, Champions]]:
+    """By name; what is damaged is left out.  Raises `BadInputError` where a URL does not answer."""
+    for path in sorted(folder.glob(f"{computation:016x}-*{SUFFIX}"), key=str):
+        if (found := champions_in(path)) is not None:
+            yield path.name.removesuffix(SUFFIX), found
+
+
+def champions_in(path: Place) -> Champions | None:
+    """What a file says; None where it is damaged."""
+    try:
+        if path.version()[1] > MOST_BYTES:
+            return None
+        text = path.read_bytes().decode()
+        whole = text_digest(text) == path.name.removesuffix(SUFFIX).partition("-")[2]
+        return Champions.model_validate(json.loads(text)) if whole else None
+    except (OSError, ValueError, ValidationError):
+        return None
