@@ -16,6 +16,7 @@ import numpy as np
 from compiler.space.gene import Genome
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
+from tuner.search.beginning import predicted_programs
 from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
@@ -61,8 +62,10 @@ class Segmentation:
 
 
 def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
-    """This island's share of what the run began with, as far as it fits here."""
+    """This island's share of what the run began with, as far as it fits here; the first one's, what prediction says, too."""
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
+    if context.config.use.prediction and context.island == 0:
+        given += predicted_programs(context)
     fitting = [whole for whole in (yield from context.repaired(given)) if whole is not None and not context.known.measured(whole)]
     if fitting:
         yield from context.measure_segments(unknown(context.table, [gene for genome in fitting for gene in genome]))
