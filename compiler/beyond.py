@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Conv, LayerNorm, Vector
 from simulator.npu.held import Beyond, holds
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 MOST_LINES = 12
 

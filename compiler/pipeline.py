@@ -35,7 +35,7 @@ from compiler.unit.granted import within_l1
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.grant import Grant
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
 from simulator.npu.shared_traffic import NOTHING, SharedTraffic, shared_traffic
 

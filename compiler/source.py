@@ -23,7 +23,9 @@ from compiler.unit.machine import check_machine
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.held import Beyond
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.onnx_kinds import CONVERTED
 
 

@@ -41,7 +41,8 @@ from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from scripts.studies import named
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.timing import prepare, simulate_levels
 from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request

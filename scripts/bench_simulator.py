@@ -35,7 +35,9 @@ from compiler.source import Source, open_source  # noqa: E402
 from simulator.npu import isa  # noqa: E402
 from simulator.npu.isa import WORDS, Op  # noqa: E402
 from simulator.npu.level import ALONE, SHARE_UNIT, Level  # noqa: E402
-from simulator.npu.machine import DataType, Engine, Machine, Memory, load_machine  # noqa: E402
+from simulator.npu.machine import Machine  # noqa: E402
+from simulator.npu.machine_file import load_machine  # noqa: E402
+from simulator.npu.parts import DataType, Engine, Memory  # noqa: E402
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program  # noqa: E402
 from simulator.timing import prepare, simulate  # noqa: E402
 from tuner.networks.zoo import resolve  # noqa: E402

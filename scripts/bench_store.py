@@ -19,7 +19,7 @@ import typer
 import simulator
 from compiler.source import Source
 from compiler.space.gene import Gene
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tuner.farm.storing import Scopes
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Measurement, Request

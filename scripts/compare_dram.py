@@ -30,7 +30,8 @@ from scripts.gemm import array_machine, program, record  # noqa: E402
 from simulator.npu.dram import DRAMS  # noqa: E402
 from simulator.npu.isa import Op  # noqa: E402
 from simulator.npu.level import ALONE  # noqa: E402
-from simulator.npu.machine import Engine, Machine, Memory  # noqa: E402
+from simulator.npu.machine import Machine  # noqa: E402
+from simulator.npu.parts import Engine, Memory  # noqa: E402
 from simulator.npu.program import Code  # noqa: E402
 from simulator.timing import simulate  # noqa: E402
 

@@ -12,7 +12,9 @@ import numpy as np
 
 from simulator.npu import isa
 from simulator.npu.isa import WORDS, Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
 
 ATOM = 16  # MMAD counts m, k (in float16) and n in these

@@ -38,7 +38,7 @@ from compiler.space.decode import plan_of
 from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
 from tuner.measure.npu import Npu

@@ -27,7 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import preset_names
+from simulator.npu.machine_file import preset_names
 from tuner.learn.packaged import CARD, FILE, MOST_BYTES, compressed
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -25,7 +25,7 @@ from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS
 from simulator.npu import isa
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine
+from simulator.npu.parts import Engine
 from tuner.cli.text import print_table
 from tuner.onnx_backend import NpuRep, prepare
 

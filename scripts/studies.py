@@ -39,7 +39,9 @@ from compiler.space.order import Order, ordered
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tuner.cli.text import print_table
 from tuner.config import load_config
 from tuner.measure.evaluate import Evaluator

@@ -37,7 +37,8 @@ from compiler.source import Source
 from scripts import study_board as board_module
 from scripts.studies import Json, Out, Row, Seeds, Set, Table, finish, geometric, interval, model_named, spent_s, write_rows
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import calibrate
 from tuner.calibrate.readings import ProbedBoard

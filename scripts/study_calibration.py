@@ -19,7 +19,7 @@ import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.studies import Json, Out, Row, Table, finish, goal, spent_s, write_rows
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tuner.calibrate.check import NETWORKS, check
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import calibrate

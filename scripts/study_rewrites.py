@@ -26,7 +26,8 @@ from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tuner.networks.load import load_network

@@ -49,7 +49,8 @@ from scripts.studies import (
     spent_s,
     write_rows,
 )  # fmt: skip
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tuner.config import load_config
 from tuner.learn.cost_model import AtLevel, TrainingRows
 from tuner.learn.promotion import train

@@ -144,7 +144,8 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     from compiler.frontend.macs import model_macs
     from compiler.pipeline import Compiler
     from compiler.source import Source, open_source
-    from simulator.npu.machine import DataType, load_machine
+    from simulator.npu.machine_file import load_machine
+    from simulator.npu.parts import DataType
     from tuner.cli.exporting import plans_of
     from tuner.measure.macs import npu_macs, program_macs
 

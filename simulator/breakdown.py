@@ -18,7 +18,7 @@ import numpy as np
 from simulator.npu import isa
 from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine
+from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import shared_traffic
 from simulator.timeline import Timeline, covered, union
 from simulator.timing_kernel import ENGINES, Ints

@@ -18,7 +18,8 @@ from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant, most
 from simulator.npu.level import Level
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.onnx_container import find_containers, read_file
 from simulator.timeline import Timeline, in_sequence, timeline

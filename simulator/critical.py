@@ -17,7 +17,7 @@ from numba import njit
 from simulator.npu import isa
 from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op
-from simulator.npu.machine import DMAS, Engine
+from simulator.npu.parts import DMAS, Engine
 from simulator.timeline import Cause, Mask, Timeline, last_work_before, set_of_wait
 from simulator.timing_kernel import ENGINES, Ints
 

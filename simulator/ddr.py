@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from simulator.npu.cycles import cap_units, port_units, turned_units
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Engine, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Engine
 
 Rates = NDArray[np.int64]
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import DeadlockError, Program
 from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, mmad
 from simulator.vector_unit import vector

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.isa import Op
-from simulator.npu.machine import Memory
+from simulator.npu.parts import Memory
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]

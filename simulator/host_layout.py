@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import BLOCK_BYTES, DataType
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import DdrBuffer
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simulator.ddr import shared_rates
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import port_units
-from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.timeline import Timeline
 from simulator.timing_kernel import Ints
 

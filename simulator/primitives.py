@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.machine import BLOCK_BYTES, CUBE_SHAPES, SUMS, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, CUBE_SHAPES, SUMS, DataType, Memory
 
 Bytes = NDArray[np.uint8]
 Words = list[int]

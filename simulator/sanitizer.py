@@ -20,7 +20,8 @@ from simulator.hazards import FLAGGED, NOBODY, UNWRITTEN, WRITTEN, Walk
 from simulator.host_layout import read_blocks
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DMAS, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS, Engine, Memory
 from simulator.npu.program import Code, Program, block_limits
 
 FindingKind = Literal["out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write", "overwritten_read", "deadlock"]

@@ -24,7 +24,7 @@ from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.container import MAGIC, Container, decode, program
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import BLOCK_BYTES
+from simulator.npu.parts import BLOCK_BYTES
 from simulator.npu.program import DdrBuffer
 from simulator.onnx_container import is_alone, model_facts, read_file, tensor_kinds
 from simulator.profile import Profile

@@ -34,7 +34,8 @@ from simulator.npu import isa
 from simulator.npu.cycles import alone_cycles, port_units, price
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import DMAS, Engine, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code, Program
 from simulator.timing import prepare, simulate
 from simulator.timing_kernel import ENGINES, Ints

@@ -48,7 +48,8 @@ from simulator.npu.cycles import bank_wait_cycles, cap_units, cost_tables, laten
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
-from simulator.npu.machine import DMAS, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS, Engine, Memory
 from simulator.npu.program import Code, DeadlockError, Program, ProgramError
 from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 

@@ -38,7 +38,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simulator.npu.machine import Engine
+from simulator.npu.parts import Engine
 from simulator.pointer import Pointer, pointer
 
 Ints = NDArray[np.int64]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import DTYPE, S0, V_BLOCKS, V_DBS, V_DRS, V_IMM, V_REPEATS, V_S0BS, VECTOR_SOURCES, D, Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.primitives import Bytes, Words
 
 Floats = NDArray[Any]

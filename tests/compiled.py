@@ -14,7 +14,8 @@ from compiler.segment.blocks import needed
 from compiler.unit.unit import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
-from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.timing import prepare, program_bound, simulate

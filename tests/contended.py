@@ -8,7 +8,7 @@ import onnx
 
 from compiler.build import default_plan
 from compiler.source import Source, open_source
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tuner.cli import main
 

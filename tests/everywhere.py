@@ -11,7 +11,9 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.moves import random_genome, repaired
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.compiled import check_program, make_case
 from tests.plans import random_plan, resized, with_cores
 

@@ -8,7 +8,8 @@ from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape
 from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
 
 
 def conv(

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from simulator.npu import isa
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
 
 DDR_BLOCKS, CONSTANT_BLOCKS = 1024, 64

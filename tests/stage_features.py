@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from compiler.plan.plan import Tiling
 from compiler.segment.stages import Nest, Stage, cube_places, groups, live, tiles_of
-from simulator.npu.machine import Memory
+from simulator.npu.parts import Memory
 
 
 class StageFeatures(NamedTuple):

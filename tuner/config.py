@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from compiler.space.moves import MOVES
 from compiler.space.order import Order
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import configs_folder, read_yaml
+from simulator.npu.machine_file import configs_folder, read_yaml
 from simulator.npu.validation import validation_line
 from tuner.store.digests import digest
 

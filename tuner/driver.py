@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from compiler.source import Opened, Source
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.terminal import say
 from tuner.config import TuneConfig, load_config
 from tuner.farm.plugged import plugged

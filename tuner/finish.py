@@ -18,7 +18,8 @@ from compiler.plan.plan import Plan, joined
 from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.files import write_whole
-from simulator.npu.machine import BASELINE, Engine
+from simulator.npu.machine import BASELINE
+from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import shared_traffic
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession

@@ -32,7 +32,8 @@ from compiler.package import onnx_bytes
 from compiler.unit.machine import check_machine
 from simulator.npu.container import encode
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.onnx_kinds import FLOATS, widen
 from simulator.session import InferenceSession
 

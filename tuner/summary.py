@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from simulator.npu.held import Beyond, most
 from simulator.npu.level import Level
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tuner.store.runs import SUMMARY_VERSION
 
 # JSON has no infinity

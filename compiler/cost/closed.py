@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from compiler.kinds.counts import Pieces, all_steps
 from compiler.unit.machine import writes_l1
 from simulator.npu.cycles import cost_tables, latency_cycles
-from simulator.npu.machine import BLOCK_BYTES, DataType, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
 M, K, N = 0, 1, 2  # axes
 # one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower

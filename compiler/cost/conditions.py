@@ -22,7 +22,8 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Engine, Memory
 
 CONDITIONS = (
     "share", "latency", "l1", "shared", "cores", "l0a", "l0b", "l0c", "ub", "macs", "ddr", "read", "write", "wait", "flight", "activate",

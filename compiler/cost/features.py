@@ -33,7 +33,7 @@ from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import cost_tables
 from simulator.npu.level import ALONE, Level
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 Each = NDArray[np.float64] | np.float64  # [n], or one for all
 

@@ -12,7 +12,8 @@ from compiler.segment.run import Load
 from compiler.segment.strips import row_blocks_stored
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import cost_tables
-from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Engine, Memory
 
 
 @lru_cache(maxsize=64)  # exact fractions, which every segment's features and every window ask for

@@ -28,7 +28,7 @@ from compiler.segment.blocks import cut
 from compiler.segment.buffers import fits
 from compiler.segment.memory import tensor_requests, weight_requests
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _COLUMNS = 9
 _PREFETCH: tuple[Literal[1, 2], ...] = (2, 1)

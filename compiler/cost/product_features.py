@@ -19,7 +19,7 @@ from compiler.kinds.conv import product_of
 from compiler.kinds.counts import counts, pieces, whole
 from compiler.plan.plan import ConvTiling
 from compiler.segment.stages import Sizes, sizes_of
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _DDR, _L1, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.SHARED)
 PRODUCT_FEATURES = (

@@ -38,7 +38,8 @@ from compiler.kinds.counts import partial_blocks
 from compiler.plan.plan import ConvTiling
 from compiler.unit.machine import writes_l1
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Memory
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
 LAST_BUDGETS = (8, 4, 2, 1)  # where nothing else fits, in `CubeShape.weight_blocks`; the last one is n0 channels by one block of k

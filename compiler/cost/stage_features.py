@@ -33,7 +33,7 @@ from compiler.segment.stages import (
     stages_of,
     tiles_of,
 )
-from simulator.npu.machine import Memory
+from simulator.npu.parts import Memory
 
 _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store")
 STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))

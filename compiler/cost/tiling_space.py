@@ -21,7 +21,8 @@ from compiler.kinds.conv import ConvSpec
 from compiler.kinds.counts import counts, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
 from compiler.unit.machine import writes_l1
 from simulator.npu.isa import REPEAT_BLOCKS
-from simulator.npu.machine import DataType, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Memory
 
 _SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes that are looked at, and into how many parts an axis is cut
 

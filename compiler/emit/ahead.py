@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from compiler.records.writers import DDR, L1, MTE2, SHARED, UB
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
-from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code
 
 _ENGINE, _SRC, _S0 = isa.ENGINE, isa.SRC, isa.S0

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
 
 _HOST_BYTES = 4  # a value of float32
 

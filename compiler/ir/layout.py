@@ -25,7 +25,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.lanes import Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.ir.operators import Concat, Conv, Operator, Shape, Shuffle, Vector
 from compiler.ir.parts import covering, runs
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 IMAGE_LANES = 4
 

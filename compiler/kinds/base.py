@@ -19,7 +19,8 @@ from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Given, OperatorSpec, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.weights import pack_lanes
-from simulator.npu.machine import CUBE_SHAPES, DataType, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import CUBE_SHAPES, DataType, Memory
 
 
 class Lowering(NamedTuple):

@@ -19,7 +19,8 @@ from compiler.unit.constants import Constants, aligned
 from compiler.unit.machine import check_machine
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import DdrBuffer, MemoryMap
 
 

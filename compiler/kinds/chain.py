@@ -18,7 +18,7 @@ from compiler.records.elementwise import by_planes
 from compiler.records.ways import apart, end_to_end
 from compiler.unit.operators import Fetch, Given, Strip
 from simulator.npu.isa import Op, float_bits
-from simulator.npu.machine import DataType, Memory
+from simulator.npu.parts import DataType, Memory
 
 _VCOPY, _VMADD = int(Op.VCOPY), int(Op.VMADD)
 ITSELF = -2  # the operand of a square

@@ -21,7 +21,8 @@ from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers
 from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Activation, float_bits
-from simulator.npu.machine import SUMS, CubeShape, DataType, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import SUMS, CubeShape, DataType, Engine, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Step, Vector
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 COEFFICIENTS: dict[DataType, tuple[float, ...]] = {
     DataType.float16: (1.60031267, 0.06940245),

@@ -12,7 +12,7 @@ from compiler.kinds.depth_to_space_emitter import DepthToSpaceJob
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.ways import cheapest
 from compiler.unit.operators import Given, Strip
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from compiler.kinds.base import Lowering, run_of_planes
 from compiler.kinds.conv import ConvSpec, Window
 from compiler.kinds.conv_emitter import PIXELS_K, PIXELS_N
 from compiler.unit.storages import Piece, StorageSpec
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 
 @dataclass(frozen=True, eq=False)

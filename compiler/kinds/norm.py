@@ -15,7 +15,7 @@ from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Fetch, Given
 from compiler.unit.weights import pack_lanes
 from simulator.npu.isa import float_bits
-from simulator.npu.machine import DataType, Memory
+from simulator.npu.parts import DataType, Memory
 
 _LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number is 65504
 

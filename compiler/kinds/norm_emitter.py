@@ -14,7 +14,7 @@ from compiler.records.node import UB_SLOT, Node, Work, operand, result, table
 from compiler.records.tiles import load_tile, store_tile, tiles, with_pixels
 from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, multiply_add, strided, vector
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from simulator.npu.program import Code
 
 _VCOPY, _VADD, _VSUB, _VMUL, _VMADD = (int(o) for o in (Op.VCOPY, Op.VADD, Op.VSUB, Op.VMUL, Op.VMADD))

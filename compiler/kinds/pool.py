@@ -20,7 +20,7 @@ from compiler.records.whole_rows import work
 from compiler.unit.operators import Given, Strip
 from compiler.unit.weights import pack_pixels
 from simulator.npu.isa import float_bits
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 _LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38}
 

@@ -17,7 +17,7 @@ from compiler.kinds.resample_emitter import ResampleJob
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.unit.operators import Given, Strip
 from simulator.npu.isa import float_bits
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 _NO_PLACE = np.array([[0, 1, 0, 0, 0, 0, 0]], np.int64)  # a run of no places
 

@@ -13,7 +13,7 @@ from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, fir
 from compiler.kinds.softmax_emitter import SoftmaxJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Fetch, Given
-from simulator.npu.machine import DataType, Memory
+from simulator.npu.parts import DataType, Memory
 
 
 @dataclass(frozen=True, eq=False)

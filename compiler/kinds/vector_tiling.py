@@ -9,7 +9,7 @@ from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.isa import REPEAT_BLOCKS
-from simulator.npu.machine import Memory
+from simulator.npu.parts import Memory
 
 UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by default; two of them are live
 

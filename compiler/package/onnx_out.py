@@ -22,7 +22,7 @@ from simulator.npu.container import VERSION as CONTAINER_VERSION
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import BLOCK_BYTES
+from simulator.npu.parts import BLOCK_BYTES
 from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_HEAD, SEAL_KEY, Style, names_read
 
 Chunk = bytes | memoryview

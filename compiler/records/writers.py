@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.records.elementwise import by_planes
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine, Memory
+from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 
 Ints = NDArray[np.int64]

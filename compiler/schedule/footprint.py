@@ -18,7 +18,8 @@ from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import price, record_cycles
-from simulator.npu.machine import DMAS, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS, Engine, Memory
 from simulator.npu.program import Code
 from simulator.pointer import pointer
 

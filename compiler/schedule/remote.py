@@ -23,7 +23,7 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
-from simulator.npu.machine import Engine
+from simulator.npu.parts import Engine
 
 _MTE2, _MTE3 = int(Engine.MTE2), int(Engine.MTE3)
 _QUEUES = 2  # of a core that move: those of MTE3 come first, then those of MTE2

@@ -34,7 +34,7 @@ from compiler.schedule.write import Schedule, write
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import tag_of
-from simulator.npu.machine import DMAS, Engine
+from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code
 
 _LONGEST_COUNT = 1024  # flags never count further, whatever the machine allows: the waits that are remembered stay few

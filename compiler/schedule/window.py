@@ -36,7 +36,7 @@ from compiler.cost.moved import ddr_rates, load_row_blocks
 from compiler.segment.blocks import Blocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES, Engine
+from simulator.npu.parts import BLOCK_BYTES, Engine
 
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
 _ENGINES = int(Engine.SCALAR)  # all but SCALAR

@@ -27,7 +27,7 @@ from compiler.unit.machine import writes_l1
 from compiler.unit.operators import UbBuffers, rounded
 from compiler.unit.unit import Unit
 from simulator.npu.isa import REPEAT_BLOCKS
-from simulator.npu.machine import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
+from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
 _L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 

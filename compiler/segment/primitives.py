@@ -26,7 +26,8 @@ from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.segment.stages import placed, stages_of
 from compiler.unit.nest import Nest
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Memory
 from simulator.npu.validation import validation_line
 
 _STATEMENT = re.compile(r"(?:(?P<to>[\w.]+(?:, [\w.]+)*) = )?(?P<name>[a-z_]+)\((?P<words>[\w.=]+(?:, [\w.=]+)*)\)")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer, BufferRequest
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _NAMED = 4  # tensors that a message names, the largest first
 

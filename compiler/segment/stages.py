@@ -34,7 +34,8 @@ from compiler.records.ways import end_to_end
 from compiler.unit.nest import Nest
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
-from simulator.npu.machine import SUMS, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import SUMS, Memory
 
 LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of one plane, for the same reason
 

@@ -15,7 +15,7 @@ from compiler.segment.memory import tensor_requests
 from compiler.segment.segment import Outline, largest_strip
 from compiler.segment.strips import leaves, strips
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Memory
+from simulator.npu.parts import Memory
 
 _NARROWEST = 8  # columns of a strip of several operators: of narrower ones the halo is more than the result
 

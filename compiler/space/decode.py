@@ -35,7 +35,7 @@ from compiler.space.stays import with_shared
 from compiler.unit.granted import memory_grants, within
 from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Memory
+from simulator.npu.parts import Memory
 
 
 @lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat

@@ -18,7 +18,7 @@ from compiler.segment.buffers import Apart, BufferRequest, fit
 from compiler.segment.memory import ub_requests
 from compiler.segment.shortage import peak
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, Memory
+from simulator.npu.parts import DataType, Memory
 
 _ALIGN = 8  # blocks
 _TILES = ("out", "residual")

@@ -14,7 +14,7 @@ from compiler.schedule.window import load_cycles
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import tensor_requests, weight_requests
 from compiler.segment.segment import StripBlocks
-from simulator.npu.machine import Memory
+from simulator.npu.parts import Memory
 
 
 def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling]) -> int:

@@ -27,7 +27,7 @@ from compiler.space.gene import MAX_SEGMENT, Gene
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.level import Level
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -26,7 +26,8 @@ from compiler.segment.permuted import permuted_to
 from compiler.segment.residence import border_tensors
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import BLOCK_BYTES, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 
 class _Candidate(NamedTuple):

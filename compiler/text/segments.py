@@ -20,7 +20,7 @@ from compiler.text.unit import kind
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 
 def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:

@@ -9,7 +9,7 @@ from compiler.text.columns import aligned
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
-from simulator.npu.machine import BLOCK_BYTES
+from simulator.npu.parts import BLOCK_BYTES
 
 
 def unit_lines(unit: Unit) -> list[str]:

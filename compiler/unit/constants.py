@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.machine import BLOCK_BYTES
+from simulator.npu.parts import BLOCK_BYTES
 from simulator.npu.program import DdrBuffer
 
 _ALIGN_BLOCKS = 4  # 128 bytes: a DRAM burst of any preset

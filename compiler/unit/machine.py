@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import DataType, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Memory
 
 # (source, destination) -> engines for which records are written; L0C straight to L1 is used where the machine lists it
 PATHS = {

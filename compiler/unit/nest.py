@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from compiler.ir.im2col import WHOLE, Cut
-from simulator.npu.machine import CubeShape, Memory
+from simulator.npu.parts import CubeShape, Memory
 
 
 class Operand(NamedTuple):

@@ -19,7 +19,8 @@ from compiler.ir.region import Rows
 from compiler.plan.plan import Infeasible, Tiling
 from compiler.unit.nest import Nest
 from compiler.unit.storages import Piece, StorageSpec
-from simulator.npu.machine import DataType, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Memory
 
 
 class Strip(NamedTuple):

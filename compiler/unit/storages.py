@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 
 class Piece(NamedTuple):

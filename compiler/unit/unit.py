@@ -13,7 +13,8 @@ from compiler.ir.graph import Graph
 from compiler.ir.layout import Layout
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import Piece, StorageSpec
-from simulator.npu.machine import DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import MemoryMap
 
 

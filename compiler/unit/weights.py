@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Floats
-from simulator.npu.machine import SUMS, CubeShape, DataType
+from simulator.npu.parts import SUMS, CubeShape, DataType
 
 Bytes = NDArray[np.uint8]
 

@@ -13,7 +13,8 @@ from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container import ISA_DIGEST, RECORD_BYTES, Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.isa import WORDS
-from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Code, DdrBuffer, MemoryMap
 
 _Size = Annotated[int, Field(ge=0, le=2**62)]

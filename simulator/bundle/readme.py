@@ -10,7 +10,7 @@ from simulator.compiled import Compiled
 from simulator.npu.controller_table import RHO_UNIT, ControllerTable
 from simulator.npu.isa import OPS, WORDS, P
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 
 
 def readme(compiled: Compiled, table: ControllerTable, parts: Sequence[PartEntry]) -> bytes:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import VECTOR_SOURCES, Op
-from simulator.npu.machine import DataType, Memory
+from simulator.npu.parts import DataType, Memory
 
 MAX_RANGES = 6
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import OPS, WORDS, Op, OpSpec, P
-from simulator.npu.machine import DataType, Engine, Memory
+from simulator.npu.parts import DataType, Engine, Memory
 
 _TYPES = {DataType.float16: "f16", DataType.float32: "f32", DataType.int8: "i8"}
 _TYPE_NUMBERS = {name: int(dtype) for dtype, name in _TYPES.items()}

@@ -36,7 +36,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.isa import WORDS
 from simulator.npu.level import LevelText
-from simulator.npu.machine import BLOCK_BYTES, DataType, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
 from simulator.npu.validation import validation_line
 

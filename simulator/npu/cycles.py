@@ -60,7 +60,8 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.isa import OPS, Op
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import BLOCK_BYTES, SUMS, CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit, exact
+from simulator.npu.machine import CubeUnit, Machine, SystolicUnit, exact
+from simulator.npu.parts import BLOCK_BYTES, SUMS, DataType, Engine, Memory
 
 OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 
 class Beyond(NamedTuple):

@@ -34,7 +34,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.machine import CUBE_SHAPES, DataType, Engine, Memory
+from simulator.npu.parts import CUBE_SHAPES, DataType, Engine, Memory
 
 Ints = TypeVar("Ints", int, NDArray[np.int64])
 

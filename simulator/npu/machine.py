@@ -1,47 +1,35 @@
-"""The machine: a frozen spec, loaded from YAML.
+"""The machine: a frozen spec.
 
 Every number that the compiler's estimates and the simulator's clock use is here, with its unit in its name.
-On-chip and DDR addresses are counted in *blocks* of 32 bytes (`BLOCK_BYTES`), the atom of the memory system:
-C0 lanes of an activation, one burst granule.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from enum import IntEnum
-from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from importlib import resources
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
     model_serializer,
     model_validator,
 )
 
 from simulator.npu.dram import DRAMS, Dram
-from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.level import Level, LevelText
-from simulator.npu.tiles import M0, N0
-from simulator.npu.validation import validation_line
+from simulator.npu.parts import BLOCK_BYTES, CUBE_SHAPES, CubeShape, DataType, Engine, Memory
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
-BLOCK_BYTES = 32
 BASELINE = "baseline"
 RESERVED = (BASELINE, "robust")  # plans beside those of the levels; `baseline.LEVEL` too: of levels that grant something else
 
@@ -72,93 +60,6 @@ def exact(rate: float) -> Fraction:
 
 LevelName = Annotated[LevelText, AfterValidator(_not_reserved)]
 OnChipBytes = Annotated[int, Field(ge=1, le=1 << 30)]  # a simulator holds these arrays, once per core
-
-
-class Memory(IntEnum):
-    """Memories, in the order in which records name them.  DDR and SHARED are one for all cores, the others each core's own."""
-
-    DDR = 0
-    L1 = 1
-    L0A = 2
-    L0B = 3
-    L0C = 4
-    UB = 5
-    SHARED = 6
-
-
-class Engine(IntEnum):
-    """Engines, in the order in which records name them and in which ties are broken."""
-
-    MTE2 = 0
-    MTE1 = 1
-    CUBE = 2
-    FIXPIPE = 3
-    VECTOR = 4
-    MTE3 = 5
-    SCALAR = 6
-
-
-DMAS = (Engine.MTE2, Engine.MTE3)
-"""Who loads from DDR, and who stores there."""
-
-_SIZE_BITS = (16, 32, 8)  # in the order of `DataType`
-
-
-class DataType(IntEnum):
-    """Element types of records (int8 has its number reserved; nothing emits it yet)."""
-
-    float16 = 0
-    float32 = 1
-    int8 = 2
-
-    @property
-    def storage(self) -> np.dtype[Any]:
-        """As numpy holds it."""
-        import numpy as np  # commands that only name machines do without it
-
-        return np.dtype(self.name)
-
-    @property
-    def size_bytes(self) -> int:
-        return self.size_bits // 8
-
-    @property
-    def size_bits(self) -> int:
-        return _SIZE_BITS[self]
-
-    @property
-    def lanes(self) -> int:
-        """C0: elements of this type in one block."""
-        return BLOCK_BYTES // self.size_bytes
-
-
-SUMS = DataType.float32  # what the matrix unit adds up in, whatever it multiplies: accumulators in L0C, and biases
-L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
-
-
-class CubeShape(NamedTuple):
-    """What the matrix unit multiplies at a time, m0 rows by k0 by n0 columns, and what that comes to in blocks.
-
-    Records, tiles and packed weights count in it: mpad in rows, a multiple of m0; k1 in k0 elements, a block of them; n1 in n0 channels.
-    weight_blocks: of n0 columns by k0.  sum_blocks: of n0 accumulators, a row of them in L0C, or of n0 channels' bias.  planes: of C0
-    channels, that n0 results fill.  Numbers alone, so kernels take it as it is.
-    """
-
-    m0: int
-    k0: int
-    n0: int
-    weight_blocks: int
-    sum_blocks: int
-    planes: int
-
-    @classmethod
-    def of(cls, m0: int, n0: int, dtype: DataType) -> CubeShape:
-        k0 = dtype.lanes
-        return cls(m0, k0, n0, n0 * k0 * dtype.size_bytes // BLOCK_BYTES, n0 * SUMS.size_bytes // BLOCK_BYTES, n0 // dtype.lanes)
-
-
-CUBE_SHAPES = tuple(CubeShape.of(M0, N0, dtype) for dtype in DataType)
-"""By data type of the operands: what records mean, on any machine (`Machine.cube`)."""
 
 
 class _Spec(BaseModel):
@@ -521,167 +422,3 @@ class Machine(_Spec):
 
     def __hash__(self) -> int:
         return hash(self.digest)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """Refuses a key that is given twice: YAML itself keeps the last one in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, list | dict | set):
-                raise BadInputError(f"line {key_node.start_mark.line + 1}: a key is a name or a number, found {key!r}")
-            if key in seen:
-                raise BadInputError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: FilePath) -> Any:
-    """Parse a YAML file; duplicate keys and syntax errors are `BadInputError` with file and line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{path}: cannot be read: {error}") from None
-    return parse_yaml(text, path)
-
-
-def parse_yaml(text: str, path: object) -> Any:
-    """The same of what a file holds; `path` names it."""
-    try:
-        return yaml.load(text, Loader=_StrictLoader)
-    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
-        # 2020-99-99 is a date to YAML (ValueError), and a tag on what it does not fit, as `!!timestamp x` or `!!bool x`, fails in PyYAML's
-        # own conversion
-        raise BadInputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    except BadInputError as error:
-        raise BadInputError(f"{path}: {error}") from None
-
-
-def configs_folder() -> FilePath:
-    """`configs/` of the source tree, or the copy that an installed wheel carries."""
-    tree = FilePath(__file__).resolve().parents[2] / "configs"
-    if tree.is_dir():
-        return tree
-    return FilePath(str(resources.files("simulator") / "configs"))
-
-
-def preset_names() -> list[str]:
-    """Names that `load_machine` takes without a path."""
-    return sorted(path.stem for path in (configs_folder() / "machines").glob("*.yaml"))
-
-
-@lru_cache(maxsize=32)
-def _load(path: FilePath, _stamp: int) -> Machine:
-    return machine_of(read_yaml(path), path)
-
-
-def machine_of(raw: Any, path: object) -> Machine:
-    """What a machine file says.  Raises `BadInputError` that names it."""
-    if not isinstance(raw, dict):
-        raise BadInputError(f"{path}: expected a mapping of machine keys, found {type(raw).__name__}")
-    try:
-        return Machine.model_validate(raw)
-    except ValidationError as error:
-        raise BadInputError(f"{path}: {validation_line(error)}") from None
-
-
-def load_machine(name_or_path: str) -> Machine:
-    """A preset by name, or a YAML file by path; behind a colon values that differ: `edge:cores=4,ddr.bytes_per_cycle=128`.
-
-    A level that is not there is a new one: `edge:contention.half=0.5`.  `shared=null` takes the shared memory away, and its paths.
-    Raises `BadInputError` naming the file, the dotted key and the presets that exist.
-    """
-    name, colon, changes = name_or_path.partition(":")
-    if not colon or FilePath(name_or_path).is_file():
-        return _read(name_or_path)
-    return _changed(_read(name), changes, name_or_path)
-
-
-def machine_file(name_or_path: str) -> FilePath:
-    """Where `load_machine` reads what stands before a colon and changes.  Raises `BadInputError` naming the presets that exist."""
-    name, colon, _ = name_or_path.partition(":")
-    if not colon or FilePath(name_or_path).is_file():
-        name = name_or_path
-    preset = configs_folder() / "machines" / f"{name}.yaml"
-    path = preset if name in preset_names() else FilePath(name)
-    if not path.is_file():
-        raise BadInputError(f"machine {name!r}: no such preset or file; presets: {', '.join(preset_names())}")
-    return path
-
-
-def _read(name_or_path: str) -> Machine:
-    path = machine_file(name_or_path)
-    return _load(path, path.stat().st_mtime_ns)
-
-
-def _changed(machine: Machine, changes: str, where: str) -> Machine:
-    """KEY=VALUE[,KEY=VALUE], keys as in the file with dots.  Unless the name is among them, it becomes the old one with the changes."""
-    raw = machine.model_dump(mode="json")
-    raw.setdefault("host", machine.host.model_dump(mode="json"))
-    raw.setdefault("dma", machine.dma.model_dump(mode="json"))
-    raw.setdefault("shared", None)
-    raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
-    given = {_given(raw, change, where) for change in changes.split(",")}
-    if raw["shared"] is None:
-        raw["paths"] = [path for path in raw["paths"] if "SHARED" not in (path["source"], path["destination"])]
-    try:
-        changed = Machine.model_validate(raw)
-    except ValidationError as error:
-        raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
-    most = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
-    # a wider port may be for wider DMAs, for more of their ports or for more cores: which of them is not ours to guess
-    if "ddr.bytes_per_cycle" in given and not any(key.startswith("paths.") for key in given) and most < changed.ddr.bytes_per_cycle:
-        raise BadInputError(
-            f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
-            f" most {float(most):g}; accepted: up to {float(most):g}, or more cores or DMA ports, or paths.*DDR*.bytes_per_cycle as well"
-        )
-    return changed
-
-
-def _given(raw: dict[str, Any], change: str, where: str) -> str:
-    """The key of a change, which is made."""
-    key, equals, value = change.partition("=")
-    for at, last in _places(raw, key) if equals else ():
-        at[last] = value if key == "name" else _number(value)
-    if not equals or not _places(raw, key):
-        raise BadInputError(
-            f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200, or"
-            f" contention.LEVEL=SHARE, or contention.LEVEL.KEY ({', '.join(Level.model_fields)}) of a level that exists, or"
-            " paths.SOURCE->DESTINATION.KEY (with * for any) of paths that exist"
-        )
-    return key
-
-
-def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
-    """Where a key's value stands: (mapping, its key) pairs; [] where there is no such key."""
-    first, _, rest = key.partition(".")
-    before, _, last = rest.rpartition(".")
-    if (
-        first == "contention" and rest
-    ):  # a level's name may have dots, but is no misspelt key of a level, nor one of a level that is missing
-        if before not in raw[first]:
-            return [] if before and last in Level.model_fields else [(raw[first], rest)]
-        if not isinstance(raw[first][before], dict):  # a share that was given before
-            raw[first][before] = {"share": raw[first][before]}
-        return [(raw[first][before], last)] if last in Level.model_fields else []
-    if first == "paths":
-        return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", before)]
-    *folders, last = key.split(".")
-    at: Any = raw
-    for folder in folders:
-        at = at.get(folder) if isinstance(at, dict) else None
-    return [(at, last)] if isinstance(at, dict) and last in at else []
-
-
-def _number(text: str) -> int | float | str | None:
-    """What YAML would make of it; a text where it is no number, for the validation to refuse."""
-    if text == "null":
-        return None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -16,7 +16,8 @@ from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.tiles import M0
 
 Code = NDArray[np.int32]

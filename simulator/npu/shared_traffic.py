@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code
 
 

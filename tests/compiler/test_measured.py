@@ -16,7 +16,8 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.gene import FORMULA, Gene, Genome, block_counts
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.timing import simulate_levels
 from tests.models import SMALL_MODELS, small_model
 

@@ -13,7 +13,8 @@ from compiler.space.gene import Gene
 from compiler.space.starts import layer_by_layer, single_operators
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.compiled import Case, check_program, make_case, run_program

@@ -14,7 +14,7 @@ from compiler.space.changes import CHANGES, GeneChange
 from compiler.space.gene import Gene
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate
 from tests.piece_models import piece_model
 from tuner.networks.load import open_network

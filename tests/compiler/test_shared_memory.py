@@ -27,7 +27,9 @@ from simulator.breakdown import breakdown
 from simulator.npu import isa
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import Program
 from simulator.occupancy import shared_in_use
 from simulator.sanitizer import check

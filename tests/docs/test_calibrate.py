@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.docs.fences import ROOT, blocks
 from tuner.cli import main
 

@@ -35,7 +35,9 @@ from simulator.npu.container import Container, Variant, decode, encode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.level import ALONE, SHARE_UNIT
-from simulator.npu.machine import DataType, Machine, Memory, configs_folder, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import configs_folder, load_machine
+from simulator.npu.parts import DataType, Memory
 from simulator.sanitizer import check
 from simulator.session import InferenceSession
 from simulator.timing import prepare, simulate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.corner_models import CORNER_MODELS, corner_model
 from tests.everywhere import MACHINES, hold
 from tests.models import SMALL_MODELS, random_model, small_model

@@ -31,7 +31,8 @@ from compiler.source import Source, open_source
 from compiler.unit.unit import Unit
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
-from simulator.npu.machine import BLOCK_BYTES, DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model

@@ -22,7 +22,9 @@ from simulator.host_layout import load_input
 from simulator.npu import isa
 from simulator.npu.isa import OPS, Op
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import Code, Program
 from simulator.sanitizer import check
 from simulator.timing import Timing, prepare, simulate, simulate_trace

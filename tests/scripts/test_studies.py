@@ -20,7 +20,7 @@ from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdo
 from scripts.study_all import QUICK
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.scripting import run_script
 from tests.tuning import FEW, save_small
 from tuner.config import load_config

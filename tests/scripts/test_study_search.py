@@ -14,7 +14,8 @@ from compiler.kinds.build import make_unit
 from compiler.space.gene import Gene, Genome
 from scripts import search_strategies
 from scripts.study_search import summary
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.scripting import run_script
 from tests.tuning import FEW, save_small

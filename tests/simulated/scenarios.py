@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from compiler.source import Source, open_source
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tests.simulated.actors import Dies
 from tests.simulated.disk import SimDisk, SimPlace

@@ -9,7 +9,8 @@ from simulator.functional import Memories
 from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program
 from tests.shared_machine import with_shared
 

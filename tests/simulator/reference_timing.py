@@ -11,7 +11,8 @@ from simulator.npu import isa
 from simulator.npu.cycles import bank_wait_cycles, cap_units, latency_cycles, port_units, price, turned_units
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Program
 
 

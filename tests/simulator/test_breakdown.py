@@ -18,7 +18,8 @@ from simulator.npu import isa
 from simulator.npu.container import OperatorEntry, SegmentEntry
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
-from simulator.npu.machine import DataType, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Code
 from simulator.timeline import Timeline, timeline
 from tests.models import small_model

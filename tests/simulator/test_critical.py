@@ -14,7 +14,8 @@ from simulator.critical import WORK, critical_chain, spent
 from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import DataType, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Code
 from simulator.timeline import Cause, Timeline, in_sequence, timeline
 from tests.models import small_model

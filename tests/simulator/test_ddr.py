@@ -9,7 +9,9 @@ from simulator.ddr import ContentionTrace, lone_rates, shared_rates
 from simulator.npu.cycles import cap_units, port_units, turned_units
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Engine, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Engine
 from tests.ddr_rates import with_rates
 from tests.simulator.reference_timing import water_fill
 

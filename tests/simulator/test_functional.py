@@ -15,7 +15,7 @@ from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.npu.program import DdrBuffer, DeadlockError, ProgramError
 from tests.simulator.micro import DDR_BLOCKS, TINY, TYPES, look, memories, place, program, records, reference
 

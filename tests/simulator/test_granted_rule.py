@@ -16,7 +16,9 @@ from simulator.granted import GrantedRule, GrantTrace, level_grants, read_grants
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Memory
 from simulator.response import measure_response, share_grid
 from simulator.runtime import Runtime
 from simulator.timing import prepare

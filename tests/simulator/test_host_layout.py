@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.host_layout import load_input, read_blocks, read_output
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import BLOCK_BYTES, DataType
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import DdrBuffer
 from tests.simulator.micro import TYPES, look
 

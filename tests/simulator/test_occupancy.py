@@ -7,7 +7,8 @@ import pytest
 
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, thinned
 from simulator.timeline import Timeline, timeline

@@ -13,7 +13,8 @@ from simulator.npu import isa
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
-from simulator.npu.machine import Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
 from simulator.npu.program import Program
 from simulator.occupancy import ddr_use
 from simulator.runtime import Runtime

@@ -21,7 +21,8 @@ from simulator.npu.container import Container, Variant
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served

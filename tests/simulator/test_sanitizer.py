@@ -14,7 +14,8 @@ from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.asm import parse
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Dma, Engine, Memory
+from simulator.npu.machine import Dma
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program, ProgramError
 from simulator.sanitizer import check
 from tests.simulator.micro import DDR_BLOCKS, TINY, program

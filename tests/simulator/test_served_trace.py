@@ -9,7 +9,7 @@ import numpy as np
 
 from simulator.ddr import ContentionTrace
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.runtime import Served
 from simulator.served_trace import served_trace
 

@@ -15,7 +15,8 @@ from simulator.npu import isa
 from simulator.npu.container import Container, Variant, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op
-from simulator.npu.machine import DataType, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.session import InferenceSession, SessionOptions
 from tests.piece_models import piece_model

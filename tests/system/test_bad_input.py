@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.build import default_plan
 from compiler.source import Source, open_source
-from simulator.npu.machine import configs_folder
+from simulator.npu.machine_file import configs_folder
 from simulator.onnx_container import read_container
 from tests.models import small_model
 from tuner.cli import main
@@ -120,7 +120,7 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _machine(name: str) -> Any:
-    from simulator.npu.machine import load_machine
+    from simulator.npu.machine_file import load_machine
 
     return load_machine(name)
 

@@ -10,7 +10,9 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, Engine, Machine, load_machine, preset_names
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine, preset_names
+from simulator.npu.parts import DataType, Engine
 from simulator.npu.program import Program
 from simulator.timing import program_bound, simulate_levels
 from tests.compiled import check_program, make_case

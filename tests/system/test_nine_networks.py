@@ -14,7 +14,9 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.moves import random_genome, repaired
 from compiler.space.starts import layer_by_layer, single_operators, spread
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from tests.compiled import check_program, make_case
 from tests.models import LIGHT, light_model, without_final_softmax

@@ -20,7 +20,8 @@ from compiler.plan.plan import Plan, parse_plan
 from compiler.source import Opened, Source, open_source
 from simulator.npu.container import Container, decode
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.terminal import say
 from simulator.timing import simulate_levels

@@ -15,7 +15,8 @@ from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
 from compiler.source import Source, open_source
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.onnx_kinds import CONVERTED
 from simulator.session import InferenceSession
 from tests.models import SMALL_MODELS, Builder, small_model

@@ -15,7 +15,8 @@ from compiler.plan.plan import Plan
 from simulator.compiled import read_compiled
 from simulator.npu.container import ContainerError, decode, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.machine import Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
 from tests.tuning import quick, save_small
 from tuner.checks.check import check_file
 from tuner.cli import main

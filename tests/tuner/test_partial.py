@@ -20,7 +20,7 @@ from compiler.build import build_variants, default_plan, package
 from compiler.source import Source, open_source
 from simulator.npu.container import decode, encode
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_container
 from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession

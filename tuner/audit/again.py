@@ -15,7 +15,7 @@ import simulator
 from compiler.source import Opened
 from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tuner.audit.found import Longer, Seeds
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.driver import searched

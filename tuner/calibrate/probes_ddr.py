@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import DDR_BLOCKS, copy, flag

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Program
 from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import flag, mmad, program, spare, vector

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulator.npu.machine import DataType, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Code
 from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import copy, fixpipe, im2col, room

@@ -13,7 +13,8 @@ import numpy as np
 from simulator.npu import isa
 from simulator.npu.container import Container, Variant, encode
 from simulator.npu.isa import WORDS, Op
-from simulator.npu.machine import DataType, Engine, Machine, Memory
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
 from tuner.measure.reading import Encoded
 

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from simulator.npu.machine import BLOCK_BYTES, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES
 from tuner.calibrate.identify import Calibration, Identified
 from tuner.calibrate.keys import split
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.held import Beyond
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 if TYPE_CHECKING:  # the child, which imports this, loads no kernels
     from simulator.compiled import Compiled

@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.held import Beyond, holds
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from simulator.onnx_kinds import widen
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
 from tuner.checks.reference import NO_BODY

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simulator.npu.held import Beyond
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
 from tuner.checks.reference import Array, Reference
 

@@ -42,7 +42,7 @@ def calibrate(
     as_json: options.Json = False,
 ) -> None:
     from simulator.npu.files import atomic_write
-    from simulator.npu.machine import load_machine, machine_file
+    from simulator.npu.machine_file import load_machine, machine_file
     from tuner.calibrate.check import NETWORKS
     from tuner.calibrate.check import check as predict
     from tuner.calibrate.identify import calibrate as fit

@@ -58,7 +58,8 @@ def compile_(
     from compiler.build import check_out
     from compiler.plan.plan import Plan
     from compiler.source import Source
-    from simulator.npu.machine import DataType, load_machine
+    from simulator.npu.machine_file import load_machine
+    from simulator.npu.parts import DataType
     from tuner.cli.unmeasured import unmeasured_plans
     from tuner.cli.writing import write_compiled
     from tuner.measure.host import check_share

@@ -94,7 +94,7 @@ def _libraries() -> CheckResult:
 
 
 def _machines() -> CheckResult:
-    from simulator.npu.machine import load_machine, preset_names
+    from simulator.npu.machine_file import load_machine, preset_names
 
     names = [load_machine(name).name for name in preset_names()]
     return CheckResult(", ".join(names), {"names": names})
@@ -182,7 +182,7 @@ def _whole_way() -> CheckResult:
 
     from compiler.build import build_variants, default_plan, package
     from compiler.source import Source, open_source
-    from simulator.npu.machine import load_machine
+    from simulator.npu.machine_file import load_machine
     from tuner.checks.check import check_file
 
     rng = np.random.default_rng(0)

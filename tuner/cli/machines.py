@@ -42,7 +42,7 @@ def machines(
     as_json: Json = False,
 ) -> None:
     from compiler.unit.machine import check_machine
-    from simulator.npu.machine import load_machine, preset_names
+    from simulator.npu.machine_file import load_machine, preset_names
 
     if name is not None:
         machine = load_machine(name)

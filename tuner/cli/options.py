@@ -25,7 +25,7 @@ Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled O
 
 def machine_names(incomplete: str) -> list[str]:
     """For the shell's completion."""
-    from simulator.npu.machine import preset_names
+    from simulator.npu.machine_file import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
 

@@ -89,7 +89,8 @@ def _source(
 ) -> Source:
     """What the plan was made for: as given, or as the run knows in whose folder it lies."""
     from compiler.source import Source
-    from simulator.npu.machine import DataType, load_machine
+    from simulator.npu.machine_file import load_machine
+    from simulator.npu.parts import DataType
     from tuner.store.source import SOURCE, read_source
     from tuner.world.local import LocalPlace
 

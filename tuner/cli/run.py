@@ -19,7 +19,7 @@ from tuner.cli.text import finite, print_json, print_table
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from simulator.npu.machine import DataType
+    from simulator.npu.parts import DataType
     from tuner.checks.check import Checked
     from tuner.checks.values import Compared
 

@@ -98,7 +98,7 @@ def _cells(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
     """A level's variants at its own share of the bandwidth, one after the other."""
-    from simulator.npu.machine import Engine
+    from simulator.npu.parts import Engine
     from simulator.npu.shared_traffic import shared_traffic
     from simulator.sequence import bound_of_all, simulate_all
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tuner.contracts.samples import sample_programs
 from tuner.measure.reading import Bench, Encoded, Reading, Runner
 

@@ -14,7 +14,7 @@ from compiler.kinds.build import Packed
 from compiler.pipeline import Compiler, CorePart, needs_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.unit.unit import Unit
-from simulator.npu.machine import Engine
+from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import SharedTraffic
 from simulator.timing import Timing, simulate_levels
 from tuner.measure.canary import Canary

@@ -10,7 +10,7 @@ from compiler.segment.blocks import needed, operand_rows
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 
 
 class Roofline:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import BLOCK_BYTES, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Timeline, union
 from simulator.timing_kernel import ENGINES

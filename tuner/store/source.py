@@ -17,7 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from compiler.source import Source
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import write_whole
-from simulator.npu.machine import DataType, Machine, machine_of, parse_yaml
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import machine_of, parse_yaml
+from simulator.npu.parts import DataType
 from simulator.npu.validation import validation_line
 from simulator.onnx_names import Style
 from tuner.networks.zoo import is_made

@@ -18,7 +18,7 @@ import pandas as pd
 from compiler.build import default_by_level, measure
 from compiler.source import Opened
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.each import Make
 from tuner.request import DTypeName, StudyRequest, TuneRequest

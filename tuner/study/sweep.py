@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import atomic_write
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tuner.config import BudgetSettings, TuneConfig, load_config
 from tuner.farm.warm_start import sources
 from tuner.measure.merit import speedup

@@ -22,7 +22,7 @@ from compiler.schedule.window import load_cycles
 from compiler.segment.blocks import cut
 from compiler.space.gene import block_counts
 from compiler.unit.unit import Unit
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.compiler.cost.test_counted import Counted, counted
 from tests.everywhere import MACHINES
 from tests.graphs import conv, unit

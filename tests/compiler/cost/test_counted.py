@@ -37,7 +37,9 @@ from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine, Memory
 from tests.corner_models import corner_model
 from tests.everywhere import MACHINES
 from tests.graphs import conv, unit

@@ -11,7 +11,7 @@ from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.segment.stages import nest_of, stages_of
 from compiler.space.decode import decode
 from compiler.space.gene import Gene
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate_levels
 from tests.graphs import conv, max_pool, unit
 from tests.stage_features import features_of

@@ -13,7 +13,7 @@ from compiler.plan.plan import ConvTiling
 from compiler.space.decode import decode
 from compiler.space.gene import WEIGHTS, Gene, block_counts
 from compiler.unit.unit import Unit
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.timing import program_bound, simulate_levels
 from tests.graphs import conv, unit
 

@@ -13,7 +13,8 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.space.decode import plan_of
 from simulator.npu.level import ALONE
-from simulator.npu.machine import DataType, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
 from simulator.timing import simulate
 from tests.compiled import check_program, make_case

@@ -12,7 +12,8 @@ from compiler.space.decode import decode_all
 from compiler.space.gene import AHEAD_KIB, Gene
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.machine import BLOCK_BYTES, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.timing import simulate_levels
 from tests.graphs import conv, unit
 

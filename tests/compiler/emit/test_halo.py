@@ -15,7 +15,8 @@ from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Memory
 from tests.compiled import check_program, make_case
 from tests.graphs import conv, unit
 from tests.models import Builder

@@ -18,7 +18,8 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene
 from compiler.space.gene_of import genome_of
 from compiler.space.starts import single_operators
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, make_case
 from tests.compiler.emit.test_transformer import encoder
 from tests.models import Builder, small_model

@@ -12,7 +12,8 @@ from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Vect
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Memory
 from tests.graphs import conv, max_pool, unit
 
 EDGE = load_machine("edge")

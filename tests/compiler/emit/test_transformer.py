@@ -29,7 +29,8 @@ from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, make_case, run_program
 from tests.models import Builder, reference_outputs
 from tests.plans import random_plan

@@ -12,7 +12,7 @@ from compiler.frontend import lower
 from compiler.frontend.activations import ACTIVATIONS
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, Vector
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder, random_feeds, reference_outputs
 

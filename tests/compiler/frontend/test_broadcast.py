@@ -11,7 +11,7 @@ from onnx import ModelProto
 from compiler.frontend import lower
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Vector
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder, random_feeds, reference_outputs
 

@@ -14,7 +14,7 @@ from compiler.frontend.weights import seed_weights
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, Vector
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder, random_feeds, reference_outputs
 

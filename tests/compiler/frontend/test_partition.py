@@ -18,7 +18,7 @@ from compiler.frontend.settle import known_shapes
 from compiler.ir.operators import Conv
 from compiler.source import Source, open_source
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.models import Builder, small_model
 from tests.partial_models import CONV, PARTIAL, partial_model
 from tuner.checks.check import check_file

@@ -16,7 +16,8 @@ from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Always, NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import Builder
 from tests.partial_models import partial_model
 from tests.piece_models import IN_PIECES, WIDTH, piece_model

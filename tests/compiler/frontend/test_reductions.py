@@ -11,7 +11,7 @@ from compiler.frontend.load import prepare
 from compiler.frontend.reductions import REDUCTIONS
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder, random_feeds, reference_outputs
 

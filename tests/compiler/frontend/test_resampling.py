@@ -16,7 +16,7 @@ from compiler.ir.interpret import evaluate
 from compiler.ir.taps import Taps, places, weighted
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import bits_float
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder, random_feeds, reference_outputs
 

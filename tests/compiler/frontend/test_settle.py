@@ -18,7 +18,7 @@ from compiler.frontend.macs import model_macs
 from compiler.frontend.partition import Partition
 from compiler.frontend.settle import known_shapes
 from compiler.source import Source, open_source
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.session import InferenceSession
 from tests.models import Builder, reference_outputs
 

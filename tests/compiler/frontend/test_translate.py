@@ -17,7 +17,7 @@ from compiler.frontend.to_graph import translate
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, Pool, Reflow, Resample
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.graphs import conv, unit
 from tests.models import SMALL_MODELS, Builder, Floats, random_feeds, random_model, reference_outputs, small_model
 

@@ -18,7 +18,8 @@ from compiler.space.decode import plan_of
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Engine, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine
 from simulator.npu.program import Program
 from tests.graphs import unit
 

@@ -13,7 +13,7 @@ from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
 from compiler.ir.layout import Layout, Placement, assign
 from compiler.ir.operators import Concat, Conv, Operator, Shuffle, Step, Vector
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.models import LIGHT, SMALL, SMALL_MODELS, Builder, Floats, light_graph, random_feeds, random_model, small_graph
 
 F16, F32 = DataType.float16, DataType.float32

@@ -12,7 +12,7 @@ from compiler.frontend import lower
 from compiler.ir.layout import assign
 from compiler.ir.operators import Shuffle
 from compiler.ir.parts import covering, runs
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder
 

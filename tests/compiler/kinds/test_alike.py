@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.kinds.alike import kind_of
 from compiler.segment.channels import channel_parts
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.graphs import conv, max_pool, unit
 
 EDGE = load_machine("edge")

@@ -11,7 +11,9 @@ from compiler.ir.operators import Conv, Shaped
 from compiler.kinds.build import make_unit, pack_unit
 from compiler.kinds.conv import ConvSpec
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.corner_models import CORNER_MODELS, corner_model
 from tests.graphs import concat, conv, graph
 from tests.models import SMALL_MODELS, small_graph

@@ -28,7 +28,8 @@ from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import price
-from simulator.npu.machine import DataType, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine, Memory
 from tests.compiled import Case, check_program
 from tests.graphs import graph
 from tests.plans import random_segment

@@ -11,7 +11,7 @@ from compiler.kinds.conv_emitter import ConvJob, _left
 from compiler.records.writers import im2col
 from simulator import primitives
 from simulator.npu import isa
-from simulator.npu.machine import BLOCK_BYTES, CUBE_SHAPES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, CUBE_SHAPES, DataType, Memory
 from simulator.npu.program import _check_parameters
 
 Ints = dict[str, int]

@@ -22,7 +22,8 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Engine, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program
 from tests.graphs import max_pool, unit

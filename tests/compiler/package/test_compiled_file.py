@@ -16,7 +16,8 @@ from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
 from simulator.npu.container import Container, ContainerError, Variant, decode, encode
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.session import InferenceSession
 from simulator.timing import prepare, simulate

@@ -19,7 +19,7 @@ from compiler.package.epcontext import ATTRIBUTES, RULES, check_epcontext
 from compiler.source import Source, open_source
 from simulator.npu.container import decode
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_file
 from simulator.session import InferenceSession
 from tests.models import small_model

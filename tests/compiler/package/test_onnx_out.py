@@ -20,7 +20,8 @@ from simulator.npu.container import Container, ContainerError, Variant, encode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.isa import WORDS
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.onnx_container import find_containers
 from simulator.onnx_names import SEAL_BYTES, SEAL_KEY

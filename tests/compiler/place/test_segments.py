@@ -9,7 +9,8 @@ from compiler.place.segments import segment_edges, segment_wiring, share_out
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
 from compiler.space.starts import single_operators
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 
 

@@ -12,7 +12,8 @@ import pytest
 from compiler.pipeline import Compiler
 from compiler.plan.plan import MAX_BLOCKS, Plan, parse_plan
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from tests.compiled import Case, make_case
 from tests.models import small_model

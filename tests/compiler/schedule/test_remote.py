@@ -15,7 +15,9 @@ from compiler.space.starts import single_operators
 from compiler.space.structures import Structures
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Engine, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.timing import simulate_levels

@@ -25,7 +25,8 @@ from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, Gene
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.timing import simulate_levels
 from tests.graphs import conv, max_pool, unit
 from tests.models import SMALL_MODELS, small_graph

@@ -22,7 +22,9 @@ from compiler.space.starts import single_operators, spread
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case

@@ -15,7 +15,7 @@ from compiler.segment.primitives import parse, to_text
 from compiler.segment.stages import nest_of
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.graphs import conv, max_pool, unit
 
 EDGE = load_machine("edge")

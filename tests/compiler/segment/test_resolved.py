@@ -15,7 +15,8 @@ from compiler.space.gene import Gene, outline
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import Engine, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Engine
 from tests.graphs import conv, max_pool, unit
 from tests.plans import with_cores
 

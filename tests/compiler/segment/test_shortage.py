@@ -17,7 +17,8 @@ from compiler.segment.shortage import shortage
 from compiler.space.starts import layer_by_layer
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.machine import Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Memory
 from tests.graphs import conv, max_pool, unit
 
 EDGE = load_machine("edge")

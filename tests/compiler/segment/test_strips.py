@@ -23,7 +23,8 @@ from compiler.unit.operators import OperatorSpec, Strip
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case

@@ -13,7 +13,9 @@ from compiler.segment.stages import groups, nest_of, route, stages_of
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from tests.graphs import conv, max_pool, unit
 from tests.plans import resized
 from tests.stage_features import StageFeatures, features_of, footprints

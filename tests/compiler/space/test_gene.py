@@ -21,7 +21,8 @@ from compiler.space.moves import verify
 from compiler.space.starts import layer_by_layer, single_operators, spread
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.compiled import make_case
 from tests.corner_models import corner_model
 from tests.models import SMALL_MODELS, light_graph, small_graph

@@ -22,7 +22,8 @@ from compiler.space.pins import PINS, pinned_tilings, pins_of
 from compiler.space.starts import on_cores, single_operators
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import SMALL_MODELS, small_graph
 from tests.plans import random_plan, with_cores
 from tuner.search.champions import genome_from

@@ -23,7 +23,8 @@ from compiler.unit.granted import at_level, l1_grants, memory_grants, within, wi
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph, small_model
 
 NAMES = ("conv_chain", "residual_block", "inception_block")

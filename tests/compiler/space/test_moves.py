@@ -20,7 +20,8 @@ from compiler.space.decode import decode
 from compiler.space.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, splits, whole_or, working_cores
 from compiler.space.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.graphs import conv, max_pool
 from tests.graphs import unit as by_hand
 from tests.models import SMALL_MODELS, small_graph

@@ -13,7 +13,8 @@ from compiler.space.moves import random_genome
 from compiler.space.order import ORDERS, Order, ordered
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, make_case
 from tests.models import inception_block, small_model
 

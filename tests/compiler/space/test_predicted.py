@@ -18,7 +18,8 @@ from compiler.space.predicted import BLOCKS, Predict, by_estimate, segmentations
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tuner.networks.load import load_network
 
 OPERATORS = FEATURES.index("operators")

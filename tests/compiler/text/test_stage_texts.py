@@ -22,7 +22,8 @@ from compiler.text.records import record_lines
 from compiler.text.segments import segment_lines
 from compiler.text.unit import unit_lines
 from simulator.npu.asm import parse
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.lines import text
 from tests.models import Builder, random_model
 from tests.plans import random_plan

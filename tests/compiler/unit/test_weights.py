@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv
 from compiler.unit.weights import dense_weights, effective_groups, pack_bias, pack_conv, pack_lanes, pack_pixels
-from simulator.npu.machine import CUBE_SHAPES, DataType
+from simulator.npu.parts import CUBE_SHAPES, DataType
 
 
 def conv(c_out: int, c_in: int, kernel: tuple[int, int], groups: int = 1) -> Conv:

@@ -29,7 +29,8 @@ from simulator.npu.container import Container, Variant, decode, encode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import Machine, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
 from simulator.npu.program import Program
 from simulator.response import Response, measure_response, prepared_variants
 from simulator.session import InferenceSession

@@ -11,7 +11,7 @@ from simulator.functional import apply
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses, extent
 from simulator.npu.isa import Op
-from simulator.npu.machine import BLOCK_BYTES, Memory
+from simulator.npu.parts import BLOCK_BYTES, Memory
 from tests.simulator.micro import TINY, memories, program, records
 
 

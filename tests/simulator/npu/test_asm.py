@@ -13,7 +13,7 @@ from simulator.npu import isa
 from simulator.npu.asm import parse, print_program
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import DataType, Engine, Memory
+from simulator.npu.parts import DataType, Engine, Memory
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "every_opcode.asm"
 WORD = st.one_of(st.integers(-2, 300), st.integers(-(1 << 31), (1 << 31) - 1))

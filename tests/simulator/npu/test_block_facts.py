@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from simulator.npu import isa
-from simulator.npu.machine import BLOCK_BYTES, DataType, load_machine, preset_names
+from simulator.npu.machine_file import load_machine, preset_names
+from simulator.npu.parts import BLOCK_BYTES, DataType
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("compiler", "simulator", "tuner")

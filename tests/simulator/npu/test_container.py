@@ -16,7 +16,8 @@ from simulator.npu.container import Container, ContainerError, OperatorEntry, Se
 from simulator.npu.controller_table import ControllerTable, LevelRow, VariantRow
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op
-from simulator.npu.machine import DataType, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap
 
 TINY = load_machine("tiny")
@@ -400,7 +401,7 @@ def test_what_a_compiler_hands_over_gives_the_same_bytes():
 
 
 def test_a_fresh_process_needs_no_machine_file(monkeypatch):
-    monkeypatch.setattr("simulator.npu.machine.configs_folder", lambda: pytest.fail("looked for machine files"))
+    monkeypatch.setattr("simulator.npu.machine_file.configs_folder", lambda: pytest.fail("looked for machine files"))
     assert decode(DATA).machine.name == "tiny"
 
 

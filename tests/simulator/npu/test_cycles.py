@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from simulator.npu.cycles import latency_cycles, price
 from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
-from simulator.npu.machine import CubeUnit, DataType, Engine, Machine, Memory, SystolicUnit, load_machine
+from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine, Memory
 from tests.programs import record
 
 TINY, EDGE = load_machine("tiny"), load_machine("edge")

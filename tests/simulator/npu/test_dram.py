@@ -9,7 +9,7 @@ import pytest
 from scripts.compare_dram import compare
 from simulator.npu.cycles import bank_wait_cycles
 from simulator.npu.dram import DRAMS
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 
 ROWS = compare()
 

@@ -8,7 +8,9 @@ import pytest
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant, most
 from simulator.npu.level import Level
-from simulator.npu.machine import Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Memory
 from tests.programs import copy, program
 
 EDGE = load_machine("edge")

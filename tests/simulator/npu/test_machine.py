@@ -9,7 +9,9 @@ import yaml
 from simulator.npu.cycles import port_units
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import ALONE, Level
-from simulator.npu.machine import Engine, Machine, Memory, configs_folder, load_machine, preset_names, read_yaml
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import configs_folder, load_machine, preset_names, read_yaml
+from simulator.npu.parts import Engine, Memory
 
 PRESETS = preset_names()
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from simulator.functional import execute
 from simulator.npu import isa
 from simulator.npu.isa import OPS, WORDS, Op
-from simulator.npu.machine import BLOCK_BYTES, DataType, Engine, Memory, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
 
 TINY = load_machine("tiny")

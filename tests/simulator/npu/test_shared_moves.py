@@ -8,7 +8,9 @@ import pytest
 
 from simulator.npu.cycles import cost_tables, price
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Program, ProgramError
 from simulator.sanitizer import check
 from simulator.timing import prepare, simulate

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import Engine, Machine, Memory, load_machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 from simulator.timing import Timing, simulate
 from tests.programs import copy, program, record

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import ALONE
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.npu.program import Program, ProgramError
 from simulator.timing import prepare, simulate, simulate_levels
 from tests.programs import flag_set, program, random_program

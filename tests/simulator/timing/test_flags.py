@@ -8,7 +8,7 @@ import pytest
 
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE
-from simulator.npu.machine import Engine
+from simulator.npu.parts import Engine
 from simulator.npu.program import DeadlockError
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, record

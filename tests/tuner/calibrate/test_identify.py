@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
-from simulator.npu.machine import Machine, load_machine, machine_file
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine, machine_file
 from tests.tuning import save_small
 from tuner.calibrate.check import check
 from tuner.calibrate.fit import Problem, known, solve

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulator.npu.machine import load_machine, preset_names
+from simulator.npu.machine_file import load_machine, preset_names
 from simulator.sanitizer import check
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
 from tuner.calibrate.hidden import hidden_machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tuner.checks.values import relative_error
 
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from simulator.onnx_names import DOMAIN
 from tests.models import small_model
 from tests.tuning import ROOT
@@ -64,7 +64,7 @@ MEMORY = """
 import re, sys
 from pathlib import Path
 import onnx
-from simulator.npu.machine import DataType
+from simulator.npu.parts import DataType
 from tuner.checks.reference_body import ReferencePiece, first_beyond
 import numpy as np
 model = onnx.load(sys.argv[1])

@@ -19,7 +19,8 @@ from compiler.build import containers_of, default_plans, measure, package
 from compiler.source import Opened, Source, open_source
 from simulator.npu.container import Container, decode, encode
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
 from tests.models import Builder, reference_outputs

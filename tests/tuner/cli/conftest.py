@@ -11,7 +11,7 @@ import pytest
 from compiler.build import build_variants, default_plan, package
 from compiler.plan.plan import Plan
 from compiler.source import Source, open_source
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tuner.cli import main
 from tuner.store.source import write_source

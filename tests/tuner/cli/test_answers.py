@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tuner.cli import app
 from tuner.store.run_log import Origin, RunLog
 from tuner.store.schema import FeatureSet
@@ -43,7 +43,7 @@ def test_interrupted_is_130(cli, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simulator.npu.machine.preset_names", stop)
+    monkeypatch.setattr("simulator.npu.machine_file.preset_names", stop)
     assert cli("machines") == (130, "", "tilefarm: interrupted\n")
 
 
@@ -54,7 +54,7 @@ def bug(monkeypatch):
     def fail(*_: object) -> None:
         raise ZeroDivisionError("nobody foresaw")
 
-    monkeypatch.setattr("simulator.npu.machine.load_machine", fail)
+    monkeypatch.setattr("simulator.npu.machine_file.load_machine", fail)
     monkeypatch.setattr("tuner.store.runs.kind_of", fail)
 
 

@@ -19,7 +19,8 @@ from simulator.feeds import load_feeds
 from simulator.npu import isa
 from simulator.npu.container import Container, decode, program
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
 from simulator.timing import simulate_levels

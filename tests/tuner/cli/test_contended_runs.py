@@ -16,7 +16,7 @@ from simulator.contention import generate
 from simulator.controller import EstimatorRule, Oracle, StaticRule
 from simulator.npu.container import decode
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container
 from simulator.response import measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime

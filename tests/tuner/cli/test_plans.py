@@ -15,7 +15,7 @@ from compiler.source import Source, open_source
 from simulator.bundle.read import read_bundle
 from simulator.compiled import Compiled, read_compiled
 from simulator.npu.container import decode, encode
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container
 from tests.models import small_model
 from tests.rows import Row, put

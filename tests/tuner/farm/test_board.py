@@ -20,7 +20,8 @@ import pytest
 from compiler.build import default_plan, measure
 from compiler.source import Source, open_source
 from simulator.npu.errors import BadInputError, TilefarmError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.docs.fences import ROOT, blocks
 from tests.piece_models import piece_model
 from tests.ray_heads import ray_head

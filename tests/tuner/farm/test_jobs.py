@@ -23,7 +23,8 @@ from compiler.space.moves import random_genome
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
 from tuner.config import load_config

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuning import QUICK
 from tuner.config import load_config

@@ -18,7 +18,8 @@ from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tuner.farm.ahead import read_ahead
 from tuner.farm.jobs import PROGRAMS, EpochResult

@@ -16,7 +16,8 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
 from compiler.space.order import ordered
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.piece_models import piece_model
 from tests.tuning import assert_equal_runs, quick, save_small
 from tuner.cli import main

@@ -17,7 +17,8 @@ from compiler.plan.plan import Plan, parse_plan
 from compiler.source import Source, open_source
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
 from tests.models import Builder

@@ -17,7 +17,8 @@ from compiler.source import Source as ModelSource
 from compiler.source import open_source
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import Builder
 from tests.rows import write_part
 from tests.tuning import assert_equal_runs, quick, sorted_log

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from compiler.cost.conditions import condition_of, under
 from compiler.cost.features import FEATURES, estimated, expected_cycles, scaled, seen
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tuner.config import load_config
 from tuner.learn.cost_model import AtLevel, TrainingRows
 from tuner.learn.metrics import by_level, evaluate, held_out

@@ -13,7 +13,8 @@ import simulator
 from compiler.cost.conditions import CONDITIONS, condition_of
 from compiler.cost.features import FEATURES
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.config import load_config

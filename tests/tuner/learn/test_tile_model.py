@@ -17,7 +17,7 @@ from compiler.source import Source, open_source
 from simulator.compiled import read_compiled
 from simulator.npu.container import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container
 from tests.graphs import conv, max_pool, unit
 from tests.plans import resized

@@ -14,7 +14,8 @@ import pytest
 
 from compiler.cost.conditions import condition_of
 from compiler.cost.features import FEATURES
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.tuning import QUICK, quick, save_small
 from tuner.config import load_config
 from tuner.farm.conduct import Conductor

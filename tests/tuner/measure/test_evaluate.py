@@ -24,7 +24,8 @@ from compiler.space.gene import Gene, Genome
 from compiler.space.moves import random_genome
 from compiler.space.starts import layer_by_layer, single_operators
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.npu.shared_traffic import shared_traffic
 from simulator.timing import simulate_levels

@@ -14,7 +14,8 @@ from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.order import ordered
 from compiler.space.starts import single_operators
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import inception_block
 from tuner.measure.layerwise import faster_in_file_order
 

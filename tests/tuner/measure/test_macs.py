@@ -9,7 +9,8 @@ from compiler.frontend import lower
 from compiler.frontend.macs import model_macs
 from compiler.kinds.build import make_unit
 from compiler.source import Source, open_source
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_model
 from tuner.measure.macs import npu_macs, program_macs
 

@@ -14,7 +14,8 @@ from compiler.kinds.build import make_unit
 from compiler.space.gene import Gene
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tuner.farm.storing import Scopes
 from tuner.measure.evaluate import Evaluator

@@ -12,7 +12,8 @@ from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.timing import simulate_levels
 from tests.models import small_model
 from tuner.measure.out_of_sample import CONDITIONS, PERIODS, on_off, out_of_sample, perturbed

@@ -15,7 +15,8 @@ from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Genome
 from compiler.space.moves import random_genome, repaired
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from simulator.timing import Timing, prepare, simulate_levels
 from tests.models import light_model
 from tuner.measure.prepared import prepared

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.tuning import ROOT
 from tuner import plugins
 from tuner.config import TuneConfig, load_config

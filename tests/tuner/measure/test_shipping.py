@@ -15,7 +15,7 @@ from compiler.plan.plan import Plan
 from compiler.source import Opened, Source, open_source
 from simulator.compiled import read_compiled
 from simulator.contended import ContendedRuns, Contention
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from simulator.session import InferenceSession
 from tests.tuning import quick, save_small
 from tuner.checks.check import check_file, random_feeds

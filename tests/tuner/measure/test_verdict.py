@@ -17,7 +17,8 @@ from compiler.plan.plan import Plan
 from compiler.source import Opened, Source, open_source
 from simulator.npu.container import decode
 from simulator.npu.errors import TilefarmError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.tuning import quick, save_small
 from tuner.farm.each import each_here
 from tuner.farm.finals import FinalsWorker, read

@@ -16,7 +16,8 @@ from compiler.space.moves import verify
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch

@@ -7,7 +7,8 @@ import pytest
 from compiler.kinds.build import make_unit
 from compiler.space.gene import Gene, Genome
 from simulator.npu.errors import TilefarmError
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuner.search.searching import LEVELS, Local
 from tuner.config import load_config

@@ -17,7 +17,8 @@ from compiler.space.gene import Gene, Genome
 from compiler.space.moves import MOVES, verify
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.config import load_config

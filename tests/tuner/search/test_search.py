@@ -19,7 +19,8 @@ from compiler.space.moves import MOVES, random_genome, verify
 from compiler.space.starts import spread
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
-from simulator.npu.machine import DataType, load_machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.plans import with_cores
 from tests.tuning import QUICK

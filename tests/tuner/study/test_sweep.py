@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import load_machine
+from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tests.tuning import QUICK, ROOT, assert_equal_runs, quick, save_small, take_interrupts
 from tuner.cli import main

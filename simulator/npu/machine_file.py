@@ -1,0 +1,183 @@
+"""Machine files: YAML and presets, with values that differ behind a colon."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.level import Level
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS
+from simulator.npu.validation import validation_line
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Refuses a key that is given twice: YAML itself keeps the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, list | dict | set):
+                raise BadInputError(f"line {key_node.start_mark.line + 1}: a key is a name or a number, found {key!r}")
+            if key in seen:
+                raise BadInputError(f"line {key_node.start_mark.line + 1}: key {key!r} is given twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Parse a YAML file; duplicate keys and syntax errors are `BadInputError` with file and line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: cannot be read: {error}") from None
+    return parse_yaml(text, path)
+
+
+def parse_yaml(text: str, path: object) -> Any:
+    """The same of what a file holds; `path` names it."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        # 2020-99-99 is a date to YAML (ValueError), and a tag on what it does not fit, as `!!timestamp x` or `!!bool x`, fails in PyYAML's
+        # own conversion
+        raise BadInputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    except BadInputError as error:
+        raise BadInputError(f"{path}: {error}") from None
+
+
+def configs_folder() -> Path:
+    """`configs/` of the source tree, or the copy that an installed wheel carries."""
+    tree = Path(__file__).resolve().parents[2] / "configs"
+    if tree.is_dir():
+        return tree
+    return Path(str(resources.files("simulator") / "configs"))
+
+
+def preset_names() -> list[str]:
+    """Names that `load_machine` takes without a path."""
+    return sorted(path.stem for path in (configs_folder() / "machines").glob("*.yaml"))
+
+
+@lru_cache(maxsize=32)
+def _load(path: Path, _stamp: int) -> Machine:
+    return machine_of(read_yaml(path), path)
+
+
+def machine_of(raw: Any, path: object) -> Machine:
+    """What a machine file says.  Raises `BadInputError` that names it."""
+    if not isinstance(raw, dict):
+        raise BadInputError(f"{path}: expected a mapping of machine keys, found {type(raw).__name__}")
+    try:
+        return Machine.model_validate(raw)
+    except ValidationError as error:
+        raise BadInputError(f"{path}: {validation_line(error)}") from None
+
+
+def load_machine(name_or_path: str) -> Machine:
+    """A preset by name, or a YAML file by path; behind a colon values that differ: `edge:cores=4,ddr.bytes_per_cycle=128`.
+
+    A level that is not there is a new one: `edge:contention.half=0.5`.  `shared=null` takes the shared memory away, and its paths.
+    Raises `BadInputError` naming the file, the dotted key and the presets that exist.
+    """
+    name, colon, changes = name_or_path.partition(":")
+    if not colon or Path(name_or_path).is_file():
+        return _read(name_or_path)
+    return _changed(_read(name), changes, name_or_path)
+
+
+def machine_file(name_or_path: str) -> Path:
+    """Where `load_machine` reads what stands before a colon and changes.  Raises `BadInputError` naming the presets that exist."""
+    name, colon, _ = name_or_path.partition(":")
+    if not colon or Path(name_or_path).is_file():
+        name = name_or_path
+    preset = configs_folder() / "machines" / f"{name}.yaml"
+    path = preset if name in preset_names() else Path(name)
+    if not path.is_file():
+        raise BadInputError(f"machine {name!r}: no such preset or file; presets: {', '.join(preset_names())}")
+    return path
+
+
+def _read(name_or_path: str) -> Machine:
+    path = machine_file(name_or_path)
+    return _load(path, path.stat().st_mtime_ns)
+
+
+def _changed(machine: Machine, changes: str, where: str) -> Machine:
+    """KEY=VALUE[,KEY=VALUE], keys as in the file with dots.  Unless the name is among them, it becomes the old one with the changes."""
+    raw = machine.model_dump(mode="json")
+    raw.setdefault("host", machine.host.model_dump(mode="json"))
+    raw.setdefault("dma", machine.dma.model_dump(mode="json"))
+    raw.setdefault("shared", None)
+    raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
+    given = {_given(raw, change, where) for change in changes.split(",")}
+    if raw["shared"] is None:
+        raw["paths"] = [path for path in raw["paths"] if "SHARED" not in (path["source"], path["destination"])]
+    try:
+        changed = Machine.model_validate(raw)
+    except ValidationError as error:
+        raise BadInputError(f"machine {where!r}: {validation_line(error)}") from None
+    most = changed.cores * max(changed.dma_bytes_per_cycle(engine) for engine in DMAS)
+    # a wider port may be for wider DMAs, for more of their ports or for more cores: which of them is not ours to guess
+    if "ddr.bytes_per_cycle" in given and not any(key.startswith("paths.") for key in given) and most < changed.ddr.bytes_per_cycle:
+        raise BadInputError(
+            f"machine {where!r}: ddr.bytes_per_cycle: {changed.ddr.bytes_per_cycle}; reads or writes of all cores ({changed.cores}) draw at"
+            f" most {float(most):g}; accepted: up to {float(most):g}, or more cores or DMA ports, or paths.*DDR*.bytes_per_cycle as well"
+        )
+    return changed
+
+
+def _given(raw: dict[str, Any], change: str, where: str) -> str:
+    """The key of a change, which is made."""
+    key, equals, value = change.partition("=")
+    for at, last in _places(raw, key) if equals else ():
+        at[last] = value if key == "name" else _number(value)
+    if not equals or not _places(raw, key):
+        raise BadInputError(
+            f"machine {where!r}: {change!r}; expected KEY=VALUE with a key of the machine file, as cores=4 or ddr.latency_cycles=200, or"
+            f" contention.LEVEL=SHARE, or contention.LEVEL.KEY ({', '.join(Level.model_fields)}) of a level that exists, or"
+            " paths.SOURCE->DESTINATION.KEY (with * for any) of paths that exist"
+        )
+    return key
+
+
+def _places(raw: dict[str, Any], key: str) -> list[tuple[dict[str, Any], str]]:
+    """Where a key's value stands: (mapping, its key) pairs; [] where there is no such key."""
+    first, _, rest = key.partition(".")
+    before, _, last = rest.rpartition(".")
+    if (
+        first == "contention" and rest
+    ):  # a level's name may have dots, but is no misspelt key of a level, nor one of a level that is missing
+        if before not in raw[first]:
+            return [] if before and last in Level.model_fields else [(raw[first], rest)]
+        if not isinstance(raw[first][before], dict):  # a share that was given before
+            raw[first][before] = {"share": raw[first][before]}
+        return [(raw[first][before], last)] if last in Level.model_fields else []
+    if first == "paths":
+        return [(path, last) for path in raw[first] if last in path and fnmatchcase(f"{path['source']}->{path['destination']}", before)]
+    *folders, last = key.split(".")
+    at: Any = raw
+    for folder in folders:
+        at = at.get(folder) if isinstance(at, dict) else None
+    return [(at, last)] if isinstance(at, dict) and last in at else []
+
+
+def _number(text: str) -> int | float | str | None:
+    """What YAML would make of it; a text where it is no number, for the validation to refuse."""
+    if text == "null":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
