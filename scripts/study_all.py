@@ -32,6 +32,7 @@ QUICK = {
     "tiling": "--networks light:squeezenet --cap 400 --candidates 64 --trained 12 --each 24 --held-out 8",
     "search": "--model '' --networks light:squeezenet --seeds 1 --plan-budget 48",
     "settings": f"--networks {SMALL} --candidates 12 --seeds 1 --only 'no cost model,no prefetch'",
+    "begin": f"--networks {SMALL} --candidates 12 --seeds 1",
     "quick": f"--networks {SMALL} --candidates 12 --machine edge",
     "rewrites": "--networks light:squeezenet,shufflenet",
     "board": "--networks light:squeezenet --seeds 1 --measurements 600",
