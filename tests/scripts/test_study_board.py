@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.scripting import run_script
 from tests.tuning import FEW, save_small
 
 SET = [word for text in FEW if not text.startswith("use.") for word in ("--set", text)]
+
+
+def lines(found: dict[str, Any]) -> str:
+    """What is shown beside tables."""
+    return "\n".join(part for part in found["shown"] if isinstance(part, str))
 
 
 def test_arms_have_the_same_readings_and_cells_are_kept(tmp_path: Path) -> None:
@@ -31,8 +37,8 @@ def test_arms_have_the_same_readings_and_cells_are_kept(tmp_path: Path) -> None:
         assert 300 < row["read"] <= 400
         assert row["gain"] > 1
     one, other = (row["gain"] for row in found["rows"])
-    assert f"on: {other / one:.4f} of the gain without a model, in 1 pairs" in "\n".join(part for part in found["shown"] if isinstance(part, str))
+    assert f"on: {other / one:.4f} of the gain without a model, in 1 pairs" in lines(found)
     cell = next((tmp_path / "out").glob("*-on.json"))
     cell.write_text(json.dumps(json.loads(cell.read_text()) | {"gain": 2 * one}))
     again = json.loads(run_script("study_board", *words, "--arms", "off,on", *SET, cwd=tmp_path).stdout)
-    assert again["shown"][-1].startswith("on: 2.0000 of the gain")
+    assert "\non: 2.0000 of the gain" in lines(again)
