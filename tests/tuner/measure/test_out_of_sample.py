@@ -32,7 +32,7 @@ def test_four_machines_differ_in_their_memory_alone() -> None:
         assert machine.digest != EDGE.digest
 
 
-@given(st.integers(1, SHARE_UNIT), st.integers(1, 10**7))
+@given(st.integers(1, SHARE_UNIT), st.integers(24, 10**7))  # below, rounding of the period is more than an eighth of the inference
 def test_the_load_has_the_mean_share_in_every_period(share: int, cycles: int) -> None:
     load, period = on_off(share, cycles), max(2, cycles // PERIODS)
     if len(load.cycles) == 1:
