@@ -241,7 +241,9 @@ class Scorer:
         seen: set[Any] = set()
 
         def score() -> tuple[int, float]:
-            genes = [gene for gene in propose(rules.unit, table, segmentations, SCORED_AT_ONCE, rng, rules.moves) if gene not in seen]
+            shares = rules.config.segments
+            proposed = propose(rules.unit, table, segmentations, SCORED_AT_ONCE, rng, rules.moves, shares)
+            genes = [gene for gene in proposed if gene not in seen]
             seen.update(genes)
             context, begin = self.context(), time.process_time()
             raws = [raw for raw in answered(context.features(genes), self._measure) if raw is not None]

@@ -20,7 +20,7 @@ from simulator.npu.errors import BadInputError
 from tuner.config import BudgetSettings, TuneConfig
 from tuner.farm.pieces import searches
 from tuner.farm.storing import Scopes
-from tuner.store.champions import Champion, Champions, read_champions
+from tuner.store.champions import Champion, StoredChampions, read_champions
 from tuner.store.packs import Conditions
 from tuner.store.runfolder import IDENTITY, began_with
 from tuner.world.place import Place
@@ -46,7 +46,10 @@ def read_known(root: Place, opened: Opened, config: TuneConfig, conditions: Cond
     names, genomes, runs = list[str](), list[tuple[Genome, ...]](), dict[str, None]()
     for search in searches(opened, ""):
         unit = ordered(opened.units[search.pieces[0]], config.search.order)
-        each = read_champions(root / conditions.folder, Scopes(unit).whole)
+        try:
+            each = [*read_champions(root / conditions.folder, Scopes(unit).whole)]
+        except BadInputError as error:
+            raise BadInputError(f"--store {error}") from None
         if began is None:
             found = [(name, one) for name, one in each if one.model_digest != opened.digest and _as_long(one, config.budget)]
         else:
@@ -66,13 +69,13 @@ def read_known(root: Place, opened: Opened, config: TuneConfig, conditions: Cond
     return KnownChampions(tuple(names), tuple(genomes), f"{said}: its champions are measured, a larger budget searches")
 
 
-def _as_long(found: Champions, budget: BudgetSettings) -> bool:
+def _as_long(found: StoredChampions, budget: BudgetSettings) -> bool:
     """Whether that search had what this one is given; of time nobody can tell."""
     had = {"candidates": found.programs, "measurements": found.readings, "seconds": float("inf")}
     return had[budget.kind] >= budget.amount
 
 
-def _best(found: Sequence[Champions], levels: Sequence[str]) -> list[Plan]:
+def _best(found: Sequence[StoredChampions], levels: Sequence[str]) -> list[Plan]:
     """Of every level the fastest, ties to the least digest, and the robust programs of their runs; each once."""
     chosen = dict[str, Plan]()
     for level in levels:

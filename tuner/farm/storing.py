@@ -22,7 +22,7 @@ from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.farm.recorder import Facts
 from tuner.measure.memo import WORKER
-from tuner.store.champions import Champion, Champions, put_champions
+from tuner.store.champions import Champion, StoredChampions, put_champions
 from tuner.store.digests import digest
 from tuner.store.pack_store import PACK_BYTES, PackStore
 from tuner.store.packs import Conditions, Measured, keys, words
@@ -110,7 +110,7 @@ class Storing:
     def keep(self, model_digest: str, of: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
         """The champions of a search that has ended, by level, for models that compute the same.  programs, readings: that it measured."""
         origin = self._facts.origin
-        found = Champions(
+        found = StoredChampions(
             run=origin.run, model=origin.model, model_digest=model_digest, programs=programs, readings=readings, of=dict(of), robust=robust
         )
         try:

@@ -30,7 +30,7 @@ class Champion(BaseModel):
     cycles: dict[str, int]
 
 
-class Champions(BaseModel):
+class StoredChampions(BaseModel):
     """Of one search.  model_digest: of the file that was searched.  programs, readings: that the search measured.  of: by level.
     robust: the program that loses least at the level where it loses most."""
 
@@ -45,26 +45,26 @@ class Champions(BaseModel):
     robust: Plan | None = None
 
 
-def put_champions(folder: Place, computation: int, found: Champions) -> None:
+def put_champions(folder: Place, computation: int, found: StoredChampions) -> None:
     """Raises OSError."""
     text = canonical_json(found.model_dump(mode="json"))
     put_whole(folder / f"{computation:016x}-{text_digest(text)}{SUFFIX}", [text.encode()])
 
 
-def read_champions(folder: Place, computation: int) -> Iterator[tuple[str, Champions]]:
+def read_champions(folder: Place, computation: int) -> Iterator[tuple[str, StoredChampions]]:
     """By name; what is damaged is left out.  Raises `BadInputError` where a URL does not answer."""
     for path in sorted(folder.glob(f"{computation:016x}-*{SUFFIX}"), key=str):
         if (found := champions_in(path)) is not None:
             yield path.name.removesuffix(SUFFIX), found
 
 
-def champions_in(path: Place) -> Champions | None:
+def champions_in(path: Place) -> StoredChampions | None:
     """What a file says; None where it is damaged."""
     try:
         if path.version()[1] > MOST_BYTES:
             return None
         text = path.read_bytes().decode()
         whole = text_digest(text) == path.name.removesuffix(SUFFIX).partition("-")[2]
-        return Champions.model_validate(json.loads(text)) if whole else None
+        return StoredChampions.model_validate(json.loads(text)) if whole else None
     except (OSError, ValueError, ValidationError):
         return None

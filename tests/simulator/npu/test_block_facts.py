@@ -25,6 +25,12 @@ HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and 
 ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
+    ("tuner/farm/storing.py", "Scopes.__init__"): "hex digits",
+    ("tuner/farm/storing.py", "Storing._put"): "a part of what waits",
+    ("tuner/measure/memo.py", "Memo.find"): "hex digits",
+    ("tuner/store/packs.py", "_SCHEMA"): "bytes of a digest",
+    ("tuner/store/packs.py", "encoded_pack"): "bytes of a digest",
+    ("tuner/store/packs.py", "keys"): "bytes of a digest",
     ("compiler/cost/ranking.py", "_CHUNKS_N1"): "n1 that are looked at",
     ("compiler/cost/ranking.py", "_CODE_BITS"): "two numbers in one, to be sorted",
     ("compiler/cost/tiling_space.py", "_SMALL"): "tile sizes that are looked at, and parts",

@@ -183,7 +183,7 @@ def test_a_pack_that_is_not_right_is_found_out_and_dropped(
         assert (best["cycles"], best["stored"]) == (cycles, False)
     quick(model, tmp_path / "next", N, store=str(tmp_path / "store"))
     assert_equal_runs(tmp_path / "next", alone)
-    assert sorted(entry.state for entry in entries(LocalPlace(tmp_path / "store"))) == ["dropped", "used"]
+    assert sorted(entry.state for entry in entries(LocalPlace(tmp_path / "store")) if entry.state != "champions") == ["dropped", "used"]
     collect(LocalPlace(tmp_path / "store"), REAL.clock.epoch_us(), lambda line: None)
     assert pack not in str(list((tmp_path / "store").rglob("*")))
 
