@@ -94,7 +94,8 @@ def tune(
     print_unconfirmed(summary)
     if store is not None:
         use = summary["measurements"]
-        print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}; the others lay in the store")
+        others = "; the others lay in the store" if use["paid"] < use["asked"] else ""
+        print_line(f"measurements: asked {use['asked']:,}, paid {use['paid']:,}{others}")
     early = {"plateau": "; ended early: nothing was gained any more", "exhausted": "; ended early: nothing new was left to try"}
     why = next((early[reason] for reason in summary["stopped"] if reason in early), "")
     print_line(f"{out}: {summary['status']}{why}; {out / 'best.onnx'}")
