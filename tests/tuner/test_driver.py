@@ -489,6 +489,7 @@ def same_study(summary: Any) -> Any:
     return {**summary, "cpu_s": 0, "trials": [{**trial, "cpu_s": 0} for trial in summary["trials"]]}
 
 
+@pytest.mark.slow
 def test_a_study_of_real_runs_resumes_and_its_best_is_a_configuration(tmp_path: Path) -> None:
     small = save_small("conv_chain", tmp_path)
     summary = study(study_request(small, tmp_path / "whole", 4), say)

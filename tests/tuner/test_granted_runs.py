@@ -202,6 +202,7 @@ def test_a_runner_that_sees_to_no_grants_is_refused(name: str, tmp_path: Path) -
         quick(model, tmp_path / "run", 4, f"runner.name={name}", machine=MACHINE)
 
 
+@pytest.mark.slow
 def test_a_runner_that_sees_to_grants_measures_at_every_level(run: Path, tmp_path: Path) -> None:
     """The simulator as a runner finds what the simulator finds; each group of levels that grant the same has a race of its own."""
     model = save_small("residual_block", tmp_path)

@@ -99,6 +99,7 @@ def test_a_run_as_it_was_left_is_sound(run: Path, capsys: pytest.CaptureFixture[
     assert any(len(set(cycles)) > 1 for cycles in seeds["others"].values()), "other seeds find other programs"
 
 
+@pytest.mark.slow
 def test_the_searches_are_the_same_again_and_are_the_runs_of_those_seeds(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +110,7 @@ def test_the_searches_are_the_same_again_and_are_the_runs_of_those_seeds(
     assert {level: cycles[1] for level, cycles in first["seeds"]["others"].items()} == other.own_cycles, "whatever the log answers"
 
 
+@pytest.mark.slow
 def test_a_farm_finds_what_one_process_finds(run: Path, local_ray: None, capsys: pytest.CaptureFixture[str]) -> None:
     here = audited(capsys, run, "--longer", "--backend", "serial")
     assert audited(capsys, run, "--longer", "--backend", "ray", "--workers", "2") == here
@@ -279,6 +281,7 @@ def test_a_board_slower_than_said_is_told_apart_from_noise(shaken: Path, tmp_pat
 # --- other kinds of runs, and none -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, run = tmp_path / "chain.onnx", tmp_path / "run"
     onnx.save(piece_model("chain"), model)

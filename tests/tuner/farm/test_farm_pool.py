@@ -136,6 +136,7 @@ def test_the_item_at_fault_is_found_and_the_rest_goes_on(
     assert any("what it did is done again item by item" in line for line in said)
 
 
+@pytest.mark.slow  # by default in simulation
 @pytest.mark.usefixtures("local_ray")
 def test_a_job_that_is_slow_and_goes_on_is_left_alone(expected: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "SILENCE_S", 5.0)

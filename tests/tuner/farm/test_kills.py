@@ -141,7 +141,8 @@ def head_killed(model: Path, whole: Path, run: Path, seed: int, kills: int) -> l
     return said
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow  # by default in simulation
+@pytest.mark.parametrize("kills", [2, 20])
 def test_heads_killed_under_a_run(model: Path, whole: Path, tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "4")
     said = head_killed(model, whole, tmp_path / "run", kills, kills)

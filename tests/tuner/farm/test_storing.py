@@ -161,7 +161,7 @@ def poisoned(root: Path) -> str:
     return name
 
 
-@pytest.mark.parametrize("backend", ["serial", "ray"])
+@pytest.mark.parametrize("backend", ["serial", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_pack_that_is_not_right_is_found_out_and_dropped(
     model: Path, alone: Path, filled: Path, tmp_path: Path, backend: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
