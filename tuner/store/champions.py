@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from compiler.plan.plan import Plan
+from simulator.npu.errors import BadInputError
 from simulator.npu.files import put_whole
 from tuner.store.digests import canonical_json, text_digest
 from tuner.world.place import Place
@@ -52,8 +53,12 @@ def put_champions(folder: Place, computation: int, found: StoredChampions) -> No
 
 
 def read_champions(folder: Place, computation: int) -> Iterator[tuple[str, StoredChampions]]:
-    """By name; what is damaged is left out.  Raises `BadInputError` where a URL does not answer."""
-    for path in sorted(folder.glob(f"{computation:016x}-*{SUFFIX}"), key=str):
+    """By name; what is damaged is left out.  Raises `BadInputError` where the folder cannot be read."""
+    try:
+        paths = sorted(folder.glob(f"{computation:016x}-*{SUFFIX}"), key=str)
+    except OSError as error:
+        raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    for path in paths:
         if (found := champions_in(path)) is not None:
             yield path.name.removesuffix(SUFFIX), found
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from simulator.npu.errors import BadInputError, TilefarmError
 from simulator.npu.files import leftover_of, make_folder, remove_leftovers, write_whole
 from tuner.plugins import Plugin
+from tuner.store.count import FILE as COUNTS
 from tuner.store.digests import digest
 from tuner.world.place import Lock, LockedError, Place
 
@@ -21,7 +22,8 @@ IDENTITY = "run.json"
 LOCK = ".lock"
 SETTINGS = "config.yaml"
 OWN = "own"  # in `plans`: the champion of every level, whatever ships there
-FOLDERS = ("plans", f"plans/{OWN}", "checkpoint", "models", ".tmp")
+TMP = ".tmp"
+FOLDERS = ("plans", f"plans/{OWN}", "checkpoint", "models", TMP)
 # of a run, a sweep, a study; a dataset's part 0 is written when it begins, without rows
 _RESULTS = ("log/*[1-9].parquet", "*/log/*[1-9].parquet", "batches/*.json")
 
@@ -199,7 +201,22 @@ class RunFolder(Generic[P]):
         if any(found for pattern in _RESULTS for found in self.path.glob(pattern)):
             return
         brought = set(_names(self.path)) - set(self._before or ())
-        for name in sorted(brought, key=lambda name: (name == IDENTITY, name)):  # whose it is last: without it, the rest is somebody's
+        gone = self.path / TMP / "gone"
+        if gone.exists():
+            gone.remove()
+        make_folder(gone)
+        # whole, and for good, before it is known no more whose they are; the count of parts before the parts: where the power is cut in
+        # the midst of it, what is there is a run without results, or nobody's
+        for name in sorted(brought - {IDENTITY, LOCK, TMP}, key=lambda name: (name != COUNTS, name)):
+            (self.path / name).replace(gone / name)
+            if name == COUNTS:
+                self.path.fsync()
+        self.path.fsync()
+        if IDENTITY in brought:
+            (self.path / IDENTITY).remove()
+            self.path.fsync()
+        gone.remove()
+        for name in sorted(brought & {LOCK, TMP}):
             (self.path / name).remove()
         if self._before is None:
             self.path.remove()
