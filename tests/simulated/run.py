@@ -124,9 +124,9 @@ class _Run:
             if process.power_lost:
                 self.disks.here.power_cut()
             self._once_at_an_item()
-            self._check(ended=False)
+            self._check(process, ended=False)
             return False
-        self._check(ended=True)
+        self._check(process, ended=True)
         check_end(found, self.disks.here, ended)
         return ended.stopped == found.ended.stopped
 
@@ -137,13 +137,13 @@ class _Run:
         if any(request not in self.computed.recording.fatal for request, _ in failing_items(lines)):
             notes.put([], sum(map(len, lines[:-1])))
 
-    def _check(self, ended: bool) -> None:
+    def _check(self, process: Process, ended: bool) -> None:
         verified = self.rng.random() < VERIFIED
         check_standing(self.computed, self.disks.here, self.published, self.parts, verified)
         if self.computed.search.request.mirror is not None:
             check_mirror(self.computed, self.disks, self.parts, verified, ended)
         if self.computed.search.request.store is not None:
-            check_store(self.disks, ended)
+            check_store(self.disks, ended and not process.disk_errors)  # what a store cannot take holds up nobody
 
 
 def _prepare(names: Sequence[str], processes: int) -> None:
