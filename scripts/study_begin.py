@@ -40,18 +40,26 @@ def rows(pair: Pair) -> Iterator[Row]:
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """A line per network and arm; the mean over pairs with its interval."""
     pair = ("network", "machine", "seed")
-    table, means = [], {}
+    table = []
     for (network, arm), mine in groups(found, "network", "arm").items():
         shares = [f"{geometric(np.array([row['over'] for row in each])):.3f}" for each in groups(mine, "share").values()]
         tasks, cpu_s = (np.mean([levels[0][key] for levels in groups(mine, *pair).values()]) for key in ("tasks", "cpu_s"))
         table.append((network, arm, *shares, round(tasks), f"{cpu_s:.0f}"))
-    for (arm, share), mine in groups(found, "arm", "share").items():
-        ratios = np.array([geometric(np.array([row["over"] for row in levels])) for levels in groups(mine, *pair).values()])
-        means[arm, share] = geometric(ratios), *interval(ratios, geometric)
+    over = {
+        key: np.array([geometric(np.array([row["over"] for row in levels])) for levels in groups(mine, *pair).values()])
+        for key, mine in groups(found, "arm", "share").items()
+    }
+    means = {share: (geometric(ratios), *interval(ratios, geometric)) for (arm, share), ratios in over.items() if arm == WITH}
     yield "cycles of the best program over those in the end of the search without prediction, after a share of its tasks"
     yield Table(("<network", "<prediction", *(f"{share:.0%}" for share in SHARES), "tasks", "CPU s"), table)
+    yield "with prediction over without it, at the same share: mean and 95% interval over the pairs"
+    against = [(share, over[WITH, share] / over[WITHOUT, share]) for share in SHARES]
+    yield Table(
+        ("tasks", "with / without", "<95% interval"),
+        [(f"{share:.0%}", f"{geometric(each):.3f}", "{:.3f} .. {:.3f}".format(*interval(each, geometric))) for share, each in against],
+    )
     for share, limit in ((0.1, TENTH), (1.0, ALL)):
-        mean, low, high = means[WITH, share]
+        mean, low, high = means[share]
         yield f"goal, {limit:g} with {share:.0%} of the tasks: {mean:.4f} ({low:.4f} .. {high:.4f}), {goal(mean <= limit)}"
 
 

@@ -46,11 +46,12 @@ def configured(request: TuneRequest) -> TuneConfig:
 
 
 class SpentRun(NamedTuple):
-    """end: of the session, whose folder is locked."""
+    """end: of the session, whose folder is locked.  begun_s: by the clock."""
 
     opened: Opened
     config: TuneConfig
     end: SessionEnd[LocalPlace]
+    begun_s: float
 
 
 def tune(request: TuneRequest) -> Summary:
@@ -59,8 +60,7 @@ def tune(request: TuneRequest) -> Summary:
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError` (below `min_npu_share` as well); `KeyboardInterrupt` leaves a run that
     `resume` continues.
     """
-    begun_s = REAL.clock.monotonic_s()
-    with searched(request) as (opened, config, end):
+    with searched(request) as (opened, config, end, begun_s):
         return finish(REAL.clock, opened, end.searches, end.runs, end.folder, config, request, begun_s)
 
 
@@ -81,7 +81,7 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
     check_share(opened, request.min_npu_share)
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as end:
-        yield SpentRun(opened, config, end)
+        yield SpentRun(opened, config, end, begun_s)
 
 
 def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:

@@ -73,8 +73,8 @@ def run_cell(
         Path(model), machine, out, measurements=counts[-1], seed=seed, config=str(settings), backend="serial", dtype=dtype,
         random_weights=random_weights, quiet=True, store=store, champions=False, resume=True,
     )  # fmt: skip
-    with searched(request) as (opened, _, _):
-        pass
+    with searched(request) as spent:
+        opened = spent.opened
     log, served = read_log(out, COLUMNS), copies(out)
     return CellCurve(levels_curve(log, served, _untuned(opened, config, log, served), counts), time.process_time() - begun)
 
