@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -59,7 +60,7 @@ class Again:
         """Who says how long tasks take."""
         return runner_name(self.config)
 
-    @property
+    @cached_property
     def beginning(self) -> int:
         """Readings of what any seed measures first: until the run knew another program than those of single operators."""
         grants = len(same_grants(self.saved.source.machine, self.levels))

@@ -64,7 +64,9 @@ def time_files(run: Path, entry: RunEntry, opened: Opened, same_simulator: bool)
             said = rows[level]["plan"] if folder == "plans" else rows[level]["plan"] if robust is None else robust["own_plan"][level]
             if plans[level].digest != said:
                 faults.append(f"{run / folder / f'{level}.json'}: plan {plans[level].digest[:8]}, summary.json says {said[:8]}")
-    timed = {"plans": _timed(opened, ships), f"plans/{OWN}": _timed(opened, own), "baseline": _timed(opened, baselines)}
+    shipped = _timed(opened, ships)
+    others = _timed(opened, {level: plan for level, plan in own.items() if plan.digest != ships[level].digest})
+    timed = {"plans": shipped, f"plans/{OWN}": {**shipped, **others}, "baseline": _timed(opened, baselines)}
     faults += [
         f"{run}: {name}, level {level}: {each}" for name, found in timed.items() for level, each in found.items() if isinstance(each, str)
     ]
