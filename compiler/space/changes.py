@@ -6,7 +6,6 @@ In the order in which they are tried.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from compiler.space.decode import decode
 from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights
@@ -15,20 +14,24 @@ from compiler.unit.unit import Unit
 _TWICE = 2  # place in `gene.UB_SLOTS` of twice the usual slots
 
 
-class GeneChange(NamedTuple):
-    name: str
-    of: Callable[[Unit, Gene], Gene]
+Change = Callable[[Unit, Gene], Gene]
 
 
-def where_it_fits(unit: Unit, gene: Gene, change: GeneChange) -> Gene:
+def where_it_fits(unit: Unit, gene: Gene, change: Change) -> Gene:
     """The gene as it was where the changed one does not fit."""
-    changed = change.of(unit, gene)
+    changed = change(unit, gene)
     return changed if changed == gene or decode(unit, changed) is not None else gene
 
 
-def _chunks(place: int) -> Callable[[Unit, Gene], Gene]:
-    """Smaller chunks of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
-    return lambda _, gene: gene._replace(chunk=place)
+def _small_chunks(unit: Unit, gene: Gene) -> Gene:
+    """Of streamed weights, so that more of others stay (places in `cost.ranking.CHUNK_BUDGETS`)."""
+    del unit
+    return gene._replace(chunk=4)
+
+
+def _smaller_chunks(unit: Unit, gene: Gene) -> Gene:
+    del unit
+    return gene._replace(chunk=2)
 
 
 def _whole_weights(unit: Unit, gene: Gene) -> Gene:
@@ -59,12 +62,6 @@ def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
-CHANGES: tuple[GeneChange, ...] = (
-    GeneChange("small chunks", _chunks(4)),
-    GeneChange("smaller chunks", _chunks(2)),
-    GeneChange("whole weights", _whole_weights),
-    GeneChange("large vector tiles", _large_vector_tiles),
-    GeneChange("sliding", _sliding),
-    GeneChange("one slot", _one_slot),
-    GeneChange("twice the blocks", _twice_the_blocks),
-)
+CHANGES: tuple[Change, ...] = (
+    _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _sliding, _one_slot, _twice_the_blocks,
+)  # fmt: skip
