@@ -22,14 +22,14 @@ WRITE_US = 100
 
 
 class _File:
-    """data: what the kernel has.  safe: what is on the disk.  dirty: whether an fsync has something to do.
+    """data: what the kernel has.  safe: what is on the disk.  dirty: sectors that the next fsync writes.
 
     low_bytes: its least length since then: what was on the disk and never cut off stays.
     """
 
     def __init__(self) -> None:
         self.data = self.safe = b""
-        self.dirty = False
+        self.dirty = set[int]()
         self.low_bytes = 0
         self.changed_us = 0
         self.holder: Process | _Nobody | None = None
@@ -81,7 +81,7 @@ class SimDisk:
                 self._settle(node)
             else:
                 node.data = node.safe = self._survived(node)
-                node.dirty, node.low_bytes = False, len(node.data)
+                node.dirty, node.low_bytes = set(), len(node.data)
 
     def _survived(self, file: _File) -> bytes:
         """Of a file, some of the bytes that it had."""
@@ -111,7 +111,11 @@ class SimDisk:
         """Of a file its bytes, of a folder its names, with the other half of a rename."""
         if isinstance(node, _File):
             if node.dirty:
-                node.safe, node.dirty, node.low_bytes = node.data, False, len(node.data)
+                there = bytearray(node.safe[: len(node.data)].ljust(len(node.data), b"\0"))
+                for sector in node.dirty:
+                    at = slice(sector * SECTOR_BYTES, (sector + 1) * SECTOR_BYTES)
+                    there[at] = node.data[at]
+                node.safe, node.dirty, node.low_bytes = bytes(there), set(), len(node.data)
             return
         now, rest, decided = list[_Change](), list[_Change](), set[tuple[_Folder, str]]()
         for change in reversed(self.pending):
@@ -337,7 +341,7 @@ class SimPlace:
             self._disk.change((folder, self.name, node))
         end = at or 0
         if not end:
-            self._wrote(node, b"")
+            self._wrote(node, b"", 0)
         for chunk in chunks:
             whole = bytes(chunk)
             try:
@@ -346,25 +350,29 @@ class SimPlace:
                 whole = whole[: self._disk.rng.randint(0, len(whole))]
                 raise
             finally:
-                self._wrote(node, node.data[:end].ljust(end, b"\0") + whole + node.data[end + len(whole) :])
-                end += len(whole)
+                begin, end = end, end + len(whole)
+                self._wrote(node, node.data[:begin].ljust(begin, b"\0") + whole + node.data[end:], begin, end)
         self._call("truncate", WRITE_US)
-        self._wrote(node, node.data[:end])
+        self._wrote(node, node.data[:end], end)
 
-    def _wrote(self, file: _File, data: bytes) -> None:
+    def _wrote(self, file: _File, data: bytes, begin: int, end: int | None = None) -> None:
+        """Bytes from begin to end, or the length alone.  Also bytes that are what was there: the next fsync writes them."""
+        if end is not None:
+            file.dirty.update(range(begin // SECTOR_BYTES, -(-end // SECTOR_BYTES)))
         if data != file.data or not file.changed_us:
-            file.data, file.dirty, file.low_bytes = data, True, min(file.low_bytes, len(data))
+            file.dirty.add(len(data) // SECTOR_BYTES)
+            file.data, file.low_bytes = data, min(file.low_bytes, len(data))
             file.changed_us = self._kernel.now_us if self._kernel is not None else 1
 
     def fsync(self) -> None:
-        """An error means that what was not on the disk may never get there: the kernel takes it for written from then on."""
+        """An error means that what was not on the disk may never get there: the kernel takes it for written until it is written again."""
         try:
             self._call("fsync", writes=True)
             if self._kernel is not None and self._process is not None:
                 self._kernel.wait(None, round(self._process.faults.fsync_s * US))
         except OSError:
             if isinstance(node := self._node(), _File):
-                node.dirty = False
+                node.dirty.clear()
             raise
         node = self._node()
         if node is None:
@@ -409,7 +417,7 @@ class SimPlace:
         if node.holder is not None and node.holder.alive:
             raise LockedError("another process")
         node.holder = self._process or _NOBODY
-        self._wrote(node, b"process 1 on simulated")
+        self._wrote(node, who := b"process 1 on simulated", 0, len(who))
         return SimHold(node)
 
     def is_locked(self) -> bool | None:
@@ -435,7 +443,7 @@ class SimUrl(SimPlace):
         if node is None:
             node = _File()
             self._disk.change((folder, self.name, node))
-        self._wrote(node, b"".join(map(bytes, chunks)))
+        self._wrote(node, whole := b"".join(map(bytes, chunks)), 0, len(whole))
 
     def fsync(self) -> None:
         """Nothing to wait for."""

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from simulator.npu.files import put_whole
-from tests.simulated.disk import SimDisk, SimPlace
+from tests.simulated.disk import SECTOR_BYTES, SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Crash, Kernel, Process
 from tuner.world.place import LockedError
@@ -178,6 +178,23 @@ def test_a_failed_fsync_is_not_made_good_by_the_next_one() -> None:
         disk.power_cut()
         found.add(seen(disk, "a"))
     assert found == {b"", b"x", b"\0"}
+
+
+def test_after_a_failed_fsync_what_is_written_again_is_safe_and_the_rest_is_not() -> None:
+    first, second = b"1" * SECTOR_BYTES, b"2" * SECTOR_BYTES
+    found = set()
+    for seed in range(SEEDS):
+        kernel, disk = Kernel(seed), SimDisk(Random(seed))
+        failing, sound = Process(kernel, Faults(full=(1, 2))), Process(kernel, Faults())
+        SimPlace(disk, ("a",)).put([first, second])
+        SimPlace(disk, ()).fsync()
+        with pytest.raises(OSError):
+            kernel.run(failing, lambda failing=failing, kernel=kernel, disk=disk: SimPlace(disk, ("a",), kernel, failing).fsync())
+        SimPlace(disk, ("a",)).put([second], SECTOR_BYTES)
+        kernel.run(sound, lambda sound=sound, kernel=kernel, disk=disk: SimPlace(disk, ("a",), kernel, sound).fsync())
+        disk.power_cut()
+        found.add(seen(disk, "a"))
+    assert found == {first + second, bytes(SECTOR_BYTES) + second}
 
 
 def test_a_lock_ends_with_its_process() -> None:

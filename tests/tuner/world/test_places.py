@@ -166,27 +166,32 @@ def test_a_resumed_run_makes_sure_of_the_folders_that_it_finds(disk: Recording) 
     assert {str(disk), str(disk / "run")} <= synced
 
 
-def test_whose_a_folder_is_goes_last(disk: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("calls", range(6))
+def test_whose_a_folder_is_goes_last(disk: Recording, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
     """A process that is killed while it takes away what it brought leaves what the next one may go on with."""
 
     class KilledError(BaseException):
         pass
 
-    removed: list[str] = []
-    remove = Recording.remove
-
-    def killed(self: Recording) -> None:
-        if len(removed) == 5:
-            raise KilledError
-        removed.append(self.name)
-        remove(self)
-
     folder = RunFolder(disk / "run", IDENTITY)
     for number in range(4):
         (folder.path / f"z{number}").put([b"1"])
-    monkeypatch.setattr(Recording, "remove", killed)
+    done: list[str] = []
+
+    def killed(call: Callable[..., object]) -> Callable[..., object]:
+        def one(self: Recording, *to: Recording) -> object:
+            if len(done) == calls:
+                raise KilledError
+            done.append(self.name)
+            return call(self, *to)
+
+        return one
+
+    for name in ("replace", "remove"):
+        monkeypatch.setattr(Recording, name, killed(getattr(Recording, name)))
     with pytest.raises(KilledError), folder:
         raise BadInputError("no")
+    folder.close()  # a lock ends with its process
     monkeypatch.undo()
     RunFolder(LocalPlace(disk / "run"), IDENTITY, resume=True).close()
 
