@@ -87,7 +87,7 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
         part = physical[group * n_group : (group + 1) * n_group, group * planes * c0 : (group + 1) * planes * c0]
         part = part.reshape(n_group // n0, n0, planes, c0, kh * kw)
         parts.append(np.ascontiguousarray(part.transpose(0, 2, 4, 1, 3)).view(np.uint8).reshape(-1))
-    return np.concatenate(parts)
+    return np.concatenate(parts) if groups > 1 else parts[0]
 
 
 def _is_range(lanes: tuple[int, ...]) -> bool:
