@@ -18,6 +18,7 @@ from compiler.frontend.fold import foresee
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
+from compiler.frontend.recognise import recognise
 from compiler.frontend.settle import known_shapes
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import BadInputError
@@ -139,6 +140,22 @@ def test_nodes_that_nothing_reads_are_left_out() -> None:
         helper.make_node("NonZero", ["unread"], ["unread_too"]),
     ]
     assert [type(op).__name__ for op in lower(prepare(model_of(nodes, {}))).operators] == ["Vector"]
+
+
+def test_the_order_of_the_file_does_not_matter() -> None:
+    """Branches one after the other, and layer by layer."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w"], ["c"]),
+        helper.make_node("Conv", ["x", "v"], ["d"]),
+        helper.make_node("Add", ["c", "d"], ["y"]),
+    ]
+    weights = {name: np.full((3, 3, 1, 1), value, np.float32) for name, value in (("w", 0.5), ("v", 0.25))}
+    one, other = (prepare(model_of([nodes[i] for i in order], weights)) for order in ((0, 1, 2, 3, 4), (0, 3, 1, 2, 4)))
+    assert [op.y for op in lower(one).operators] == [op.y for op in lower(other).operators]
+    assert [node.output[0] for node in recognise(one).graph.node] == ["a", "d", "b", "c", "y"]
+    assert recognise(other) is other
 
 
 def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:

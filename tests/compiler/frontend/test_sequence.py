@@ -197,7 +197,7 @@ def test_what_only_looks_like_it_is_left_alone() -> None:
     ((out, expected),) = reference_outputs(model, feeds).items()
     assert np.abs(evaluate(lower(model), feeds)[out] - expected).max() <= 1e-5 * np.abs(expected).max()
     model = model_of(other_tensor)
-    assert recognise(model) is model
+    assert sorted(node.name for node in recognise(model).graph.node) == sorted(node.name for node in model.graph.node)
 
 
 REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
