@@ -16,7 +16,7 @@ import numpy as np
 from compiler.space.gene import Genome
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
-from tuner.search.beginning import predicted_programs
+from tuner.search.beginning import corrected, predicted_programs
 from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
@@ -50,7 +50,8 @@ class Segmentation:
             if context.island == 0:
                 self.island.admit(context.known.elites.get(0, []), context.config.search)
             yield from _first_programs(context, self.island)
-            yield from _first_segments(context)
+            import os
+            if not os.environ.get("X_NOFIRST"): yield from _first_segments(context)
         else:
             yield from _evolve(context, self.island, epoch - EVOLVING)
 
@@ -66,6 +67,7 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
     if context.config.use.prediction and context.island == 0:
         given += predicted_programs(context)
+        given += yield from corrected(context, given[-len(context.rules.levels):])
     fitting = [whole for whole in (yield from context.repaired(given)) if whole is not None and not context.known.measured(whole)]
     if fitting:
         yield from context.measure_segments(unknown(context.table, [gene for genome in fitting for gene in genome]))

@@ -88,6 +88,35 @@ def _measure_best(
     if not pool:
         return
     predicted = context.predicted(pool, np.stack(known))
+    import os
+    if os.environ.get("X_EI"):
+        from scipy.stats import norm
+        from compiler.space.shortest import through, shortest
+        sd = float(os.environ["X_EI"])
+        single = [g for genome in context.single_operators() for g in genome if context.table.of(g) is None]
+        sraw = yield from context.features(single)
+        sp = context.predicted(single, np.stack(sraw)) if single else np.zeros((0, len(context.rules.levels)))
+        total = np.zeros(len(pool))
+        for l in now:
+            border = context.known.border[l]
+            cost, _ = context.table.costs(l, border)
+            cur = shortest(cost)[1][-1]
+            for g, c in [*zip(single, sp[:, l]), *zip(pool, predicted[:, l])]:
+                at = g.stop - 1, g.stop - g.start - 1
+                cost[at] = min(cost[at], max(c - border, c / 2))
+            room = through(cost)
+            u = np.array([cur - room[g.stop - 1, g.stop - g.start - 1] for g in pool])
+            p = np.maximum(predicted[:, l] - border, predicted[:, l] / 2)
+            ok = u > 1
+            d = np.log(np.maximum(u, 1) / p) / sd
+            ei = np.where(ok, u * norm.cdf(d) - p * np.exp(sd * sd / 2) * norm.cdf(d - sd), 0)
+            total += ei / cur
+        order = np.argsort(-total, kind="stable")
+        lucky = round(many * context.config.segments.epsilon)
+        chosen = list(order[: many - lucky])
+        chosen += list(rng.permutation(order[many - lucky :])[:lucky])
+        yield from context.measure_segments([pool[i] for i in chosen], predicted[chosen])
+        return
     starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
     cost = np.stack(list(now.values()), 1)
     merit = (predicted[:, list(now)] / np.maximum(cost[stops] - cost[starts], 1.0)).min(1)

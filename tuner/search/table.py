@@ -126,24 +126,32 @@ class SegmentTable:
         border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
         width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.
         """
-        best = self._best[level]
-        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
-        tails: dict[tuple[int, int], Tail] = {}
-        factors = np.exp(rng.normal(0.0, noise, len(self._pairs))) if noise and rng is not None else None
-        for at, (i, j, structure) in enumerate(self._pairs):
-            found = best.get((structure, width))
-            if found is None and j - i == 1:
-                found = best.get((structure, None))
-            if found is None or j - i > longest:
-                continue
-            price = max(found[0] - border, 0.5 * found[0])
-            cost[j - 1, j - i - 1] = price if factors is None else price * factors[at]
-            tails[i, j] = found[1]
+        cost, tails = self.costs(level, border, width, longest)
+        if noise and rng is not None:
+            for (i, j, _), factor in zip(self._pairs, np.exp(rng.normal(0.0, noise, len(self._pairs))).tolist(), strict=True):
+                cost[j - 1, j - i - 1] *= factor
         path = shortest(cost)
         if path is None:
             return None
         runs, total = path
         return tuple(Gene(i, j, *tails[i, j]) for i, j in runs), total
+
+    def costs(
+        self, level: int, border: float = 0.0, width: int | None = None, longest: int = MAX_SEGMENT
+    ) -> tuple[NDArray[np.float64], dict[tuple[int, int], Tail]]:
+        """What known runs cost (`space.shortest`), less what their borders save, and the tails of their genes."""
+        best = self._best[level]
+        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
+        tails: dict[tuple[int, int], Tail] = {}
+        for i, j, structure in self._pairs:
+            found = best.get((structure, width))
+            if found is None and j - i == 1:
+                found = best.get((structure, None))
+            if found is None or j - i > longest:
+                continue
+            cost[j - 1, j - i - 1] = max(found[0] - border, 0.5 * found[0])
+            tails[i, j] = found[1]
+        return cost, tails
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""
