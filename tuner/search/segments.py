@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.space.gene import Gene, Genome, widths
 from compiler.space.granted import within_level
+from tuner.measure.grants import NEVER
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.explore import Within, propose
@@ -85,10 +86,21 @@ def _measure_best(
     raws = yield from context.features(pool)
     pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
     known = [raw for raw in raws if raw is not None]
+    import os
+    if os.environ.get("X_DEDUP"):
+        from compiler.cost.features import scaled
+        seen = {}
+        for gene, raw in zip(pool, known):
+            s, look = context.table.structures.structure(gene.start, gene.stop), scaled(raw).astype(np.float32).tobytes()
+            if look not in context.table.features.get(s, {}):
+                seen.setdefault((s, look), (gene, raw))
+        pool, known = [g for g, _ in seen.values()], [r for _, r in seen.values()]
     if not pool:
         return
     predicted = context.predicted(pool, np.stack(known))
     import os
+    if os.environ.get("X_RES"):
+        predicted = predicted * np.exp(_corrections(context, pool))
     if os.environ.get("X_EI"):
         from scipy.stats import norm
         from compiler.space.shortest import through, shortest
@@ -146,3 +158,33 @@ def _best_now(context: SearchContext, island: Island, level: int, wide: bool) ->
         for gene, cost in zip(best.genome, alone, strict=True)
     ]
     return best.genome, np.concatenate(([0.0], np.cumsum(np.concatenate(each))))
+
+
+def _corrections(context: SearchContext, genes: list[Gene]) -> NDArray[np.float64]:
+    """float64 [genes, levels]: by how much predictions of such segments were wrong, in logarithms: of segments that share operators."""
+    from compiler.cost.conditions import condition_of, under
+    from compiler.cost.features import estimated
+    table = context.table
+    looks, cycles, which = [], [], []
+    structures = []
+    for s, found in table.features.items():
+        mine = sorted(((float(np.log(c).mean()), look, c) for look, c in found.items() if c is not None and (c < NEVER).all()), key=lambda each: each[:2])[:3]
+        if mine:
+            for _, look, c in mine:
+                looks.append(look); cycles.append(c); which.append(len(structures))
+            structures.append(s)
+    if not structures:
+        return np.zeros((len(genes), len(context.rules.levels)))
+    x = np.frombuffer(b"".join(looks), np.float32).reshape(len(looks), -1)
+    pred = np.empty((len(looks), len(context.rules.levels)))
+    for k, (model, level) in enumerate(zip(context.models, context.rules.levels)):
+        pred[:, k] = estimated(under(x, condition_of(context.unit.machine, context.unit.dtype, level))) if model is None else model.predict(x)
+    res = np.log(np.array(cycles)) - np.log(pred)
+    count = np.bincount(which, minlength=len(structures)).astype(float)
+    mean = np.stack([np.bincount(which, res[:, k], len(structures)) / count for k in range(res.shape[1])], 1)
+    at = {s: n for n, s in enumerate(structures)}
+    runs = np.array([(i, j, at[s]) for i, j, s in table._pairs if s in at])
+    start, stop = np.array([g.start for g in genes])[:, None], np.array([g.stop for g in genes])[:, None]
+    both = np.maximum(0, np.minimum(stop, runs[:, 1]) - np.maximum(start, runs[:, 0]))
+    w = (both / ((stop - start) + (runs[:, 1] - runs[:, 0]) - both)) ** 2 * count[runs[:, 2]]
+    return (w @ mean[runs[:, 2]]) / (w.sum(1) + 0.5)[:, None]

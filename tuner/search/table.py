@@ -35,6 +35,7 @@ class SegmentTable:
         self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
+        self.features: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
         self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
@@ -55,12 +56,14 @@ class SegmentTable:
         """Bytes to and from DDR; 0 where not measured or not feasible."""
         return self.moved_bytes.get(self.structures.key(gene), 0)
 
-    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0) -> bool:
+    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0, features: bytes = b"") -> bool:
         """What was measured of a gene; False, and nothing changes, where it is known."""
         key = self.structures.key(gene)
         if key in self.cycles:
             return False
         self._set(self.cycles, key, cycles)
+        if features:
+            self._set(self.features.setdefault(key[0], {}), features, cycles)
         if cycles is None:
             return True
         self._set(self.moved_bytes, key, moved_bytes)
