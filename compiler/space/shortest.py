@@ -32,8 +32,11 @@ def shortest(cost: Floats) -> tuple[list[tuple[int, int]], Floats] | None:
     return runs[::-1], total
 
 
-def through(cost: Floats) -> Floats:
-    """The cheapest cover that has a run in it, float64 [operators, lengths], less what the run itself costs; cost as in `shortest`."""
+def around(cost: Floats) -> Floats:
+    """float64 [operators, lengths]: of every run, what the cheapest cover with it costs beside it; infinite where there is none.
+
+    cost: as in `shortest`.
+    """
     operators, lengths = cost.shape
     before, behind = np.full(operators + 1, np.inf), np.full(operators + 1, np.inf)
     before[0] = behind[-1] = 0.0
@@ -43,8 +46,8 @@ def through(cost: Floats) -> Floats:
     for j in range(operators, 0, -1):
         most = min(lengths, j)
         behind[j - most : j] = np.minimum(behind[j - most : j], behind[j] + cost[j - 1, :most][::-1])
-    out = np.full_like(cost, np.inf)
+    found = np.full_like(cost, np.inf)
     for j in range(1, operators + 1):
         most = min(lengths, j)
-        out[j - 1, :most] = before[j - most : j][::-1] + behind[j]
-    return out
+        found[j - 1, :most] = before[j - most : j][::-1] + behind[j]
+    return found

@@ -58,7 +58,9 @@ class Knowledge:
         genomes = unpack_genomes(epoch.arrow("genome"))
         genes = [genomes[at][0] for at in segments.tolist()]
         good = epoch["status"][segments] == 0
-        features = [row.tobytes() for row in epoch["features"].reshape(count, -1)[segments]] if len(epoch["features"]) else [b""] * len(genes)
+        features = (
+            [row.tobytes() for row in epoch["features"].reshape(count, -1)[segments]] if len(epoch["features"]) else [b""] * len(genes)
+        )
         for gene, fits, each, bytes_, looks in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
             self.table.add(gene, told(each) if fits else None, bytes_, looks)
         self.add_programs(epoch["programs"].tolist())
@@ -71,7 +73,12 @@ class Knowledge:
     def heard(self, request: Request, measurement: Measurement) -> None:
         """A `Listener`: of the island that measures now."""
         if request.measure and request.kind == "segment":
-            self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes, b"" if measurement.features is None else scaled(measurement.features).astype(np.float32).tobytes())
+            self.table.add(
+                request.genome[0],
+                measurement.cycles,
+                measurement.moved_bytes,
+                b"" if measurement.features is None else scaled(measurement.features).astype(np.float32).tobytes(),
+            )
         elif request.measure and request.kind == "program":
             self.add_programs([genome_name(request.genome)])
 

@@ -6,7 +6,7 @@ order for costs that add up; they do not quite (neighbours overlap), so it propo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,10 +23,16 @@ _ABSENT = object()
 _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
 
 
+def less_border(cycles: float, border: float) -> float:
+    """What a segment costs whose neighbour overlaps its border, at most by half of it."""
+    return max(cycles - border, 0.5 * cycles)
+
+
 class SegmentTable:
     """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
 
-    moved_bytes: key -> to and from DDR.  groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
+    moved_bytes: key -> to and from DDR.  seen: structure -> features (float32, scaled) as bytes -> cycles of the first way that has them.
+    groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
     """
 
     def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
@@ -35,7 +41,7 @@ class SegmentTable:
         self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
-        self.features: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
+        self.seen: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
         self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
@@ -57,13 +63,13 @@ class SegmentTable:
         return self.moved_bytes.get(self.structures.key(gene), 0)
 
     def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0, features: bytes = b"") -> bool:
-        """What was measured of a gene; False, and nothing changes, where it is known."""
+        """What was measured of a gene, and its features (see `seen`); False, and nothing changes, where it is known."""
         key = self.structures.key(gene)
         if key in self.cycles:
             return False
         self._set(self.cycles, key, cycles)
-        if features:
-            self._set(self.features.setdefault(key[0], {}), features, cycles)
+        if features and features not in (ways := self.seen.setdefault(key[0], {})):
+            self._set(ways, features, cycles)
         if cycles is None:
             return True
         self._set(self.moved_bytes, key, moved_bytes)
@@ -152,9 +158,13 @@ class SegmentTable:
                 found = best.get((structure, None))
             if found is None or j - i > longest:
                 continue
-            cost[j - 1, j - i - 1] = max(found[0] - border, 0.5 * found[0])
+            cost[j - 1, j - i - 1] = less_border(found[0], border)
             tails[i, j] = found[1]
         return cost, tails
+
+    def runs_of(self, structures: Mapping[str, int]) -> list[tuple[int, int, int]]:
+        """(start, stop, number) of every run whose structure has one."""
+        return [(i, j, structures[structure]) for i, j, structure in self._pairs if structure in structures]
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""
