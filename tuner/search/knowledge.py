@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cost.features import scaled
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structures import Structures
 from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request, told
@@ -57,8 +58,9 @@ class Knowledge:
         genomes = unpack_genomes(epoch.arrow("genome"))
         genes = [genomes[at][0] for at in segments.tolist()]
         good = epoch["status"][segments] == 0
-        for gene, fits, each, bytes_ in zip(genes, good.tolist(), cycles, moved.tolist(), strict=True):
-            self.table.add(gene, told(each) if fits else None, bytes_)
+        features = epoch["features"].reshape(count, -1)[segments] if len(epoch["features"]) else np.zeros((len(genes), 0), np.float32)
+        for gene, fits, each, bytes_, look in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
+            self.table.add(gene, told(each) if fits else None, bytes_, look.tobytes() if fits else b"")
         self.add_programs(epoch["programs"].tolist())
         if len(border := epoch["border"]):
             self.add_border(border)
@@ -69,7 +71,8 @@ class Knowledge:
     def heard(self, request: Request, measurement: Measurement) -> None:
         """A `Listener`: of the island that measures now."""
         if request.measure and request.kind == "segment":
-            self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes)
+            look = b"" if measurement.cycles is None or measurement.features is None else scaled(measurement.features).tobytes()
+            self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes, look)
         elif request.measure and request.kind == "program":
             self.add_programs([genome_name(request.genome)])
 

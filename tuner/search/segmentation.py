@@ -2,7 +2,7 @@
 
 | epoch | does                                                                                                    |
 |-------|---------------------------------------------------------------------------------------------------------|
-| 1     | measures its share of what the run began with, and of the first segments: every operator alone, short runs |
+| 1     | measures its share of what the run began with, and of every operator alone; the first one, programs of prediction |
 | 2 ..  | evolves: measures segments that may help, proposes programs, picks by prediction, measures them          |
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from compiler.space.gene import Genome
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
-from tuner.search.beginning import predicted_programs
+from tuner.search.beginning import changed_operators, corrected, predicted_programs
 from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
@@ -64,9 +64,17 @@ class Segmentation:
 def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     """This island's share of what the run began with, as far as it fits here; the first one's, what prediction says, too."""
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
-    if context.config.use.prediction and context.island == 0:
-        given += predicted_programs(context)
-    fitting = [whole for whole in (yield from context.repaired(given)) if whole is not None and not context.known.measured(whole)]
+    yield from _measure_programs(context, island, given)
+    if context.island == 0 and context.config.use.segmentations:
+        predicted = predicted_programs(context)
+        yield from _measure_programs(context, island, predicted)
+        yield from _measure_programs(context, island, (yield from corrected(context, predicted)))
+
+
+def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:
+    """With their segments, as far as they fit."""
+    repaired = yield from context.repaired(genomes)
+    fitting = [whole for whole in repaired if whole is not None and not context.known.measured(whole)]
     if fitting:
         yield from context.measure_segments(unknown(context.table, [gene for genome in fitting for gene in genome]))
         found = yield from context.measure_programs(list(dict.fromkeys(fitting)))
@@ -74,10 +82,11 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
 
 
 def _first_segments(context: SearchContext) -> Asking[None]:
-    # the genomes' own genes too: an operator may fit only in more blocks than every operator is tried in
-    mine = [gene for genome in context.single_operators() for gene in genome]
-    first = first_genes(context.unit, context.table, context.config.use.halo_cache)
-    every = context.wanted([*mine, *context.at_every_grant(first)])
+    """Every operator alone; on several cores in many ways, and short runs, on each number of them: placement chooses among these."""
+    genes = list(changed_operators(context))
+    if context.rules.several > 1:
+        genes += first_genes(context.unit, context.table, context.config.use.halo_cache)
+    every = context.wanted(context.at_every_grant(genes))
     yield from context.measure_segments(every[context.island :: context.rules.islands])
 
 

@@ -6,7 +6,7 @@ order for costs that add up; they do not quite (neighbours overlap), so it propo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,10 +23,16 @@ _ABSENT = object()
 _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
 
 
+def less_border(cycles: float, border: float) -> float:
+    """What a segment costs whose neighbour overlaps its border, at most by half of it."""
+    return max(cycles - border, 0.5 * cycles)
+
+
 class SegmentTable:
     """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
 
-    moved_bytes: key -> to and from DDR.  groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
+    moved_bytes: key -> to and from DDR.  seen: structure -> features (float32, scaled) as bytes -> cycles of the first way that has them.
+    groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
     """
 
     def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
@@ -35,6 +41,7 @@ class SegmentTable:
         self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
+        self.seen: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
         self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
@@ -55,12 +62,14 @@ class SegmentTable:
         """Bytes to and from DDR; 0 where not measured or not feasible."""
         return self.moved_bytes.get(self.structures.key(gene), 0)
 
-    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0) -> bool:
-        """What was measured of a gene; False, and nothing changes, where it is known."""
+    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0, features: bytes = b"") -> bool:
+        """What was measured of a gene, and its features (see `seen`); False, and nothing changes, where it is known."""
         key = self.structures.key(gene)
         if key in self.cycles:
             return False
         self._set(self.cycles, key, cycles)
+        if features and features not in (ways := self.seen.setdefault(key[0], {})):
+            self._set(ways, features, cycles)
         if cycles is None:
             return True
         self._set(self.moved_bytes, key, moved_bytes)
@@ -126,24 +135,36 @@ class SegmentTable:
         border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
         width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.
         """
-        best = self._best[level]
-        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
-        tails: dict[tuple[int, int], Tail] = {}
-        factors = np.exp(rng.normal(0.0, noise, len(self._pairs))) if noise and rng is not None else None
-        for at, (i, j, structure) in enumerate(self._pairs):
-            found = best.get((structure, width))
-            if found is None and j - i == 1:
-                found = best.get((structure, None))
-            if found is None or j - i > longest:
-                continue
-            price = max(found[0] - border, 0.5 * found[0])
-            cost[j - 1, j - i - 1] = price if factors is None else price * factors[at]
-            tails[i, j] = found[1]
+        cost, tails = self.costs(level, border, width, longest)
+        if noise and rng is not None:
+            for (i, j, _), factor in zip(self._pairs, np.exp(rng.normal(0.0, noise, len(self._pairs))).tolist(), strict=True):
+                cost[j - 1, j - i - 1] *= factor
         path = shortest(cost)
         if path is None:
             return None
         runs, total = path
         return tuple(Gene(i, j, *tails[i, j]) for i, j in runs), total
+
+    def costs(
+        self, level: int, border: float = 0.0, width: int | None = None, longest: int = MAX_SEGMENT
+    ) -> tuple[NDArray[np.float64], dict[tuple[int, int], Tail]]:
+        """What known runs cost (`space.shortest`), less what their borders save, and the tails of their genes."""
+        best = self._best[level]
+        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
+        tails: dict[tuple[int, int], Tail] = {}
+        for i, j, structure in self._pairs:
+            found = best.get((structure, width))
+            if found is None and j - i == 1:
+                found = best.get((structure, None))
+            if found is None or j - i > longest:
+                continue
+            cost[j - 1, j - i - 1] = less_border(found[0], border)
+            tails[i, j] = found[1]
+        return cost, tails
+
+    def runs_of(self, structures: Mapping[str, int]) -> list[tuple[int, int, int]]:
+        """(start, stop, number) of every run whose structure has one."""
+        return [(i, j, structures[structure]) for i, j, structure in self._pairs if structure in structures]
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""
