@@ -130,7 +130,8 @@ class Search:
     model: a unit, a file, `light:NAME` or `made:NAME`; machine: unless it is a unit.
     settings: `a.b=c` texts over config, a preset or a YAML file.
     candidates, measurements or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
-    strategy: a class, or what names one (`search.strategy`).  warm_start, prior: what it begins with, as in `TuneRequest`.  evaluator: who measures; its unit and levels are what is searched.
+    strategy: a class, or what names one (`search.strategy`).  warm_start, prior: what it begins with, as in `TuneRequest`.
+    evaluator: who measures; its unit and levels are what is searched.
     rules: what may be proposed.  quiet: nothing on stderr.
     """
 
