@@ -22,7 +22,7 @@ from compiler.kinds.build import make_unit
 from compiler.plan.plan import SegmentPlan
 from compiler.space.decode import decode
 from compiler.space.forms import Forms, runs
-from compiler.space.gene import Gene
+from compiler.space.gene import Gene, block_counts
 from compiler.space.gene_of import gene_of
 from compiler.space.order import ORDERS, ordered
 from compiler.space.structures import Structures
@@ -36,6 +36,7 @@ from tuner.world.place import Place
 
 Floats = NDArray[np.float64]
 _BEST = 4  # genes of a structure and level that are worth trying elsewhere
+_MORE = 4  # next numbers of blocks that are tried where one does not fit
 
 
 class Hint(NamedTuple):
@@ -99,8 +100,7 @@ def hints(unit: Unit, levels: Sequence[str], earlier: Unit, tried: Sequence[Trie
                 continue
             before = _estimated(earlier, gene, levels)
             for start, stop in places:
-                moved = gene._replace(start=start, stop=stop)
-                now = _estimated(unit, moved, levels)
+                moved, now = _fitting(unit, gene._replace(start=start, stop=stop), levels)
                 if before is None or now is None:
                     continue
                 hint = Hint(moved, each.cycles * now / before)
@@ -130,6 +130,17 @@ def _gene(unit: Unit, plan: Mapping[str, Any], run: tuple[int, int]) -> Gene | N
         return gene_of(unit, SegmentPlan.model_validate({**plan, "operators": names}), run[0])
     except (TypeError, ValidationError):  # a task of a program with other plans
         return None
+
+
+def _fitting(unit: Unit, gene: Gene, levels: Sequence[str]) -> tuple[Gene, Floats | None]:
+    """The gene and its estimate, in more blocks where there are too many channels for it."""
+    more = [count for count in block_counts(unit, gene.start, gene.stop) if count > gene.blocks]
+    for blocks in (gene.blocks, *more[:_MORE]):
+        cut = gene._replace(blocks=blocks)
+        estimated = _estimated(unit, cut, levels)
+        if estimated is not None:
+            return cut, estimated
+    return gene, None
 
 
 def _estimated(unit: Unit, gene: Gene, levels: Sequence[str]) -> Floats | None:
