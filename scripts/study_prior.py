@@ -1,14 +1,15 @@
 """Does what an earlier run measured save readings for a related network?
 
-Each network is searched after an earlier one, in five ways; only the first has all readings:
+Each network is searched after an earlier one, in six ways; only the first has all readings:
 
-| arm       | readings | begins with                                                                  |
-|-----------|----------|------------------------------------------------------------------------------|
-| `all`     | all      | nothing but the packaged model                                               |
-| `quarter` | 1/4      | the same                                                                     |
-| `warm`    | 1/4      | the earlier run (`--warm-start`): equal segments, and hints of alike ones    |
-| `model`   | 1/4      | a model of the earlier run's log (`train`, `--model`)                        |
-| `both`    | 1/4      | both of them                                                                 |
+| arm         | readings | begins with                                                                |
+|-------------|----------|----------------------------------------------------------------------------|
+| `all`       | all      | nothing but the packaged model                                             |
+| `quarter`   | 1/4      | the same                                                                   |
+| `predicted` | 1/4      | the same, and the programs that prediction says are best (`use.prediction`) |
+| `warm`      | 1/4      | the earlier run (`--warm-start`): equal segments, and hints of alike ones  |
+| `model`     | 1/4      | a model of the earlier run's log (`train`, `--model`)                      |
+| `both`      | 1/4      | both of them                                                               |
 
 Per level: cycles of the best program over those of `all`; below 1 is faster.  Goal: within 1% in the geometric mean over related networks,
 levels and seeds.  The last pair is not related: it shows what a wrong memory costs.  Readings and CPU time are of the search alone; the
@@ -61,7 +62,8 @@ from tuner.store.digests import digest
 from tuner.world.local import LocalPlace
 
 ALL = "all"
-QUARTER = ("quarter", "warm", "model", "both")
+COLD, PREDICTED = "quarter", "predicted"
+QUARTER = (COLD, PREDICTED, "warm", "model", "both")
 WARM, MODEL = ("warm", "both"), ("model", "both")
 SAME = 1.01
 BERT = "made:bert_base,layers={},width={},heads={}"
@@ -125,7 +127,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             whole = np.exp(np.mean([np.log(values) for values in each], axis=0))
             spans = ("{:.3f} ({:.3f} .. {:.3f})".format(geometric(v), *interval(v, geometric)) for v in (*each, whole))
             table.append((arm, *spans))
-            if related and arm != QUARTER[0]:
+            if related and arm in (*WARM, *MODEL):
                 reached = geometric(whole) <= SAME
                 yield f"goal, {SAME:g} with a quarter of the readings, {arm}: {geometric(whole):.4f}, {goal(reached)}"
         yield Table(("<arm", *levels, "levels together"), table)
@@ -136,7 +138,8 @@ def study(out: Path, earlier: Mapping[str, str], measurements: int, settings: Se
         return begun(out, earlier, measurements, settings, arm, pair)
 
     budget = {ALL: measurements} | dict.fromkeys(QUARTER, measurements // 4)
-    arms = {arm: Arm(("budget.candidates=null", f"budget.measurements={count}")) for arm, count in budget.items()}
+    own = {PREDICTED: ("use.prediction=true",)}
+    arms = {arm: Arm(("budget.candidates=null", f"budget.measurements={count}", *own.get(arm, ()))) for arm, count in budget.items()}
     return Study("prior", arms, rows, show, begins=begins, given=tuple(sorted(earlier.items())))
 
 
