@@ -213,10 +213,10 @@ class _Reader:
                 left_out["poisoned"] += 1
                 continue
             content = json.loads(payload)
-            if kind in _SEGMENTS:
+            if kind in _SEGMENTS and {"structure", "plan"} <= content.keys():
                 self.tried.append(Tried(task, content["structure"], content["plan"], values))
             elif kind == "program":
-                self.units.add(content["unit"])
+                self.units.add(content.get("unit", ""))
             found = self._content(kind, content)
             if isinstance(found, str):
                 left_out[found] += 1
