@@ -31,6 +31,20 @@ class _BeforeNumba:
             from simulator.kernel_cache import own_folder
 
             own_folder()
+            sys.meta_path.insert(0, _WithoutBlas())
+
+
+class _WithoutBlas:
+    """Tells numba that there is no BLAS, which it looks for in scipy as it loads its first kernel; all others find it.
+
+    That takes as long as numba itself does to import, and no kernel here multiplies matrices.
+    """
+
+    def find_spec(self, name: str, *_: object) -> None:
+        asking = sys.modules.get("numba.np.arraymath")
+        if name == "scipy.linalg" and asking is not None and not hasattr(asking, "_HAVE_BLAS"):  # that module is on its way
+            sys.meta_path.remove(self)
+            raise ModuleNotFoundError("no BLAS is loaded for kernels", name=name)
 
 
 sys.meta_path.insert(0, _BeforeNumba())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,6 +19,9 @@ from simulator.terminal import say
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130
+
+# what a command leaves behind the kernel frees at once; Python would look through all of it for cycles, numba's thousands of objects too
+atexit.register(gc.freeze)
 
 
 def new_app(add_completion: bool = False, **settings: Any) -> typer.Typer:

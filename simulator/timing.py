@@ -447,9 +447,10 @@ def simulate_trace(program: Program | Prepared, machine: Machine, trace: Content
     At a share the load adds the latency of `Machine.load_latency`.
     """
     p = _as_prepared(program, machine)
-    rates = np.stack([shared_rates(machine, share, p.cores) for share in trace.share_units])
-    latencies = [machine.load_latency(share) for share in trace.share_units]
-    return _run(p, _state(p, record), _Load(rates, np.array([*trace.cycles, *latencies], np.int64)), record)
+    shares, which = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
+    rates = np.stack([shared_rates(machine, int(share), p.cores) for share in shares])[which]
+    latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[which]
+    return _run(p, _state(p, record), _Load(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record)
 
 
 @njit(cache=True)

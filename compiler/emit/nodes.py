@@ -71,7 +71,7 @@ def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: i
 def _either(number: int, emit: Any, other: Any) -> Any:
     """A kernel that gives a node to one emitter or to another.  It becomes part of `emit_nodes`, so it needs no cache of its own."""
 
-    @njit
+    @njit(inline="always")
     def compute(out: Code, at: int, w: Work, n: Node, parity: Ints) -> int:
         kind, job = w.jobs.kind[n.k]
         if kind == number:

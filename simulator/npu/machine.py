@@ -422,3 +422,6 @@ class Machine(_Spec):
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Machine) and self.digest == other.digest)  # tables are looked up by machine

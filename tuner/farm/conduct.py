@@ -74,7 +74,7 @@ class SerialJobs:
     workers = 1
 
     def __init__(self, spec: JobRunnerSpec, attempts: Attempts | None = None) -> None:
-        self._thresholds = gc.get_threshold()
+        self._thresholds, self._frozen = gc.get_threshold(), gc.get_freeze_count()
         self.job_runner: JobRunner = spec()
         self._attempts = attempts
         self._failing_items: FailingItems = () if attempts is None else attempts.failing
@@ -87,7 +87,8 @@ class SerialJobs:
 
     def __exit__(self, *_: object) -> None:
         self._job = None
-        gc.unfreeze()  # see `tuner.measure.evaluate.EvaluatorSpec`; other than a worker's, this process goes on
+        if not self._frozen:  # see `tuner.measure.evaluate.EvaluatorSpec`; other than a worker's, this process goes on
+            gc.unfreeze()
         gc.set_threshold(*self._thresholds)
 
     @property

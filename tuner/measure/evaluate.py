@@ -84,7 +84,7 @@ class EvaluatorSpec:
 
         What a worker has and remembers are hundreds of thousands of objects, next to none of them garbage that only a collector finds.
         Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
-        out, and the rest is looked at more rarely.
+        out, and the rest is looked at more rarely.  Garbage of the start stays: to find it takes seconds in a process that holds much else.
         """
         npu = Npu(self.unit, self.levels, records=self.board is not None) if self.target == NPU else None
         evaluator = Evaluator(self.unit, self.levels, npu or find_target(self.target)(self.unit, self.levels))
@@ -94,7 +94,6 @@ class EvaluatorSpec:
         if self.board is not None and npu is not None and (bench := self.board.runner()) is not None:
             plan = None if isinstance(genome, Infeasible) else decode_all(self.unit, genome)
             npu.bring(bench, self.board.constants, None if isinstance(plan, Infeasible) else plan, self.board.runner.canary)
-        gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT)
         return evaluator
