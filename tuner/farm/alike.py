@@ -7,7 +7,6 @@ of it there: what the estimate leaves out is much the same for both.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -29,8 +28,7 @@ from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import TilefarmError
 from tuner.networks.load import load_network
-from tuner.networks.zoo import is_made
-from tuner.store.digests import text_digest
+from tuner.networks.zoo import model_digest
 from tuner.store.source import read_source
 from tuner.world.place import Place
 
@@ -70,9 +68,8 @@ def units_of(run: Place) -> tuple[Unit, ...]:
 def model_there(run: Place) -> str:
     """A digest of the model's file, or its name where it is made; - where it is gone."""
     try:
-        model = read_source(run).source.model
-        return text_digest(str(model)) if is_made(model) else hashlib.sha256(model.read_bytes()).hexdigest()[:32]
-    except (TilefarmError, OSError):
+        return model_digest(read_source(run).source.model)
+    except TilefarmError:
         return "-"
 
 
