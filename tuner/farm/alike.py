@@ -44,7 +44,7 @@ class Hint(NamedTuple):
     expected: Floats
 
 
-class Tried(NamedTuple):
+class EarlierSegment(NamedTuple):
     """A segment that an earlier run measured.  plan: JSON without its operators.  cycles: int64 [levels]."""
 
     task: str
@@ -73,7 +73,7 @@ def model_there(run: Place) -> str:
         return "-"
 
 
-def hints(unit: Unit, levels: Sequence[str], earlier: Unit, tried: Sequence[Tried], known: frozenset[str]) -> list[Hint]:
+def hints(unit: Unit, levels: Sequence[str], earlier: Unit, tried: Sequence[EarlierSegment], known: frozenset[str]) -> list[Hint]:
     """Of every structure of a unit that is not in `known`, the best of what was tried for those of equal form, as far as it fits.
 
     earlier: the unit, on an equal machine, that was searched then.
@@ -84,7 +84,7 @@ def hints(unit: Unit, levels: Sequence[str], earlier: Unit, tried: Sequence[Trie
     alike: dict[str, list[tuple[int, int]]] = {}
     for run in here.values():
         alike.setdefault(forms.form(*run), []).append(run)
-    by_structure: dict[str, list[Tried]] = {}
+    by_structure: dict[str, list[EarlierSegment]] = {}
     for each in tried:
         by_structure.setdefault(each.structure, []).append(each)
     found, keys = dict[Any, Hint](), Structures(unit)
@@ -112,9 +112,9 @@ def _structures(unit: Unit) -> dict[tuple[int, int], str]:
     return {run: structures.structure(*run) for run in runs(unit)}
 
 
-def _best(tried: Sequence[Tried]) -> list[Tried]:
+def _best(tried: Sequence[EarlierSegment]) -> list[EarlierSegment]:
     """Of every level."""
-    chosen: dict[str, Tried] = {}
+    chosen: dict[str, EarlierSegment] = {}
     for level in range(len(tried[0].cycles)):
         order = sorted(tried, key=lambda each: (int(each.cycles[level]), each.task))
         chosen.update((each.task, each) for each in order[:_BEST])

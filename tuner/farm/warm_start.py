@@ -33,7 +33,7 @@ from compiler.space.gene_of import gene_of, genome_of
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from tuner.farm.alike import Hint, Tried, hints, model_there, units_of
+from tuner.farm.alike import EarlierSegment, Hint, hints, model_there, units_of
 from tuner.search.collector import pack_segments
 from tuner.store.digests import task_digest, text_digest
 from tuner.store.read import read_log, read_rows
@@ -185,7 +185,7 @@ class _Reader:
         self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
-        self.run, self.tried, self.units = run, list[Tried](), set[str]()
+        self.run, self.tried, self.units = run, list[EarlierSegment](), set[str]()
         self.boards: set[str] = set()
         (log, lost_rows), (tasks, lost_tasks) = read_rows(run.path, "log"), read_rows(run.path, "tasks")
         log = log[log["task"].isin(tasks["task"])]
@@ -214,7 +214,7 @@ class _Reader:
                 continue
             content = json.loads(payload)
             if kind in _SEGMENTS and {"structure", "plan"} <= content.keys():
-                self.tried.append(Tried(task, content["structure"], content["plan"], values))
+                self.tried.append(EarlierSegment(task, content["structure"], content["plan"], values))
             elif kind == "program":
                 self.units.add(content.get("unit", ""))
             found = self._content(kind, content)
