@@ -115,8 +115,9 @@ def test_only_where_nothing_equal_is_known(narrow: Path, earlier: Path, tmp_path
     assert not structures(found.genes) & structures(hint.gene for hint in found.hints)
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_a_run_begins_with_hints(wide: Path, earlier: Path, tmp_path: Path) -> None:
-    """What they propose is measured before anything evolves, in place of what a search begins with; a resume comes to the same."""
+    """They come before anything evolves, in place of what a search begins with elsewhere; two workers and a resume come to the same."""
     quick(wide, tmp_path / "whole", 24, seed=7, warm_start=(earlier,))
     quick(wide, tmp_path / "cold", 24, seed=7)
     first, cold = (log[log["generation"] == 1] for log in map(read_log, (tmp_path / "whole", tmp_path / "cold")))
@@ -128,6 +129,8 @@ def test_a_run_begins_with_hints(wide: Path, earlier: Path, tmp_path: Path) -> N
         assert programs.loc[programs["level"] == level, "cycles"].min() < untuned.loc[untuned["level"] == level, "cycles"].min()
     hints = first[(first["kind"] != "program") & first["predicted_cycles"].notna()]
     assert len(hints) > 3
+    quick(wide, tmp_path / "two", 24, seed=7, warm_start=(earlier,), backend="ray", workers=2)
+    assert_equal_runs(tmp_path / "whole", tmp_path / "two")
     gone = tmp_path / "gone"
     shutil.copytree(earlier, gone)
     quick(wide, tmp_path / "parts", 12, seed=7, warm_start=(gone,))
