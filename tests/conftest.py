@@ -95,6 +95,10 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 10, 10)
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # duckdb counts what nobody took away as the process ends
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the text goldens anew instead of comparing with them")
 
