@@ -30,7 +30,7 @@ from compiler.space.starts import layer_by_layer
 from compiler.unit.granted import at_level
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode
+from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode_chunks
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.grant import Grant, most
@@ -268,9 +268,9 @@ def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tupl
 
 def package(opened: Opened, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
-    packed = [PackedPiece(piece, each, encode(each)) for piece, each in zip(opened.part.pieces, containers, strict=True)]
+    packed = [PackedPiece(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.part.pieces, containers, strict=True)]
     write_packed(packed, opened.part, out, style, opened.source.model.name)
-    return sum(len(each.data) for each in packed)
+    return sum(each.size_bytes for each in packed)
 
 
 def check_out(out: Path) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, OperatorSetIdProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend import libraries
 from compiler.frontend.attributes import label, one_line
@@ -19,6 +19,7 @@ from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
 NO_ROOM = "what it makes of constants cannot be allocated here"
+VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})  # of constants they take no memory
 # another value each time, so no constant
 RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 
@@ -70,6 +71,21 @@ def evaluated(
     except LibraryError:
         return {}
     return {item.name: numpy_helper.to_array(item) for item in found.graph.initializer}
+
+
+def foresee(model: ModelProto, given: Collection[str], shapes: Mapping[str, tuple[int, ...]], budget: ByteBudget) -> None:
+    """Raise `BadInputError` before anything is folded where all of it, by its shapes, does not fit a budget, which is spent.
+
+    given: names of constants beside the model's own.
+    """
+    kinds = {item.name: item.type.tensor_type.elem_type for item in (*model.graph.value_info, *model.graph.output)}
+    constants = {item.name for item in model.graph.initializer} | set(given)
+    for node in model.graph.node:
+        names = [name for name in node.output if name]
+        if node.op_type == "Constant" or (node.input and all(not name or name in constants for name in node.input)):
+            constants.update(names)
+            known = [name for name in names if name in shapes and name in kinds and node.op_type not in VIEWS]
+            budget.spend(sum(math.prod(shapes[name]) * item_bytes(kinds[name]) for name in known), node)
 
 
 def _known(node: NodeProto, constants: Mapping[str, Array]) -> bool:

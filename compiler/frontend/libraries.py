@@ -1,8 +1,8 @@
-"""onnx's and onnxslim's passes over a model, each in a process that a model may kill.
+"""onnx's passes over a model, each in a process that a model may kill.
 
-They are C++ and Python that trust their model: onnxruntime divides by zero in a DepthToSpace with block size 2^32, and a constant may be
-folded into any size.  So one process for each of ours runs them (`compiler.frontend.library_process`), with a limit to its memory and to
-its computing for each request; it is started before it is needed, and anew after it died.  It ends when the pipe to it is closed.
+They are C++ and Python that trust their model: a constant may be folded into any size.  So one process for each of ours runs them
+(`compiler.frontend.library_process`), with a limit to its memory and to its computing for each request; it is started before it is needed,
+and anew after it died.  It ends when the pipe to it is closed.
 
 A death is an error and not a reason to go on with the model as it was: what is compiled would depend on a computer's memory and speed.
 """
@@ -24,13 +24,12 @@ from onnx import ModelProto
 from compiler.frontend.budget import memory_limit
 from simulator.npu.errors import BadInputError
 
-CPU_LIMIT_S = 600  # onnxslim takes a second for thousands of nodes
+CPU_LIMIT_S = 600  # a second does for thousands of nodes
 ANSWER_TIMES = 8  # a shape of a protobuf message takes that many times its bytes once it is parsed
 _DOING = {
     "check": "checking it",
     "convert": "converting its opset",
     "infer": "inferring its shapes",
-    "slim": "cleaning it",
     "evaluate": "folding its constants",
 }
 _MAIN = Path(__file__).with_name("library_process.py")
@@ -59,11 +58,6 @@ def convert(model: ModelProto, model_bytes: int, where: str, opset: int) -> Mode
 def infer(model: ModelProto, model_bytes: int, where: str, values: bool) -> ModelProto:
     """onnx's strict shape inference; values: follow those of vectors too, which shapes are made of (see `budget.can_follow`)."""
     return _PROCESS.ask("infer", model, model_bytes, where, values=values)
-
-
-def slim(model: ModelProto, model_bytes: int) -> ModelProto:
-    """onnxslim's passes."""
-    return _PROCESS.ask("slim", model, model_bytes)
 
 
 def evaluate(model: ModelProto, model_bytes: int) -> ModelProto:

@@ -1,4 +1,4 @@
-"""What runs in the process of the libraries: onnx's checker, converter, shape inference and evaluator, and onnxslim.
+"""What runs in the process of the libraries: onnx's checker, converter, shape inference and evaluator.
 
 Started by its path (`compiler.frontend.libraries`), so that it imports nothing of this project and is ready sooner.  Requests come on
 stdin, answers go to the file that stdout was: a line of JSON, then as many bytes as it says.
@@ -6,20 +6,15 @@ stdin, answers go to the file that stdout was: a line of JSON, then as many byte
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import resource
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import onnx
-
-# merging equal sub-expressions would merge real branches of models whose weights are constants; equal weights are compared pair by pair,
-# and nothing here asks for the names that one of them would go by
-SKIPPED = ["subexpression_elimination", "weight_tying"]
 
 
 def check(body: bytes) -> bytes:
@@ -35,13 +30,6 @@ def infer(body: bytes, values: bool) -> bytes:
     return onnx.shape_inference.infer_shapes(body, check_type=True, strict_mode=True, data_prop=values).SerializeToString()
 
 
-def slim(body: bytes) -> bytes:
-    slimmed = _onnxslim().slim(onnx.load_from_string(body), skip_optimizations=SKIPPED)
-    if not isinstance(slimmed, onnx.ModelProto):
-        raise ValueError("onnxslim answers with no model")
-    return slimmed.SerializeToString()
-
-
 def evaluate(body: bytes) -> bytes:
     """The outputs of a model without inputs, as the initialisers of one that has nothing else."""
     from onnx.reference import ReferenceEvaluator  # 0.4 s: only models that are not supported as a whole pay for it
@@ -55,27 +43,10 @@ def evaluate(body: bytes) -> bytes:
     return answer.SerializeToString()
 
 
-@functools.cache
-def _onnxslim() -> Any:
-    """0.5 s, which pass before somebody asks for it: behind inference our side draws weights, or looks at the model."""
-    import onnxruntime
-    import onnxslim.cli._main
-    import onnxslim.core
-
-    options = onnxruntime.SessionOptions()
-    # onnxslim opens its sessions as they come: a thread for each core, whose stacks alone would fill the memory on a large machine
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    onnxruntime.set_default_logger_severity(4)
-    onnxruntime.InferenceSession = functools.partial(onnxruntime.InferenceSession, sess_options=options)
-    return onnxslim
-
-
-ANSWERS: dict[str, Callable[..., bytes]] = {"check": check, "convert": convert, "infer": infer, "slim": slim, "evaluate": evaluate}
+ANSWERS: dict[str, Callable[..., bytes]] = {"check": check, "convert": convert, "infer": infer, "evaluate": evaluate}
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    recursion = sys.getrecursionlimit()
     while line := requests.readline():
         request = json.loads(line)
         body = requests.read(request["size_bytes"])
@@ -88,7 +59,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         except Exception as caught:  # noqa: BLE001  libraries raise anything on models that they were not tried on
             error, exhausted = f"{type(caught).__name__}: {caught}", "bad_alloc" in str(caught)
         del body
-        sys.setrecursionlimit(recursion)  # onnxslim raises it
         if len(answer) > request["answer_bytes"]:
             answer, exhausted = b"", True
         head = {"size_bytes": len(answer), "error": error[:2000], "exhausted": exhausted}
@@ -96,8 +66,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         answers.write(answer)
         answers.flush()
         del answer
-        if request["options"].get("values"):
-            _onnxslim()
 
 
 def _limit(limit_bytes: int, cpu_s: int) -> None:

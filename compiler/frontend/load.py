@@ -20,7 +20,7 @@ from compiler.frontend import libraries
 from compiler.frontend.attributes import check_attributes, one_line
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
-from compiler.frontend.skeleton import attach, detach
+from compiler.frontend.skeleton import Large, attach, detach, taken_out
 from compiler.frontend.weights import seed_weights
 from compiler.frontend.wire import tensor_pieces
 from simulator.npu.errors import BadInputError
@@ -171,9 +171,14 @@ def _check_outputs(model: ModelProto, where: str) -> None:
 def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
     """32 hex digits over the model's bytes and the given shapes."""
     skeleton, large = detach(model, LARGE)
+    return digest_of(skeleton, taken_out(large), shapes)
+
+
+def digest_of(skeleton: ModelProto, large: Mapping[str, Large], shapes: Shapes | None = None) -> str:
+    """As `model_digest`, of a model in two parts."""
     digest = hashlib.blake2b(skeleton.SerializeToString(deterministic=True), digest_size=16)
-    for tensor in large.values():
-        for piece in tensor_pieces(tensor):
+    for tensor, data in large.values():
+        for piece in tensor_pieces(tensor, data):
             digest.update(piece)
     for name in sorted(shapes or {}):
         digest.update(f"\n{name}={','.join(str(int(d)) for d in (shapes or {})[name])}".encode())

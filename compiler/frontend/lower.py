@@ -1,4 +1,4 @@
-"""ONNX -> Graph, the whole way: clean, translate, rewrite."""
+"""ONNX -> Graph, the whole way: recognise, translate, rewrite."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from collections.abc import Collection
 from onnx import ModelProto
 
 from compiler.frontend.budget import ByteBudget
-from compiler.frontend.clean import clean
-from compiler.frontend.fold import NO_ROOM
+from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
-from compiler.frontend.load import model_digest
+from compiler.frontend.load import LARGE, digest_of, model_digest
 from compiler.frontend.partition import Partition, partition, whole
 from compiler.frontend.recognise import recognise
+from compiler.frontend.settle import known_shapes
+from compiler.frontend.skeleton import detach, taken_out
 from compiler.frontend.to_graph import translate
 from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
@@ -30,7 +31,17 @@ def lower(model: ModelProto, digest: str | None = None) -> Graph:
 
 def lower_with_report(model: ModelProto, digest: str | None = None) -> tuple[Graph, RewriteReport]:
     """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
-    return rewritten(translated(model, digest if digest is not None else model_digest(model)))
+    return rewritten(translated(model, digest))
+
+
+def translated(model: ModelProto, digest: str | None = None) -> Graph:
+    """Not rewritten."""
+    skeleton, tensors = detach(model, LARGE)
+    large = taken_out(tensors)
+    foresee(skeleton, large, known_shapes(skeleton), ByteBudget.of(model))
+    digest = digest_of(skeleton, large) if digest is None else digest
+    beside = {name: each.array() for name, each in large.items()}
+    return translate(recognise(skeleton), HANDLERS, digest, ByteBudget.of(model), beside)
 
 
 def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, RewriteReport]:
@@ -56,19 +67,3 @@ def lower_partition(model: ModelProto, offload: Offload | None = None) -> tuple[
         return tuple(lower(piece.npu, digest) for piece in part.pieces), part
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None
-
-
-def translated(model: ModelProto, digest: str) -> Graph:
-    """Cleaned and translated, not rewritten."""
-    budget = ByteBudget.of(model)
-    cleaned = clean(model, budget)
-    try:
-        return translate(recognise(cleaned.model), HANDLERS, digest, budget, cleaned.beside)
-    except UnsupportedError as error:
-        if cleaned.model is model:
-            raise
-        refusal = error.with_traceback(None)  # whose frames hold the constants that were made
-    try:  # cleaning may leave a form that only the original had no need of
-        return translate(recognise(model), HANDLERS, digest, ByteBudget.of(model))
-    except UnsupportedError:
-        raise refusal from None

@@ -26,7 +26,6 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
-from compiler.frontend.fold import evaluated
 from compiler.frontend.macs import node_macs
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
@@ -149,7 +148,7 @@ class _Parts:
         self.model = model
         self.nodes = list(model.graph.node)
         self.shapes = known_shapes(model)
-        self.constants = _constants(model, self.shapes)
+        self.constants = _constants(model)
         self.outputs = [item.name for item in model.graph.output]
         self.reads = [names_read([node]) for node in self.nodes]
         self.producer = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
@@ -363,10 +362,10 @@ def _strange(item: ValueInfoProto) -> str:
     return ""
 
 
-def _constants(model: ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+def _constants(model: ModelProto) -> dict[str, Array]:
     """Every tensor that is known: initialisers, and what nodes make of them."""
     state = Translator(model)
     for node in model.graph.node:
-        if node.domain in ("", "ai.onnx") and node.output and not fold(state, node, attributes(node)):
-            state.constants |= evaluated(node, state.constants, shapes, model.opset_import, state.budget)
+        if node.domain in ("", "ai.onnx"):
+            fold(state, node, attributes(node))
     return state.constants

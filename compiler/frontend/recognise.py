@@ -20,14 +20,16 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes
 from compiler.frontend.load import opset_of
+from simulator.onnx_names import names_read
 
 ONE = "tilefarm.one"  # a scale of one value, which the translation broadcasts
 Factors = tuple[float, tuple[str, ...]]  # a number and tensors, in order of their names
+_TAKEN_IN = frozenset({"BatchNormalization", "Dropout", "Identity"})
 _CLOSE = 2e-3  # exporters write 1.4142, some in float16
 
 
 def recognise(model: ModelProto) -> ModelProto:
-    """The model with known groups of nodes as single ones; itself where there are none."""
+    """The model with known groups of nodes as single ones; itself where there are none, and every node is read."""
     seen = _Seen(model)
     replaced = {}
     for index, node in enumerate(model.graph.node):
@@ -35,22 +37,35 @@ def recognise(model: ModelProto) -> ModelProto:
         new = new or (_gelu(seen, node) if node.op_type == "Mul" else None)
         if new is not None:
             replaced[index] = new
-    if not replaced:
-        return model
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    nodes = [replaced.get(index, node) for index, node in enumerate(copy.graph.node)]
-    used = {item.name for item in copy.graph.output}
+    nodes = [replaced.get(index, node) for index, node in enumerate(model.graph.node)]
+    used = {item.name for item in model.graph.output}
     kept = []
     for node in reversed(nodes):
         if used.isdisjoint(node.output):
             continue
-        used.update(node.input)
+        used |= names_read([node])
         kept.append(node)
+    kept = _by_level(kept[::-1])
+    if kept == nodes and not replaced:
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
     del copy.graph.node[:]
-    copy.graph.node.extend(reversed(kept))
-    copy.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), ONE))
+    copy.graph.node.extend(kept)
+    if replaced:
+        copy.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), ONE))
     return copy
+
+
+def _by_level(nodes: list[NodeProto]) -> list[NodeProto]:
+    """By the number of nodes from the inputs on, those that the one before takes in aside: plans do not depend on an exporter's order."""
+    level: dict[str, int] = {}
+    at = []
+    for node in nodes:
+        mine = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _TAKEN_IN)
+        at.append(mine)
+        level |= dict.fromkeys(node.output, mine)
+    return [nodes[i] for i in sorted(range(len(nodes)), key=at.__getitem__)]
 
 
 class _Seen:

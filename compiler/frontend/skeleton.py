@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
-from onnx import ModelProto, TensorProto, helper
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from simulator.onnx_kinds import FLOATS
+
+
+class Large(NamedTuple):
+    """A large constant.  data: its raw data, where it has them: protobuf makes a copy at every look."""
+
+    tensor: TensorProto
+    data: bytes | None
+
+    def array(self) -> NDArray[Any]:
+        if self.data is None:
+            return numpy_helper.to_array(self.tensor)
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(self.tensor.data_type)).newbyteorder("<")
+        return np.frombuffer(self.data, kind).reshape(tuple(self.tensor.dims))
+
+
+def taken_out(large: Mapping[str, TensorProto]) -> dict[str, Large]:
+    """What `detach` has put beside a skeleton, to be read more than once."""
+    return {name: Large(tensor, tensor.raw_data if tensor.HasField("raw_data") else None) for name, tensor in large.items()}
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import Attributes, attributes, label
 from compiler.frontend.budget import ByteBudget
-from compiler.frontend.fold import NO_ROOM, folded
+from compiler.frontend.fold import NO_ROOM, evaluated, folded
 from compiler.frontend.load import opset_of
+from compiler.frontend.settle import known_shapes
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
@@ -43,7 +44,7 @@ def graph_shape(shape: tuple[int, ...]) -> Shape:
 class Translator:
     """State while one model is translated; handlers in `compiler.frontend.handlers` call its methods."""
 
-    def __init__(self, model: ModelProto, budget: ByteBudget | None = None, beside: Mapping[str, TensorProto] | None = None) -> None:
+    def __init__(self, model: ModelProto, budget: ByteBudget | None = None, beside: Mapping[str, Array] | None = None) -> None:
         self.model = model
         self.budget = ByteBudget.of(model) if budget is None else budget
         self.opset = opset_of(model)
@@ -52,8 +53,8 @@ class Translator:
         self.views: dict[str, View] = {}
         self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
         self.reflowed: dict[tuple[str, Shape], str] = {}  # the same pixels in rows of another width
-        initial = {item.name: item for item in model.graph.initializer} | dict(beside or {})
-        self.constants: dict[str, Array] = {name: numpy_helper.to_array(item) for name, item in initial.items()}
+        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer} | dict(beside or {})
+        self.known_shapes = known_shapes(model)  # of ONNX tensors
         self.used_names: set[str] = set()
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
@@ -283,9 +284,9 @@ def translate(
     handlers: dict[str, Handler],
     digest: str = "",
     budget: ByteBudget | None = None,
-    beside: Mapping[str, TensorProto] | None = None,
+    beside: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """The model as a Graph.  beside: initialisers that it lacks.  Raises UnsupportedError naming the node, its operator and why."""
+    """The model as a Graph.  beside: of initialisers that it lacks.  Raises UnsupportedError naming the node, its operator and why."""
     state = Translator(model, budget, beside)
     inputs = state.inputs()
     for node in model.graph.node:
@@ -312,8 +313,12 @@ def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handl
 
 
 def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:
-    """What loading and cleaning left: a node whose inputs are all constants."""
-    value = folded(node, values, state.constants, state.budget)
-    if value is not None:
-        state.constants[node.output[0]] = value
-    return value is not None
+    """Whether all that a node makes is constant, and known from now on; loading has done so with what is small."""
+    names = [name for name in node.output if name]
+    if any(name not in state.constants for name in names):
+        value = folded(node, values, state.constants, state.budget)
+        if value is not None:
+            state.constants[node.output[0]] = value
+        else:
+            state.constants |= evaluated(node, state.constants, state.known_shapes, state.model.opset_import, state.budget)
+    return bool(names) and all(name in state.constants for name in names)

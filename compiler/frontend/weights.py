@@ -60,10 +60,10 @@ def seed_weights(model: ModelProto, seed: int) -> ModelProto:
                 budget.spend(4 * math.prod(constants[node.output[0]]), node)
     items = (*copy.graph.input, *copy.graph.value_info, *copy.graph.output)
     sizes = {item.name: tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim) for item in items}
-    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes)
+    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes, _Replacing(copy, fillers))
     for node in copy.graph.node:
         drawer.visit(node)
-    _replace(copy, drawer.drawn, fillers)
+    drawer.drawn.finish()
     return copy
 
 
@@ -76,18 +76,35 @@ def _last_product(model: ModelProto) -> str:
     return last
 
 
-def _replace(model: ModelProto, drawn: dict[str, NDArray[np.float32]], fillers: dict[str, int]) -> None:
-    for item in model.graph.initializer:
-        if item.name in drawn and item.name not in fillers:
-            _fill(item, drawn[item.name], item.data_type)
-    kept = [node for node in model.graph.node if not (node.op_type == "ConstantOfShape" and node.output[0] in drawn)]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
-    for name in sorted(fillers.keys() & drawn.keys()):
-        item = model.graph.initializer.add()
-        item.name = name
-        _fill(item, drawn[name], fillers[name])
-    model.ir_version = max(model.ir_version, 4)  # initialisers that are no inputs
+class _Replacing:
+    """Values go into the model as soon as they are drawn: all of them beside it would be its size once more.  fillers: name -> type."""
+
+    def __init__(self, model: ModelProto, fillers: dict[str, int]) -> None:
+        self.graph, self.fillers = model.graph, fillers
+        self.model = model
+        self.given = {item.name: item for item in model.graph.initializer if item.name not in fillers}
+        self.names: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names
+
+    def add(self, name: str, values: NDArray[np.float32]) -> None:
+        self.names.add(name)
+        if name in self.fillers:
+            item = self.graph.initializer.add()
+            item.name = name
+            _fill(item, values, self.fillers[name])
+        else:
+            _fill(self.given[name], values, self.given[name].data_type)
+
+    def finish(self) -> None:
+        """Fillers are initialisers behind the others, in the order of their names, and no nodes any more."""
+        made = self.fillers.keys() & self.names
+        self.graph.initializer.sort(key=lambda item: item.name if item.name in made else "")
+        kept = [node for node in self.graph.node if not (node.op_type == "ConstantOfShape" and node.output[0] in made)]
+        del self.graph.node[:]
+        self.graph.node.extend(kept)
+        self.model.ir_version = max(self.model.ir_version, 4)  # initialisers that are no inputs
 
 
 def _fill(item: onnx.TensorProto, values: NDArray[np.float32], kind: int) -> None:
@@ -101,7 +118,7 @@ def _fill(item: onnx.TensorProto, values: NDArray[np.float32], kind: int) -> Non
 
 
 class _Drawer:
-    """Walks the nodes in order; `moments` of every tensor met, `drawn` the new weights."""
+    """Walks the nodes in order; `moments` of every tensor met, `drawn` takes the new weights."""
 
     def __init__(
         self,
@@ -110,6 +127,7 @@ class _Drawer:
         targets: dict[str, NDArray[np.int64]],
         logits: str,
         sizes: dict[str, tuple[int, ...]],
+        drawn: _Replacing,
     ) -> None:
         self.rng = rng
         self.sizes = sizes  # shapes of computed tensors
@@ -118,7 +136,7 @@ class _Drawer:
         self.reshaped: dict[str, tuple[int, ...]] = {}
         self.constants = constants
         self.logits = logits
-        self.drawn: dict[str, NDArray[np.float32]] = {}
+        self.drawn = drawn
         self.alias: dict[str, str] = {}  # a relabelled constant -> the constant
         self.moments: dict[str, _Moments] = {}
         self.sigmoid_of: dict[str, str] = {}
@@ -138,7 +156,7 @@ class _Drawer:
                 part += np.float32(mean - width / 2)
                 if mean - width / 2 < least:
                     np.maximum(part, np.float32(least), out=part)
-            self.drawn[name] = values
+            self.drawn.add(name, values)
 
     def of(self, name: str) -> _Moments:
         return self.moments.get(name, _UNIT)

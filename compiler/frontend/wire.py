@@ -12,11 +12,11 @@ from onnx import TensorProto
 _RAW = "raw_data"
 
 
-def tensor_pieces(tensor: TensorProto) -> list[bytes]:
-    """What a tensor is serialised to, its fields in the order of their numbers."""
+def tensor_pieces(tensor: TensorProto, taken: bytes | None = None) -> list[bytes]:
+    """What a tensor is serialised to, its fields in the order of their numbers.  taken: its raw data, where the caller has a copy."""
     if not tensor.HasField(_RAW):
         return [tensor.SerializeToString(deterministic=True)]
-    data, before, behind = tensor.raw_data, TensorProto(), TensorProto()
+    data, before, behind = tensor.raw_data if taken is None else taken, TensorProto(), TensorProto()
     for field in TensorProto.DESCRIPTOR.fields:  # `ListFields` would copy the data, too
         if field.name != _RAW:
             _copy_field(before if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else behind, tensor, field.name)

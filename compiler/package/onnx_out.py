@@ -32,11 +32,15 @@ _FUNCTION_IR_VERSION = 8  # the first one with model-local functions
 
 
 class PackedPiece(NamedTuple):
-    """A piece and its container."""
+    """A piece and its container.  data: its bytes."""
 
     piece: NpuPiece
     container: Container
-    data: bytes
+    data: tuple[Chunk, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.data))
 
 
 def write_onnx(part: Partition, containers: Sequence[bytes], out_path: str | Path, style: Style = "function", origin: str = "") -> None:
@@ -69,7 +73,7 @@ def write_packed(
     shorter = "epcontext-external leaves weights and containers out" if style == "epcontext" else "epcontext leaves the weights out"
     _check_size(chunks, out_path, f"style {shorter}")
     if style == "epcontext-external":
-        atomic_write(path.parent / context_file(path), [each.data for each in compiled])
+        atomic_write(path.parent / context_file(path), [chunk for each in compiled for chunk in each.data])
     atomic_write(path, chunks)
 
 
@@ -98,7 +102,7 @@ def _check_size(chunks: Sequence[Chunk], out_path: str | Path, instead: str) -> 
 
 
 def _compiled(part: Partition, containers: Sequence[bytes]) -> list[PackedPiece]:
-    return [PackedPiece(piece, decode(data), data) for piece, data in zip(part.pieces, containers, strict=True)]
+    return [PackedPiece(piece, decode(data), (data,)) for piece, data in zip(part.pieces, containers, strict=True)]
 
 
 def context_file(path: Path) -> str:
@@ -137,11 +141,11 @@ def _check_ports(graph: GraphProto, container: Container) -> None:
 
 
 def _with_containers(part: Partition, compiled: Sequence[PackedPiece]) -> list[Chunk]:
-    return _function_style(part, [_container_attributes(each) for each in compiled], [each.data for each in compiled])
+    return _function_style(part, [_container_attributes(each) for each in compiled], compiled)
 
 
-def _function_style(part: Partition, attributes: Sequence[list[Chunk]], containers: Sequence[bytes] = ()) -> list[Chunk]:
-    """attributes: of each piece's node, as fields; containers: those in them."""
+def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled: Sequence[PackedPiece] = ()) -> list[Chunk]:
+    """attributes: of each piece's node, as fields; compiled: the pieces whose containers are in them."""
     model = part.model
     if any(f.domain == DOMAIN for f in model.functions) or any(n.domain == DOMAIN for n in model.graph.node):
         raise UnsupportedError("model: it is compiled already (a node or function of domain tilefarm); compile the original")
@@ -158,7 +162,7 @@ def _function_style(part: Partition, attributes: Sequence[list[Chunk]], containe
         passed |= {tensor.name: tensor for tensor in weights}
         node = NodeProto(op_type=piece.name, domain=DOMAIN, name=piece.name, input=function.input, output=function.output)
         bodies.append(_field(GraphProto, "node", [node.SerializeToString(deterministic=True), *fields]))
-    return _file(rest, bodies, host, list(passed.values()), containers)
+    return _file(rest, bodies, host, list(passed.values()), compiled)
 
 
 def _function(model: ModelProto, piece: NpuPiece) -> tuple[FunctionProto, list[TensorProto]]:
@@ -185,8 +189,8 @@ def _function(model: ModelProto, piece: NpuPiece) -> tuple[FunctionProto, list[T
 def _container_attributes(each: PackedPiece) -> list[Chunk]:
     notes = NodeProto(attribute=[helper.make_attribute("notes", variant_table(each.container))])
     attribute = AttributeProto(name=ATTRIBUTE, type=AttributeProto.TENSOR)
-    tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[len(each.data)])
-    body = _field(TensorProto, "raw_data", [each.data])
+    tensor = TensorProto(name=ATTRIBUTE, data_type=TensorProto.UINT8, dims=[each.size_bytes])
+    body = _field(TensorProto, "raw_data", each.data)
     body = _field(AttributeProto, "t", [tensor.SerializeToString(), *body])
     return [notes.SerializeToString(deterministic=True), *_field(NodeProto, "attribute", [attribute.SerializeToString(), *body])]
 
@@ -202,9 +206,9 @@ def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: s
         rest.functions.extend(part.model.functions)
     if all(opset.domain != EP_DOMAIN for opset in rest.opset_import):
         rest.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
-    payload: list[Chunk] = [each.data for each in compiled] if beside is None else [beside.encode()]
+    payload: list[Chunk] = [chunk for each in compiled for chunk in each.data] if beside is None else [beside.encode()]
     bodies = [_epcontext_node(each, origin, beside is None, payload if k == 0 else None) for k, each in enumerate(compiled)]
-    return _file(rest, bodies, host, [], [each.data for each in compiled])
+    return _file(rest, bodies, host, [], compiled)
 
 
 def _epcontext_node(each: PackedPiece, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
@@ -294,9 +298,9 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
 
 
 def _file(
-    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], containers: Sequence[bytes]
+    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], compiled: Sequence[PackedPiece]
 ) -> list[Chunk]:
-    """All of it; fields that repeat are in the order in which they come.  containers: those among the chunks, which are not sealed."""
+    """All of it; fields that repeat are in the order in which they come.  compiled: whose containers are not sealed."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
     for body, behind in zip(bodies, host.stages[1:], strict=True):
         chunks += _field(ModelProto, "graph", body)
@@ -304,7 +308,7 @@ def _file(
             chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
         chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", tensor_pieces(weight)))
-    digest, own = hashlib.sha256(), {id(data) for data in containers}
+    digest, own = hashlib.sha256(), {id(chunk) for each in compiled for chunk in each.data}
     for chunk in chunks:
         if id(chunk) not in own:
             digest.update(chunk)

@@ -14,12 +14,13 @@ from compiler.ir.operators import Conv, Floats
 from simulator.npu.parts import SUMS, CubeShape, DataType
 
 Bytes = NDArray[np.uint8]
+_IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, before they leave it
 
 
 def in_type(values: Floats, dtype: DataType) -> NDArray[np.floating]:
     """Values as the machine holds them; infinite beyond its range, which whoever opened the model is told of."""
     with np.errstate(over="ignore"):
-        return values.astype(dtype.storage)
+        return values.astype(dtype.storage, copy=False)
 
 
 def effective_groups(conv: Conv, x: Placement, y: Placement, cube: CubeShape) -> int:
@@ -67,12 +68,13 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
     (_, c0, n0, *_), kind = cube, dtype.storage
     kh, kw = conv.weights.shape[2:]
     n = y.planes // cube.planes * n0
-    dense = in_type(dense_weights(conv), dtype)
+    dense = dense_weights(conv)
     if pixel_lanes == 4:
         positions = (kh * kw + 3) // 4 * 4
         packed = np.zeros((n, positions, 4), kind)
         columns = np.asarray(x.lanes)
-        packed[np.asarray(y.lanes)[:, None], : kh * kw, columns[None, :]] = dense.reshape(len(y.lanes), len(columns), kh * kw)
+        values = in_type(dense, dtype).reshape(len(y.lanes), len(columns), kh * kw)
+        packed[np.asarray(y.lanes)[:, None], : kh * kw, columns[None, :]] = values
         blocks = packed.reshape(n // n0, n0, positions * 4 // c0, c0)
         return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).view(np.uint8).reshape(-1)
     identity = n == len(y.lanes) and x.planes * c0 == len(x.lanes) and _is_range(y.lanes) and _is_range(x.lanes)
@@ -80,14 +82,16 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
         physical = dense
     else:
         physical = np.zeros((n, x.planes * c0, kh, kw), kind)
-        physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = dense
+        physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = in_type(dense, dtype)
     n_group, planes = n // groups, x.planes // groups
-    parts = []
+    packed = np.empty((groups, n_group // n0, planes, kh * kw, n0, c0), kind)
+    step = max(1, _IN_CACHE // (n0 * planes * c0 * kh * kw))
     for group in range(groups):
         part = physical[group * n_group : (group + 1) * n_group, group * planes * c0 : (group + 1) * planes * c0]
-        part = part.reshape(n_group // n0, n0, planes, c0, kh * kw)
-        parts.append(np.ascontiguousarray(part.transpose(0, 2, 4, 1, 3)).view(np.uint8).reshape(-1))
-    return np.concatenate(parts)
+        for i in range(0, n_group // n0, step):
+            rows = in_type(part[i * n0 : (i + step) * n0], dtype)
+            packed[group, i : i + step] = rows.reshape(-1, n0, planes, c0, kh * kw).transpose(0, 2, 4, 1, 3)
+    return packed.view(np.uint8).reshape(-1)
 
 
 def _is_range(lanes: tuple[int, ...]) -> bool:

@@ -24,6 +24,7 @@ import operator
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -108,6 +109,12 @@ class Container:
     operators: tuple[OperatorEntry, ...] = ()  # in the order of TAG's numbers, the same for all variants
     controller: ControllerTable | None = None  # of the whole model; None where nothing is to be switched at run time
 
+    @cached_property
+    def programs(self) -> Mapping[str, Program]:
+        """Level -> its program, one object for variants that share their streams: its digest is taken once."""
+        made = {id(v.streams): Program(self.machine.digest, v.streams, self.memory) for v in self.variants}
+        return {v.level: made[id(v.streams)] for v in self.variants}
+
     @property
     def dtype(self) -> DataType:
         return self.memory.dtype
@@ -135,7 +142,7 @@ class Container:
 
 def program(container: Container, level: str) -> Program:
     """The program of a level, over the container's one memory map."""
-    return Program(container.machine.digest, container.variant(level).streams, container.memory)
+    return container.programs[container.variant(level).level]
 
 
 # --- header ------------------------------------------------------------------------------------------------------
@@ -219,16 +226,21 @@ def _canonical(header: _Header) -> bytes:
 
 def encode(container: Container) -> bytes:
     """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` for what `decode` would refuse."""
+    return b"".join(encode_chunks(container))
+
+
+def encode_chunks(given: Container) -> list[bytes | memoryview]:
+    """As `encode`, in pieces, so that the constants are not copied."""
     digests: dict[str, int] = {}
-    constants = _constants_of(container)
-    container = replace(container, constants=constants)
+    constants = _constants_of(given)
+    container = replace(given, constants=constants)
     chunks: list[bytes | memoryview] = [constants]
     instructions: list[dict[str, list[int]]] = [{}]  # the constants have none
     table = []
     for variant in container.variants:
         streams = tuple(np.ascontiguousarray(code, "<i4") for code in variant.streams)
         # equal bytes split differently over the cores are not equal programs: `Program.digest` counts the lengths too
-        digest = program(container, variant.level).digest
+        digest = program(given, variant.level).digest
         if digest not in digests:
             digests[digest] = len(digests)
             chunks.append(b"".join(code.tobytes() for code in streams))
@@ -276,7 +288,7 @@ def encode(container: Container) -> bytes:
     for chunk in chunks:
         parts += [bytes(_aligned(length) - length), chunk]
         length = _aligned(length) + len(chunk)
-    return b"".join(parts)
+    return parts
 
 
 def _constants_of(container: Container) -> memoryview:

@@ -23,7 +23,7 @@ from tuner.cli.text import print_json
 
 app = new_app()
 
-_LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "onnxslim", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
+_LIBRARIES = ("numpy", "numba", "onnx", "onnxruntime", "optuna", "pandas", "pyarrow", "pydantic", "ray", "typer", "xgboost")
 RATE_S = 3600.0
 
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from compiler.space.gene import Genome
+from compiler.space.gene import Gene, Genome
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
 from tuner.search.beginning import changed_operators, corrected, predicted_programs
@@ -21,6 +21,7 @@ from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
 from tuner.search.explore import first_genes, unknown
+from tuner.search.hinted import hinted_programs, without_hints
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual, Island
@@ -49,8 +50,9 @@ class Segmentation:
         if epoch == BEGINNING:
             if context.island == 0:
                 self.island.admit(context.known.elites.get(0, []), context.config.search)
+            first = _first_segments(context)  # its share of them, before it knows more than others
             yield from _first_programs(context, self.island)
-            yield from _first_segments(context)
+            yield from context.measure_segments(unknown(context.table, first))
         else:
             yield from _evolve(context, self.island, epoch - EVOLVING)
 
@@ -69,6 +71,7 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
         predicted = predicted_programs(context)
         yield from _measure_programs(context, island, predicted)
         yield from _measure_programs(context, island, (yield from corrected(context, predicted)))
+        island.admit((yield from hinted_programs(context)), context.config.search)
 
 
 def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:
@@ -81,13 +84,14 @@ def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[
         island.admit(found, context.config.search)
 
 
-def _first_segments(context: SearchContext) -> Asking[None]:
-    """Every operator alone; on several cores in many ways, and short runs, on each number of them: placement chooses among these."""
+def _first_segments(context: SearchContext) -> list[Gene]:
+    """This island's share of every operator alone; on several cores in many ways, and short runs, on each number of them: placement
+    chooses among these."""
     genes = list(changed_operators(context))
     if context.rules.several > 1:
         genes += first_genes(context.unit, context.table, context.config.use.halo_cache)
-    every = context.wanted(context.at_every_grant(genes))
-    yield from context.measure_segments(every[context.island :: context.rules.islands])
+    every = context.wanted(without_hints(context, context.at_every_grant(genes)))
+    return every[context.island :: context.rules.islands]
 
 
 def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:

@@ -13,11 +13,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import libraries, load_model, lower, seed_weights
-from compiler.frontend.budget import FOLLOWED, LIBRARY_PART, ByteBudget, can_follow, constant_bytes, memory_limit
-from compiler.frontend.clean import clean
+from compiler.frontend.budget import FOLLOWED, ByteBudget, can_follow, constant_bytes, memory_limit
+from compiler.frontend.fold import foresee
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
+from compiler.frontend.recognise import recognise
+from compiler.frontend.settle import known_shapes
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import BadInputError
 from tests.models import random_feeds, reference_outputs
@@ -80,8 +82,8 @@ def test_values_of_a_long_vector_are_not_followed() -> None:
     assert not can_follow(helper.make_graph([branch], "g", [], []), ByteBudget.of(model))
 
 
-def filled(n: int, *, small: bool = False) -> ModelProto:
-    """y = x * (sum over n x n ones) / n^2 through shapes that are computed; small: beside it a little constant that folds."""
+def filled(n: int) -> ModelProto:
+    """y = x + (n x n ones) / 3 through shapes that are computed."""
     nodes = [
         helper.make_node("Mul", ["n", "one"], ["side"]),
         helper.make_node("Concat", ["side", "side"], ["shape"], axis=0),
@@ -94,40 +96,66 @@ def filled(n: int, *, small: bool = False) -> ModelProto:
     return model_of(nodes, {"n": [n], "one": [1], "third": np.float32([1 / 3]), "image": [1, 1, n, n]})
 
 
-def test_what_does_not_fit_is_not_folded_and_comes_out_right() -> None:
+def test_constants_are_folded_through_computed_shapes() -> None:
     model = prepare(filled(16))
-    kinds = [node.op_type for node in clean(model, ByteBudget.of(model)).model.graph.node]
-    assert kinds == ["Add"]
-    budget = ByteBudget(1000 * LIBRARY_PART)  # less than one of its tensors
-    cleaned = clean(model, budget).model
-    assert [node.op_type for node in cleaned.graph.node] == ["ConstantOfShape", "Expand", "Mul", "Reshape", "Add"]
-    assert len({node.input[0] for node in cleaned.graph.node[:1]} & {item.name for item in cleaned.graph.initializer}) == 1
-    assert budget.spent_bytes < 1000
-    onnx.checker.check_model(cleaned, full_check=True)
+    graph = lower(model)
+    assert len(graph.operators) == 1
     feeds = random_feeds(model)
-    expected = reference_outputs(model, feeds)["y"]
-    assert np.array_equal(reference_outputs(cleaned, feeds)["y"], expected)
-    assert np.array_equal(evaluate(lower(cleaned), feeds)["y"], expected)
+    assert np.array_equal(evaluate(graph, feeds)["y"], reference_outputs(model, feeds)["y"])
 
 
-def test_what_a_constant_that_is_not_folded_reads_keeps_its_value() -> None:
-    """The same weights in a convolution whose scale is folded into them, and in a large constant."""
+def test_what_does_not_fit_is_refused_before_it_is_folded() -> None:
+    skeleton = prepare(filled(16))
+    shapes = known_shapes(skeleton)
+    foresee(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4))
+    with pytest.raises(
+        BadInputError, match="Mul 'product': 1,024 bytes of constants; 3,071 may be made of this model's, 2,048 are already"
+    ):
+        foresee(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4 - 1))
+    del skeleton.graph.initializer[:]  # as large constants are, which are beside it
+    with pytest.raises(BadInputError, match="3,071 may be made"):
+        foresee(skeleton, {"n", "one", "third", "shape", "image"}, shapes, ByteBudget(3 * 16 * 16 * 4 - 1))
+    foresee(skeleton, (), shapes, ByteBudget(0))
+
+
+def test_an_operator_between_constants_that_only_the_evaluator_knows_is_folded() -> None:
+    """As an exporter writes a mask: Where of more values than loading makes constants of."""
+    nodes = [
+        helper.make_node("Greater", ["columns", "rows"], ["behind"]),
+        helper.make_node("Where", ["behind", "low", "none"], ["mask"]),
+        helper.make_node("Add", ["x", "mask"], ["y"]),
+    ]
+    places = np.arange(16, dtype=np.float32)
+    model = prepare(
+        model_of(nodes, {"columns": places, "rows": places[:, None], "low": np.float32(-1e4), "none": np.zeros((3, 16, 16), np.float32)})
+    )
+    feeds = random_feeds(model)
+    assert np.array_equal(evaluate(lower(model), feeds)["y"], reference_outputs(model, feeds)["y"])
+
+
+def test_nodes_that_nothing_reads_are_left_out() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Exp", ["x"], ["unread"]),
+        helper.make_node("NonZero", ["unread"], ["unread_too"]),
+    ]
+    assert [type(op).__name__ for op in lower(prepare(model_of(nodes, {}))).operators] == ["Vector"]
+
+
+def test_the_order_of_the_file_does_not_matter() -> None:
+    """Branches one after the other, and layer by layer."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
-        helper.make_node("BatchNormalization", ["a", "s", "b", "b", "v"], ["c"]),
-        helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Reshape", ["w", "flat"], ["row"]),
-        helper.make_node("Expand", ["row", "shape"], ["e"]),
-        helper.make_node("Add", ["c", "e"], ["y"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w"], ["c"]),
+        helper.make_node("Conv", ["x", "v"], ["d"]),
+        helper.make_node("Add", ["c", "d"], ["y"]),
     ]
-    w = np.arange(9, dtype=np.float32).reshape(3, 3, 1, 1)
-    constants = {"w": w[:, :1] * np.ones((1, 3, 1, 1), np.float32), "s": np.float32([2, 3, 4]), "b": np.zeros(3, np.float32)}
-    model = prepare(model_of(nodes[:3] + nodes[4:], constants | {"v": np.ones(3, np.float32), "row": np.float32([[[[7]]]])}))
-    cleaned = clean(model, ByteBudget(3000 * LIBRARY_PART)).model
-    assert "Expand" in [node.op_type for node in cleaned.graph.node]
-    assert "BatchNormalization" not in [node.op_type for node in cleaned.graph.node]
-    feeds = random_feeds(model)
-    assert np.allclose(reference_outputs(cleaned, feeds)["y"], reference_outputs(model, feeds)["y"], rtol=1e-5)
+    weights = {name: np.full((3, 3, 1, 1), value, np.float32) for name, value in (("w", 0.5), ("v", 0.25))}
+    one, other = (prepare(model_of([nodes[i] for i in order], weights)) for order in ((0, 1, 2, 3, 4), (0, 3, 1, 2, 4)))
+    assert [op.y for op in lower(one).operators] == [op.y for op in lower(other).operators]
+    assert [node.output[0] for node in recognise(one).graph.node] == ["a", "d", "b", "c", "y"]
+    assert recognise(other) is other
 
 
 def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
@@ -140,10 +168,8 @@ def test_a_size_that_only_folding_tells_is_known_once_it_is_loaded() -> None:
     ]
     constants = {"wanted": [-1, 3, 16, 16], "minus": [-1] * 4, "ones": [1] * 4, "third": np.float32(1 / 3)}
     model = prepare(model_of(nodes, constants))
-    cleaned = clean(model, ByteBudget.of(model)).model
-    assert [node.op_type for node in cleaned.graph.node] == ["Add"]
     feeds = random_feeds(model)
-    assert np.array_equal(reference_outputs(cleaned, feeds)["y"], reference_outputs(model, feeds)["y"])
+    assert np.array_equal(evaluate(lower(model), feeds)["y"], reference_outputs(model, feeds)["y"])
     nodes[3:] = [helper.make_node("ReduceMax", ["e"], ["m"], axes=[0]), helper.make_node("Add", ["x", "m"], ["y"])]
     with pytest.raises(BadInputError, match="more than"):  # 400 GB, were they folded
         prepare(model_of(nodes, constants | {"wanted": [1 << 27, 3, 16, 16]}))

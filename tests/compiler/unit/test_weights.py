@@ -41,7 +41,7 @@ def unpacked(data: NDArray[np.uint8], dtype: DataType, groups: int, n1: int, c1:
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
 @pytest.mark.parametrize(
     ("c_out", "c_in", "kernel", "groups"),
-    [(20, 7, (3, 2), 1), (32, 32, (1, 1), 1), (40, 40, (3, 3), 40), (96, 64, (1, 3), 2), (12, 18, (2, 2), 3)],
+    [(20, 7, (3, 2), 1), (32, 32, (1, 1), 1), (40, 40, (3, 3), 40), (96, 64, (1, 3), 2), (12, 18, (2, 2), 3), (1104, 304, (1, 1), 1)],
 )
 def test_round_trip(c_out: int, c_in: int, kernel: tuple[int, int], groups: int, dtype: DataType) -> None:
     c = conv(c_out, c_in, kernel, groups)

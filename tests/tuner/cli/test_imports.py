@@ -13,7 +13,7 @@ from tests.tuning import ROOT, quick, save_small
 from tuner.cli import COMMANDS
 
 NUMBERS = {"numpy", "numba", "pandas", "pyarrow"}
-WORKERS = {"onnx", "onnxruntime", "onnxslim", "ray", "xgboost", "optuna", "plotly", "compiler.pipeline", "compiler.build", "tuner.driver"}
+WORKERS = {"onnx", "onnxruntime", "ray", "xgboost", "optuna", "plotly", "compiler.pipeline", "compiler.build", "tuner.driver"}
 MODELS = {"pydantic", "yaml", "rich.markdown", "rich.table"}
 
 

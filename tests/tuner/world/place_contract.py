@@ -37,7 +37,7 @@ class ReaderContract:
 
     def test_what_was_put_is_read_and_what_was_there_is_gone(self, folder) -> None:
         file = folder / "file"
-        for chunks in ([b"a longer text"], [], [b"two ", memoryview(b"chunks")]):
+        for chunks in ([b"a longer text"], [], [b"two ", memoryview(b"chunks")], [bytes(range(256)) * 3000, b"and more"]):
             file.put(chunks)
             assert file.read_bytes() == bytes(file.mapped()) == b"".join(chunks)
         assert file.is_file()
