@@ -406,7 +406,7 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 )
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
-    programs = 32 if part == "segmentations" else 12
+    programs = 32 if part in ("segmentations", "cost_model") else 12
     summary = quick(model, run, programs, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
     assert summary.candidates == programs
     log, tasks = read_log(run), sorted_tasks(run)

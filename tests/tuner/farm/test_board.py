@@ -220,7 +220,7 @@ def test_a_board_that_goes_away_leaves_nothing_to_learn(model: Path, tmp_path: P
     settings = ("segments.measured=16", "segments.candidates=32", "model.min_rows=10", "runner.finalists=1")
     quick(model, tmp_path / "run", 3, *settings, runner=f"{__name__}:goes_away")
     log = read_log(tmp_path / "run").drop_duplicates("seq")
-    assert (log["status"] == "crash").sum() > 10
+    assert (log["status"] == "crash").sum() > 5
     assert not list((tmp_path / "run" / "models").iterdir())
 
 
@@ -247,7 +247,7 @@ def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.Capture
     assert main([*words, "--out", str(tmp_path / "run"), "--runner", command]) == 0
     log = read_log(tmp_path / "run")
     assert set(log["status"]) == {"ok"}
-    assert set(log["kind"]) >= {"operator", "program"}
+    assert set(log["kind"]) >= {"segment", "program"}
     assert set(log["runner"]) == {command}
     (said,) = read_json(tmp_path / "run" / "run.json")["plugins"]
     assert said == {"kind": "runner", "name": command, "version": "", "digest": files_digest(sys.executable, str(script))}
