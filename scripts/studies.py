@@ -96,7 +96,8 @@ class Table(NamedTuple):
 class Study:
     """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
 
-    evaluator: who measures, made for every search; None for the simulator.  given: what else the rows of a pair follow from, as options
+    evaluator: who measures, made for every search; None for the simulator.  begins: of an arm's name and a pair, further fields of its
+    `tuner.Search`, made before its time is taken.  given: what else the rows of a pair follow from, as options
     that only this study has.  The others are what is run unless options say otherwise.
     """
 
@@ -109,6 +110,7 @@ class Study:
     candidates: int = 64
     seeds: int = 3
     evaluator: Callable[[Unit, tuple[str, ...]], Evaluator] | None = None
+    begins: Callable[[str, Key], Mapping[str, Any]] | None = None
     given: tuple[object, ...] = ()
 
 
@@ -212,7 +214,10 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
         unit = network(name, changed(machine, changes), load_config(None, texts).search.order)
         budget = None if any(text.startswith("budget.") for text in own) else max(1, round(times * candidates))
         evaluator = study.evaluator(unit, levels or tuple(unit.machine.contention)) if study.evaluator is not None else None
-        search = tuner.Search(unit, settings=texts, candidates=budget, seed=seed, levels=levels, strategy=strategy, evaluator=evaluator)
+        more = study.begins(arm, pair) if study.begins is not None else {}
+        search = tuner.Search(
+            unit, settings=texts, candidates=budget, seed=seed, levels=levels, strategy=strategy, evaluator=evaluator, **more
+        )
         _warm()
         begun = time.process_time()
         found[arm] = search.run()

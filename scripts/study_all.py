@@ -33,6 +33,7 @@ QUICK = {
     "search": "--model '' --networks light:squeezenet --seeds 1 --plan-budget 48",
     "settings": f"--networks {SMALL} --candidates 12 --seeds 1 --only 'no cost model,no prefetch'",
     "begin": f"--networks {SMALL} --candidates 12 --seeds 1",
+    "prior": "--networks made:mobilenet_v2-small,width=0.35 --earlier made:mobilenet_v2-small --measurements 2400 --seeds 1",
     "quick": f"--networks {SMALL} --candidates 12 --machine edge",
     "rewrites": "--networks light:squeezenet,shufflenet",
     "board": "--networks light:squeezenet --seeds 1 --measurements 600",

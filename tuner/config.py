@@ -102,7 +102,6 @@ class ModelSettings(_Section):
 
 
 class Use(_Section):
-    prediction: bool
     segmentations: bool
     cost_model: bool
     packaged_model: bool

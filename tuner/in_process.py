@@ -32,9 +32,10 @@ from tuner.farm.jobs import JobRunnerSpec
 from tuner.farm.ledger import Deadline, RunBudget
 from tuner.farm.one_search import OneSearch
 from tuner.farm.plugged import plugged
-from tuner.farm.prior import packaged_prior
+from tuner.farm.prior import read_prior
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.spending import Spending
+from tuner.farm.warm_start import sources
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.grants import check_grants, same_grants
 from tuner.measure.layerwise import faster_in_file_order
@@ -129,7 +130,8 @@ class Search:
     model: a unit, a file, `light:NAME` or `made:NAME`; machine: unless it is a unit.
     settings: `a.b=c` texts over config, a preset or a YAML file.
     candidates, measurements or seconds: the budget, where it is not that of the configuration.  levels: of the machine, all unless given.
-    strategy: a class, or what names one (`search.strategy`).  evaluator: who measures; its unit and levels are what is searched.
+    strategy: a class, or what names one (`search.strategy`).  warm_start, prior: what it begins with, as in `TuneRequest`.
+    evaluator: who measures; its unit and levels are what is searched.
     rules: what may be proposed.  quiet: nothing on stderr.
     """
 
@@ -143,6 +145,8 @@ class Search:
     seed: int = 0
     levels: Sequence[str] | None = None
     strategy: str | type[SearchStrategy] | None = None
+    warm_start: Sequence[Path] = ()
+    prior: Path | None = None
     evaluator: Evaluator | None = None
     rules: type[Rules] = Rules
     quiet: bool = True
@@ -164,7 +168,6 @@ class Search:
         budget = RunBudget(candidates, None if seconds is None else Deadline(clock, clock.monotonic_s() + seconds), readings)
         origin = Origin("search", name, unit.machine.name, simulator.VERSION, runner_name(config) if timed else BUILT_IN, self.seed)
         facts = Facts(origin, unit, levels)
-        prior = packaged_prior(config, lambda _: None)
         made = JobRunnerSpec(
             make, facts, config, config.level_weights, self.seed, self.rules, None if isinstance(self.strategy, str) else self.strategy
         )
@@ -173,10 +176,13 @@ class Search:
             place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=False)
             for each in (place.models, place.checkpoint):
                 each.mkdir()
-            request = TuneRequest(Path(name), unit.machine.name, folder, seed=self.seed, quiet=self.quiet)
+            prior = read_prior(self.prior, config, folder, False, lambda _: None)
+            began = tuple(self.warm_start)
+            request = TuneRequest(Path(name), unit.machine.name, folder, seed=self.seed, quiet=self.quiet, warm_start=began)
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
             jobs = stack.enter_context(SerialJobs(made))
-            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget, prior=None if prior is None else prior.kept)
+            kept = None if prior is None else prior.kept
+            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget, sources(began, folder, False), prior=kept)
             with search.progress():
                 search.search_until_spent()
             best, baselines = search.ended(name)

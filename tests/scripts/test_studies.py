@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import typer
 
-from scripts import judge_presets, study_fusion, study_levels, study_settings
+from scripts import judge_presets, study_fusion, study_levels, study_prior, study_settings
 from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdown, medians, named, short
 from scripts.study_all import QUICK
 from scripts.study_settings import differences
@@ -209,6 +209,43 @@ def test_window(tmp_path: Path) -> None:
         assert row["search"] == row["without_cycles"] / row["searched_cycles"]
     for part in ("of a search without windows", "geometric means", "never slower"):
         assert part in text
+
+
+def test_prior(tmp_path: Path) -> None:
+    """Only the first arm has all readings; who remembers begins better, and the earlier run is made once."""
+    words = ("--earlier", save_small("conv_chain", tmp_path), "--measurements", 400, "--seeds", 1)
+    rows, text = study("prior", tmp_path, "residual_block", *words)
+    assert [row["arm"] for row in rows] == [arm for arm in ("all", *study_prior.QUARTER) for _ in LEVELS]
+    for row in rows:
+        assert row["readings"] <= (400 if row["arm"] == "all" else 100)
+        assert row["arm"] != "all" or row["over"] == 1
+    over = [math.log(row["over"]) for row in rows if row["arm"] == "warm"]
+    mean = math.exp(sum(over) / len(over))
+    assert f"goal, 1.01 with a quarter of the readings, warm: {mean:.4f}, {'reached' if mean <= 1.01 else 'missed'}" in text
+    assert "unrelated networks" not in text
+    runs = tmp_path / "out/runs"
+    assert sorted(path.suffix for path in runs.iterdir()) == ["", ".model"]
+    (tmp_path / "out/prior").rename(tmp_path / "first")
+    before = next(runs.glob("*/run.json")).stat().st_mtime_ns
+    again, _ = study("prior", tmp_path, "residual_block", *words)
+    assert [row["over"] for row in again] == [row["over"] for row in rows]
+    assert next(runs.glob("*/run.json")).stat().st_mtime_ns == before
+
+
+def test_prior_tells_related_networks_from_others() -> None:
+    rows = [
+        {"network": network, "seed": seed, "arm": arm, "level": level, "over": over, "readings": 1, "cpu_s": 1.0}
+        for network, worse in (("resnet101", 1.0), ("shufflenet", 1.2))
+        for seed in (0, 1)
+        for arm, over in (("all", 1.0), ("quarter", 1.1), ("warm", worse * 1.005))
+        for level in LEVELS
+    ]
+    shown = list(study_prior.show(rows))
+    (goal,) = [part for part in shown if isinstance(part, str) and part.startswith("goal")]
+    assert goal == "goal, 1.01 with a quarter of the readings, warm: 1.0050, reached"
+    _, related, other = [part for part in shown if not isinstance(part, str)]
+    assert [row[-1] for row in related.rows] == ["1.100 (1.100 .. 1.100)", "1.005 (1.005 .. 1.005)"]
+    assert [row[-1] for row in other.rows] == ["1.100 (1.100 .. 1.100)", "1.206 (1.206 .. 1.206)"]
 
 
 def test_rewrites(tmp_path: Path) -> None:

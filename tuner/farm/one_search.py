@@ -158,7 +158,7 @@ class OneSearch:
 
         start: programs that are measured first."""
         programs = list(dict.fromkeys((*start, *(() if warm is None else warm.programs))))
-        if programs or (warm is not None and warm.genes):
+        if programs or (warm is not None and not warm.empty):
             self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
             self._began = 1
         if warm is not None:

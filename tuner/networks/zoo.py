@@ -6,6 +6,7 @@ are drawn from a seed unless the file itself is named by its path.
 
 from __future__ import annotations
 
+import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,3 +49,14 @@ def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     if name not in found:
         raise BadInputError(f"{name}: no such network; expected one of {', '.join(found) or 'none, this onnx package ships no networks'}")
     return found[name], SEED if random_weights is None else random_weights
+
+
+def model_digest(model: Path) -> str:
+    """32 hex digits over the file, or the name of a built network.  Raises `BadInputError` where there is none."""
+    if is_made(model):
+        return str(model)
+    try:
+        with model.open("rb") as source:
+            return hashlib.file_digest(source, "sha256").hexdigest()[:32]
+    except OSError as error:
+        raise BadInputError(f"{model}: cannot be read: {error.strerror or error}") from None

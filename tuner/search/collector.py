@@ -75,10 +75,11 @@ def pack_segments(
     cycles: NDArray[np.int64],
     moved_bytes: NDArray[np.int64],
     proposed: Sequence[Genome],
+    hints: Sequence[tuple[Gene, NDArray[np.float64]]] = (),
 ) -> bytes:
     """Columns of `EPOCH` for what was measured elsewhere.
 
-    cycles: int64 [segments, levels].  proposed: programs.
+    cycles: int64 [segments, levels].  proposed: programs.  hints: segments that may be fast here, and what they are expected to take.
     """
     count = len(genes)
     values = np.zeros((*cycles.shape, len(RESULTS)), np.int64)
@@ -93,5 +94,7 @@ def pack_segments(
         "values": values,
         "island": [0],
         "proposed": pack_genomes(proposed),
+        "hint_genome": pack_genomes([(gene,) for gene, _ in hints]),
+        "hint_cycles": np.concatenate([expected for _, expected in hints]) if hints else (),
     }
     return to_bytes(columns, EPOCH)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
 from compiler.space.columns import fewest_strips
-from compiler.space.gene import ALL, MAX_SEGMENT, Gene, Genome, block_counts, whole_or, widths, with_weights
+from compiler.space.gene import ALL, MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.moves import Move, on_random_cores, thin_operators
 from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
@@ -22,6 +22,7 @@ Within = Callable[[Gene], Gene]  # a gene, to the one that fits what a level lea
 _OWN = (
     "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
 )  # fmt: skip
+_OF_SEGMENTATION = 0.5
 _DRAWS = 4  # at most, for each gene that is wanted and each island
 
 
@@ -89,7 +90,7 @@ def propose(
         fresh: list[Gene] = []
         near = attempt % len(segmentations)
         if draw < shares.random:
-            fresh = [_random(unit, rng, "toggle_halo" in moves)]
+            fresh = [_random(unit, rng, moves, segmentations[near])]
         elif draw < shares.random + shares.singles and singles:
             fresh = _moved(unit, singles[attempt % len(singles)], own, rng)
         else:
@@ -109,16 +110,24 @@ def propose(
     return list(out.values())
 
 
-def _random(unit: Unit, rng: np.random.Generator, caching: bool) -> Gene:
-    start = int(rng.integers(len(unit.operators)))
-    stop = min(len(unit.operators), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
+def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
+    """A run of the segmentation, or any other one, in any way: what the moves reach only step by step, over ways that are worse."""
+    if rng.random() < _OF_SEGMENTATION:
+        start, stop, *_ = segmentation[int(rng.integers(len(segmentation)))]
+    else:
+        start = int(rng.integers(len(unit.operators)))
+        stop = min(len(unit.operators), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
     counts = block_counts(unit, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))], columns=fewest_strips(unit, start, stop))
-    if stop - start == 1:  # what the moves reach only step by step
+    if rng.random() < 0.5:
         gene = gene._replace(chunk=int(rng.integers(len(CHUNK_BUDGETS))))
         gene = with_weights(unit, gene, bool(rng.integers(2)))
-    if caching and gene.blocks > 1 and rng.random() < 0.5:
-        gene = gene._replace(cached=whole_or(gene, thin_operators(unit, gene, rng)))
+    if "toggle_halo" in moves and gene.blocks > 1 and rng.random() < 0.5:
+        gene = gene._replace(cached=-1 if rng.random() < 0.5 else whole_or(gene, thin_operators(unit, gene, rng)))
+    if "change_window" in moves and stop - start > 1 and gene.blocks > 1 and rng.random() < 0.5:
+        gene = gene._replace(sliding=True, window=WINDOWS[int(rng.integers(len(WINDOWS)))])
+    if "change_prefetch" in moves and rng.random() < 0.3:
+        gene = gene._replace(prefetch=1)
     return on_random_cores(unit, gene, rng)
 
 

@@ -1,5 +1,6 @@
 """What is known: segments, what borders save, programs that were measured, the best of other islands, models.
 
+Hints are segments that nobody measured here, with what they are expected to take, float64 [levels].
 It grows by findings: what one island found in one epoch.  Everything in it follows from the findings it was given, in their order, so two
 processes that were given the same know the same.  What a job finds, and what only its island may know yet, is taken back after it.
 """
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cost.features import scaled
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.structures import Structures
 from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request, told
@@ -40,6 +42,7 @@ class Knowledge:
         self.programs: set[int] = set()
         self.elites: dict[int, list[Individual]] = {}
         self.proposed: list[Genome] = []
+        self.hints: list[tuple[Gene, NDArray[np.float64]]] = []
         self.version = 0
 
     def learn_epoch(self, findings: Sequence[bytes]) -> None:
@@ -57,19 +60,23 @@ class Knowledge:
         genomes = unpack_genomes(epoch.arrow("genome"))
         genes = [genomes[at][0] for at in segments.tolist()]
         good = epoch["status"][segments] == 0
-        for gene, fits, each, bytes_ in zip(genes, good.tolist(), cycles, moved.tolist(), strict=True):
-            self.table.add(gene, told(each) if fits else None, bytes_)
+        features = epoch["features"].reshape(count, -1)[segments] if len(epoch["features"]) else np.zeros((len(genes), 0), np.float32)
+        for gene, fits, each, bytes_, look in zip(genes, good.tolist(), cycles, moved.tolist(), features, strict=True):
+            self.table.add(gene, told(each) if fits else None, bytes_, look.tobytes() if fits else b"")
         self.add_programs(epoch["programs"].tolist())
         if len(border := epoch["border"]):
             self.add_border(border)
         if elites := unpack_individuals(epoch, "elite_"):
             self.elites[epoch["island"].item()] = elites
         self.proposed = [*self.proposed, *unpack_genomes(epoch.arrow("proposed"))]
+        if hinted := unpack_genomes(epoch.arrow("hint_genome")):
+            self.hints = [(gene, each) for (gene,), each in zip(hinted, epoch["hint_cycles"].reshape(len(hinted), -1), strict=True)]
 
     def heard(self, request: Request, measurement: Measurement) -> None:
         """A `Listener`: of the island that measures now."""
         if request.measure and request.kind == "segment":
-            self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes)
+            look = b"" if measurement.cycles is None or measurement.features is None else scaled(measurement.features).tobytes()
+            self.table.add(request.genome[0], measurement.cycles, measurement.moved_bytes, look)
         elif request.measure and request.kind == "program":
             self.add_programs([genome_name(request.genome)])
 

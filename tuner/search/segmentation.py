@@ -2,7 +2,7 @@
 
 | epoch | does                                                                                                    |
 |-------|---------------------------------------------------------------------------------------------------------|
-| 1     | measures its share of what the run began with, and of the first segments: every operator alone, short runs |
+| 1     | measures its share of what the run began with, and of every operator alone; the first one, programs of prediction |
 | 2 ..  | evolves: measures segments that may help, proposes programs, picks by prediction, measures them          |
 """
 
@@ -13,14 +13,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from compiler.space.gene import Genome
+from compiler.space.gene import Gene, Genome
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
-from tuner.search.beginning import predicted_programs
+from tuner.search.beginning import changed_operators, corrected, predicted_programs
 from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
 from tuner.search.explore import first_genes, unknown
+from tuner.search.hinted import hinted_programs, without_hints
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual, Island
@@ -49,8 +50,9 @@ class Segmentation:
         if epoch == BEGINNING:
             if context.island == 0:
                 self.island.admit(context.known.elites.get(0, []), context.config.search)
+            first = _first_segments(context)  # its share of them, before it knows more than others
             yield from _first_programs(context, self.island)
-            yield from _first_segments(context)
+            yield from context.measure_segments(unknown(context.table, first))
         else:
             yield from _evolve(context, self.island, epoch - EVOLVING)
 
@@ -64,21 +66,32 @@ class Segmentation:
 def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     """This island's share of what the run began with, as far as it fits here; the first one's, what prediction says, too."""
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
-    if context.config.use.prediction and context.island == 0:
-        given += predicted_programs(context)
-    fitting = [whole for whole in (yield from context.repaired(given)) if whole is not None and not context.known.measured(whole)]
+    yield from _measure_programs(context, island, given)
+    if context.island == 0 and context.config.use.segmentations:
+        predicted = predicted_programs(context)
+        yield from _measure_programs(context, island, predicted)
+        yield from _measure_programs(context, island, (yield from corrected(context, predicted)))
+        island.admit((yield from hinted_programs(context)), context.config.search)
+
+
+def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:
+    """With their segments, as far as they fit."""
+    repaired = yield from context.repaired(genomes)
+    fitting = [whole for whole in repaired if whole is not None and not context.known.measured(whole)]
     if fitting:
         yield from context.measure_segments(unknown(context.table, [gene for genome in fitting for gene in genome]))
         found = yield from context.measure_programs(list(dict.fromkeys(fitting)))
         island.admit(found, context.config.search)
 
 
-def _first_segments(context: SearchContext) -> Asking[None]:
-    # the genomes' own genes too: an operator may fit only in more blocks than every operator is tried in
-    mine = [gene for genome in context.single_operators() for gene in genome]
-    first = first_genes(context.unit, context.table, context.config.use.halo_cache)
-    every = context.wanted([*mine, *context.at_every_grant(first)])
-    yield from context.measure_segments(every[context.island :: context.rules.islands])
+def _first_segments(context: SearchContext) -> list[Gene]:
+    """This island's share of every operator alone; on several cores in many ways, and short runs, on each number of them: placement
+    chooses among these."""
+    genes = list(changed_operators(context))
+    if context.rules.several > 1:
+        genes += first_genes(context.unit, context.table, context.config.use.halo_cache)
+    every = context.wanted(without_hints(context, context.at_every_grant(genes)))
+    return every[context.island :: context.rules.islands]
 
 
 def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.cost.features import scaled
 from compiler.space.gene import Gene, Genome, widths
 from compiler.space.granted import within_level
+from tuner.measure.grants import NEVER
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.explore import Within, propose
 from tuner.search.population import Island
+from tuner.search.promise import corrections, promises
 
 
 def explore(context: SearchContext, island: Island) -> Asking[None]:
@@ -26,17 +29,17 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
     # on several cores there are that many times as many segments
     every = [-(-count * rules.several // rules.islands) for count in (segments.candidates, segments.measured)]
     several = rules.several > 1
-    costs = {level: found for level in range(len(rules.levels)) if (found := _best_now(context, island, level, several)) is not None}
-    if not costs:
+    every_level = range(len(rules.levels))
+    widths_of = [granted.cores if several else None for granted in rules.granted]
+    bests = {level: found for level in every_level if (found := _best_now(context, island, level, widths_of[level])) is not None}
+    if not bests:
         return
-    bests = {level: genome for level, (genome, _) in costs.items()}
-    now = {level: cost for level, (_, cost) in costs.items()}
     moves = {name: move for name, move in rules.moves.items() if name != "change_cores"} if several else rules.moves
     wide = rules.unit.machine.cores if several else None
     pool = propose(
         rules.unit, context.table, [*bests.values()], every[0], island.rng, moves, segments, wide, context.share, _fits(context, bests)
     )
-    yield from _measure_best(context, island.rng, pool, now, every[1])
+    yield from _measure_best(context, island.rng, pool, bests, every[1], wide)
     if context.placer is None:
         for width in {granted.cores: None for granted in rules.granted if several and granted.cores < rules.unit.machine.cores}:
             pool = propose(
@@ -51,7 +54,7 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
                 context.share,
                 _fits(context, bests),
             )
-            yield from _measure_best(context, island.rng, pool, now, every[1])
+            yield from _measure_best(context, island.rng, pool, bests, every[1], width)
         return
     # what is done for all cores is what it would be without placement, so these numbers come from elsewhere
     rng = island.aside(1)
@@ -64,7 +67,7 @@ def explore(context: SearchContext, island: Island) -> Asking[None]:
             continue
         levels, genomes = zip(*near, strict=True)
         pool = propose(rules.unit, context.table, genomes, count, rng, moves, segments, width, context.share, _fits(context, levels))
-        yield from _measure_best(context, rng, pool, now, many)
+        yield from _measure_best(context, rng, pool, bests, many, width)
 
 
 def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
@@ -75,45 +78,58 @@ def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
 
 
 def _measure_best(
-    context: SearchContext, rng: np.random.Generator, genes: list[Gene], now: Mapping[int, NDArray[np.float64]], many: int
+    context: SearchContext, rng: np.random.Generator, genes: list[Gene], levels: Collection[int], many: int, width: int | None
 ) -> Asking[None]:
-    """Measure so many: those that look best against what their operators cost now, and some of the others.
+    """Measure so many: those that promise most, operators that may be faster alone, which make the baseline, and some at random.
 
-    now: level -> float64 [operators + 1], what the first j cost.
+    width: see `promises`.
     """
     pool = context.wanted(genes)
     raws = yield from context.features(pool)
-    pool = [gene for gene, raw in zip(pool, raws, strict=True) if raw is not None]
-    known = [raw for raw in raws if raw is not None]
-    if not pool:
+    fresh = _unseen(context, pool, raws)
+    if not fresh:
         return
-    predicted = context.predicted(pool, np.stack(known))
-    starts, stops = np.array([g.start for g in pool]), np.array([g.stop for g in pool])
-    cost = np.stack(list(now.values()), 1)
-    merit = (predicted[:, list(now)] / np.maximum(cost[stops] - cost[starts], 1.0)).min(1)
+    pool, known = [gene for gene, _ in fresh], np.stack([raw for _, raw in fresh])
+    predicted = np.minimum(context.predicted(pool, known) * corrections(context, pool), NEVER)
+    promised = yield from promises(context, pool, predicted, levels, width)
     lucky = round(many * context.config.segments.epsilon)
-    order = np.argsort(merit, kind="stable")
-    chosen = list(order[: many - lucky])
-    chosen += list(rng.permutation(order[many - lucky :])[:lucky])
+    order = np.argsort(-promised, kind="stable")
+    chosen, others = order[: many - lucky].tolist(), order[many - lucky :]
+    chosen += _fastest_alone(context, pool, predicted, others.tolist())[: lucky // 2]
+    chosen += [i for i in rng.permutation(others).tolist() if i not in chosen][: many - len(chosen)]
     yield from context.measure_segments([pool[i] for i in chosen], predicted[chosen])
 
 
-def _best_now(context: SearchContext, island: Island, level: int, wide: bool) -> tuple[Genome, NDArray[np.float64]] | None:
-    """The genome near which segments are looked for, and what its first j operators cost, float64 [operators + 1]."""
+def _fastest_alone(context: SearchContext, genes: Sequence[Gene], predicted: NDArray[np.float64], places: Sequence[int]) -> list[int]:
+    """Those of the places where an operator is alone, the one first that is expected to be fastest against the best that is known of it."""
+    singles = context.table.singles()
+    if singles is None:
+        return []
+    known = [context.table.of(gene) for gene in singles]
+    merit = {}
+    for at in places:
+        best = known[genes[at].start]
+        if genes[at].stop - genes[at].start == 1 and best is not None:
+            merit[at] = float(np.log(predicted[at] / best).mean())
+    return sorted(merit, key=lambda at: (merit[at], at))
+
+
+def _unseen(
+    context: SearchContext, genes: Sequence[Gene], raws: Sequence[NDArray[np.float64] | None]
+) -> list[tuple[Gene, NDArray[np.float64]]]:
+    """Those that fit and look like nothing that was measured, and like none of these before them: no prediction tells them apart."""
+    out: dict[tuple[str, bytes], tuple[Gene, NDArray[np.float64]]] = {}
+    for gene, raw in zip(genes, raws, strict=True):
+        if raw is not None:
+            structure, look = context.table.structures.structure(gene.start, gene.stop), scaled(raw).tobytes()
+            if look not in context.table.seen.get(structure, ()):
+                out.setdefault((structure, look), (gene, raw))
+    return list(out.values())
+
+
+def _best_now(context: SearchContext, island: Island, level: int, width: int | None) -> Genome | None:
+    """The genome near which segments are looked for."""
     if context.config.use.segmentations:
-        width = context.rules.granted[level].cores if wide else None
-        found, plain = (
-            context.table.segmentation(level, context.known.border[level], width=width),
-            context.table.segmentation(level, width=width),
-        )
-        return None if found is None or plain is None else (found[0], plain[1])
-    if not island.members:
-        return None
-    best = island.best(level)
-    alone = [cycles[level] if (cycles := context.table.of(gene)) is not None else np.nan for gene in best.genome]
-    share = best.cycles[level] / len(context.unit.operators)  # of an operator, where its segment was never measured alone
-    each = [
-        np.full(gene.stop - gene.start, share if np.isnan(cost) else cost / (gene.stop - gene.start))
-        for gene, cost in zip(best.genome, alone, strict=True)
-    ]
-    return best.genome, np.concatenate(([0.0], np.cumsum(np.concatenate(each))))
+        found = context.table.segmentation(level, context.known.border[level], width=width)
+        return None if found is None else found[0]
+    return island.best(level).genome if island.members else None

@@ -6,8 +6,9 @@ order for costs that add up; they do not quite (neighbours overlap), so it propo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,16 @@ _ABSENT = object()
 _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
 
 
+def less_border(cycles: float, border: float) -> float:
+    """What a segment costs whose neighbour overlaps its border, at most by half of it."""
+    return max(cycles - border, 0.5 * cycles)
+
+
 class SegmentTable:
     """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
 
-    moved_bytes: key -> to and from DDR.  groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
+    moved_bytes: key -> to and from DDR.  seen: structure -> features (float32, scaled) as bytes -> cycles of the first way that has them.
+    groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
     """
 
     def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
@@ -35,6 +42,7 @@ class SegmentTable:
         self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
+        self.seen: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
         self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
@@ -55,12 +63,14 @@ class SegmentTable:
         """Bytes to and from DDR; 0 where not measured or not feasible."""
         return self.moved_bytes.get(self.structures.key(gene), 0)
 
-    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0) -> bool:
-        """What was measured of a gene; False, and nothing changes, where it is known."""
+    def add(self, gene: Gene, cycles: NDArray[np.int64] | None, moved_bytes: int = 0, features: bytes = b"") -> bool:
+        """What was measured of a gene, and its features (see `seen`); False, and nothing changes, where it is known."""
         key = self.structures.key(gene)
         if key in self.cycles:
             return False
         self._set(self.cycles, key, cycles)
+        if features and features not in (ways := self.seen.setdefault(key[0], {})):
+            self._set(ways, features, cycles)
         if cycles is None:
             return True
         self._set(self.moved_bytes, key, moved_bytes)
@@ -82,6 +92,16 @@ class SegmentTable:
             if (structure, width) not in leanest or lean < leanest[structure, width]:
                 self._set(leanest, (structure, width), lean)
         return True
+
+    def beside(self, hints: Iterable[tuple[Gene, NDArray[np.float64]]]) -> SegmentTable:
+        """One that knows of these, too, what they are expected to take, where they were not measured."""
+        other = copy(self)
+        other.cycles, other.moved_bytes, other._undo = dict(self.cycles), dict(self.moved_bytes), None
+        other._best, other._lean = [dict(each) for each in self._best], [dict(each) for each in self._lean]
+        other._alone = [dict(each) for each in self._alone]
+        for gene, expected in hints:
+            other.add(gene, np.minimum(np.ceil(expected), NEVER).astype(np.int64))
+        return other
 
     def _set(self, where: dict[Any, Any], key: Any, value: Any) -> None:
         if self._undo is not None:
@@ -126,24 +146,36 @@ class SegmentTable:
         border: cycles that a segment saves by overlapping its neighbour.  noise: every cost times exp(N(0, noise)).
         width: of segments that run on so many cores only, but for operators that cannot.  None where some operator has no known segment.
         """
-        best = self._best[level]
-        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
-        tails: dict[tuple[int, int], Tail] = {}
-        factors = np.exp(rng.normal(0.0, noise, len(self._pairs))) if noise and rng is not None else None
-        for at, (i, j, structure) in enumerate(self._pairs):
-            found = best.get((structure, width))
-            if found is None and j - i == 1:
-                found = best.get((structure, None))
-            if found is None or j - i > longest:
-                continue
-            price = max(found[0] - border, 0.5 * found[0])
-            cost[j - 1, j - i - 1] = price if factors is None else price * factors[at]
-            tails[i, j] = found[1]
+        cost, tails = self.costs(level, border, width, longest)
+        if noise and rng is not None:
+            for (i, j, _), factor in zip(self._pairs, np.exp(rng.normal(0.0, noise, len(self._pairs))).tolist(), strict=True):
+                cost[j - 1, j - i - 1] *= factor
         path = shortest(cost)
         if path is None:
             return None
         runs, total = path
         return tuple(Gene(i, j, *tails[i, j]) for i, j in runs), total
+
+    def costs(
+        self, level: int, border: float = 0.0, width: int | None = None, longest: int = MAX_SEGMENT
+    ) -> tuple[NDArray[np.float64], dict[tuple[int, int], Tail]]:
+        """What known runs cost (`space.shortest`), less what their borders save, and the tails of their genes."""
+        best = self._best[level]
+        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
+        tails: dict[tuple[int, int], Tail] = {}
+        for i, j, structure in self._pairs:
+            found = best.get((structure, width))
+            if found is None and j - i == 1:
+                found = best.get((structure, None))
+            if found is None or j - i > longest:
+                continue
+            cost[j - 1, j - i - 1] = less_border(found[0], border)
+            tails[i, j] = found[1]
+        return cost, tails
+
+    def runs_of(self, structures: Mapping[str, int]) -> list[tuple[int, int, int]]:
+        """(start, stop, number) of every run whose structure has one."""
+        return [(i, j, structures[structure]) for i, j, structure in self._pairs if structure in structures]
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""
@@ -158,10 +190,10 @@ class SegmentTable:
     def singles(self, group: int = 0) -> Genome | None:
         """Every operator alone, each with the gene that is best over the levels of a group that grants the same (geometric mean): the tuned
         layer-by-layer genome."""
-        genes = []
-        for k, structure in enumerate(self._operators):
-            found = self._alone[group].get(structure)
-            if found is None:
-                return None
-            genes.append(Gene(k, k + 1, *found[1]))
-        return tuple(genes)
+        genes = tuple(gene for k in range(self.operators) if (gene := self.single(k, group)) is not None)
+        return genes if len(genes) == self.operators else None
+
+    def single(self, operator: int, group: int = 0) -> Gene | None:
+        """An operator alone, with the gene that is best over the levels of a group; None where none is known."""
+        found = self._alone[group].get(self._operators[operator])
+        return None if found is None else Gene(operator, operator + 1, *found[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -51,14 +50,3 @@ def there(model: Path) -> Path:
     if not model.is_file():
         raise BadInputError(f"{model}: no such file")
     return model.resolve()
-
-
-def model_digest(model: Path) -> str:
-    """32 hex digits over the file, or the name of a built network.  Raises `BadInputError` where there is none."""
-    if is_made(model):
-        return str(model)
-    try:
-        with model.open("rb") as source:
-            return hashlib.file_digest(source, "sha256").hexdigest()[:32]
-    except OSError as error:
-        raise BadInputError(f"{model}: cannot be read: {error.strerror or error}") from None

@@ -21,11 +21,12 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine_file import load_machine
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.each import Make
+from tuner.networks.zoo import model_digest
 from tuner.request import DTypeName, StudyRequest, TuneRequest
 from tuner.store.anytime import COLUMNS
 from tuner.store.read import read_log
 from tuner.store.served import copies
-from tuner.study.cells import cells_config, cells_store, cells_workers, model_digest, there
+from tuner.study.cells import cells_config, cells_store, cells_workers, there
 from tuner.study.curve import CellCurve, levels_curve
 from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
 from tuner.world.local import LocalPlace

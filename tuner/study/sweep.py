@@ -28,7 +28,7 @@ from simulator.npu.machine_file import load_machine
 from tuner.config import BudgetSettings, TuneConfig, load_config
 from tuner.farm.warm_start import sources
 from tuner.measure.merit import speedup
-from tuner.networks.zoo import title
+from tuner.networks.zoo import model_digest, title
 from tuner.request import SweepRequest, TuneRequest
 from tuner.store.digests import digest
 from tuner.store.mirror import Mirror, mirror_place
@@ -37,7 +37,7 @@ from tuner.store.runfolder import SETTINGS, Identity, RunFolder, plain
 from tuner.store.runs import ENDED, INDEX, SUMMARY, open_run
 from tuner.store.schema import Column
 from tuner.store.sweeps import INDEX_MARK, read_index
-from tuner.study.cells import cells_config, cells_store, cells_workers, model_digest, there
+from tuner.study.cells import cells_config, cells_store, cells_workers, there
 from tuner.world.crash import details, keep
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.space.shortest import shortest
+from compiler.space.shortest import around, shortest
 
 
 @given(operators=st.integers(1, 7), lengths=st.integers(1, 5), seed=st.integers(0, 1 << 16), gaps=st.booleans())
@@ -51,3 +51,30 @@ def test_of_equal_paths_the_last_run_is_longer() -> None:
 def test_nothing_covers_what_has_no_run(operators: int) -> None:
     found = shortest(np.full((operators, 2), np.inf))
     assert (found is None) == (operators > 0)
+
+
+@given(st.integers(1, 7), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_around_a_run_is_the_cheapest_cover_that_has_it(operators: int, lengths: int, seed: int) -> None:
+    """Held against the cheapest cover of what comes before it and of what comes behind, by their definition."""
+    rng = np.random.default_rng(seed)
+    cost = rng.uniform(1, 9, (operators, lengths))
+    cost[rng.random(cost.shape) < 0.3] = np.inf
+    found = around(cost)
+    for stop in range(1, operators + 1):
+        for start in range(max(0, stop - lengths), stop):
+            assert found[stop - 1, stop - start - 1] == pytest.approx(cover(cost, start) + behind(cost, stop))
+
+
+def behind(cost: np.ndarray, start: int) -> float:
+    """What covering the operators from `start` on costs, by its definition."""
+    operators, lengths = cost.shape
+    if start == operators:
+        return 0.0
+    stops = range(start + 1, min(operators, start + lengths) + 1)
+    return min(cost[stop - 1, stop - start - 1] + behind(cost, stop) for stop in stops)
+
+
+def test_a_prefix_without_runs_of_its_own_is_covered_by_a_longer_run() -> None:
+    found = shortest(np.array([[np.inf, np.inf], [np.inf, 2.0]]))
+    assert found is not None
+    assert found[0] == [(0, 2)]

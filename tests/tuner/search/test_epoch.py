@@ -58,7 +58,7 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
     shares = []
     for islands in (1, 3):
         measure = Local(u)
-        search = LocalSearch(u, f"search.islands={islands}").steps(measure, 2)
+        search = LocalSearch(u, f"search.islands={islands}", "use.segmentations=false").steps(measure, 2)
         shares.append({search.known.key(request.genome[0]) for request in measure.measured() if request.kind == "segment"})
         counts = [len(epoch.collector.segments) for epoch in search.epochs[1:]]
         assert max(counts) - min(counts) <= 2, "no island has more to do than another"
@@ -66,13 +66,17 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
 
 
 def test_islands_do_not_measure_each_others_segments() -> None:
-    """They look near the same segmentations, and hear of each other an epoch late: undealt, a fifth was measured twice."""
+    """They look near the same segmentations, and hear of each other an epoch late: undealt, a fifth was measured twice.
+
+    In the first of their epochs one measures what it predicts, and what that is made of is nobody's.
+    """
     u = unit("inception_block")
     measure = Local(u)
     search = LocalSearch(u, "search.islands=3").steps(measure, 7)
     shares: list[set[object]] = [set(), set(), set()]
     for epoch in search.epochs:
-        shares[epoch.island] |= {search.known.key(gene) for gene in epoch.collector.segments}
+        if epoch.number >= EVOLVING:
+            shares[epoch.island] |= {search.known.key(gene) for gene in epoch.collector.segments}
     assert sum(map(len, shares)) == len(set.union(*shares))
     assert min(map(len, shares)) > 0.7 * max(map(len, shares)), "no island has much less to look for"
 
@@ -114,7 +118,8 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     share = -(-16 * search.rules.several // 3)
     assert search.rules.several == 2
     share += -(-share // 2)  # on all cores, and on one
-    assert [len(epoch.collector.segments) for epoch in search.epochs[4:]] == [share] * 3
+    for epoch in search.epochs[4:]:
+        assert 0.8 * share <= len(epoch.collector.segments) <= share, "less where what it looked at looks like what is known"
     for epoch in search.epochs[4:]:
         assert sum(len(gene.cores) == 2 for gene in epoch.collector.segments) > 0.6 * share
 

@@ -20,6 +20,7 @@ from tuner.networks.made.inception import inception_v3
 from tuner.networks.made.mobilenet import mobilenet_v1, mobilenet_v2
 from tuner.networks.made.nasnet import nasnet_mobile
 from tuner.networks.made.randwire import randwire
+from tuner.networks.made.resnet import resnet50, resnet101
 from tuner.networks.made.transformer import bert_base, vit_b16
 
 SMALL = "-small"
@@ -42,6 +43,8 @@ NETWORKS: dict[str, Network] = {
     "mobilenet_v2": Network(mobilenet_v2, {"size": 64, "width": 0.25, "classes": 10}),
     "nasnet_mobile": Network(nasnet_mobile, {"size": 64, "filters": 12, "repeats": 1, "classes": 10}),
     "randwire": Network(randwire, {"size": 64, "nodes": 8, "channels": 20, "classes": 10}),
+    "resnet50": Network(resnet50, {"size": 64, "width": 0.25, "classes": 10}),
+    "resnet101": Network(resnet101, {"size": 64, "width": 0.25, "classes": 10}),
     "vit_b16": Network(vit_b16, {"size": 64, "layers": 1, "width": 64, "heads": 2, "classes": 10}),
 }
 

@@ -1,0 +1,163 @@
+"""Does what an earlier run measured save readings for a related network?
+
+Each network is searched after an earlier one, in five ways; only the first has all readings:
+
+| arm         | readings | begins with                                                                |
+|-------------|----------|----------------------------------------------------------------------------|
+| `all`       | all      | nothing but the packaged model                                             |
+| `quarter`   | 1/4      | the same                                                                   |
+| `warm`      | 1/4      | the earlier run (`--warm-start`): equal segments, and hints of alike ones  |
+| `model`     | 1/4      | a model of the earlier run's log (`train`, `--model`)                      |
+| `both`      | 1/4      | both of them                                                               |
+
+Per level: cycles of the best program over those of `all`; below 1 is faster.  Goal: within 1% in the geometric mean over related networks,
+levels and seeds.  The last pair is not related: it shows what a wrong memory costs.  Readings and CPU time are of the search alone; the
+earlier run has as many readings as `all`.
+
+    python scripts/study_prior.py --out prior
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import simulator
+import tuner
+from scripts.studies import (
+    Arm,
+    Json,
+    Key,
+    Machines,
+    Out,
+    Pair,
+    Processes,
+    Row,
+    Seeds,
+    Set,
+    Study,
+    Table,
+    conduct,
+    finish,
+    geometric,
+    goal,
+    groups,
+    interval,
+    model_named,
+    named,
+    short,
+)  # fmt: skip
+from simulator.npu.files import write_whole
+from tuner.config import load_config
+from tuner.learn.from_runs import model_of_runs
+from tuner.learn.logged import read_logged
+from tuner.store.digests import digest
+from tuner.world.local import LocalPlace
+
+ALL = "all"
+COLD = "quarter"
+QUARTER = (COLD, "warm", "model", "both")
+WARM, MODEL = ("warm", "both"), ("model", "both")
+SAME = 1.01
+BERT = "made:bert_base,layers={},width={},heads={}"
+PAIRS = {
+    "made:resnet101": "made:resnet50",
+    "made:mobilenet_v2,width=1.4": "made:mobilenet_v2",
+    BERT.format(8, 512, 8): BERT.format(4, 384, 6),  # as large to base: twice the layers, 4/3 of the width and heads
+    "shufflenet": "made:resnet50",
+}
+UNRELATED = ("shufflenet",)
+
+
+def rows(pair: Pair) -> Iterator[Row]:
+    """Of every arm and level."""
+    for arm, result in pair.found.items():
+        readings = int(result.log["readings"].sum())
+        for level in pair.levels:
+            over = result.cycles[level] / pair.found[ALL].cycles[level]
+            yield {"arm": arm, "level": level, "over": over, "readings": readings, "cpu_s": pair.cpu_s[arm]}
+
+
+def begun(out: Path, earlier: Mapping[str, str], measurements: int, settings: Sequence[str], arm: str, pair: Key) -> dict[str, Any]:
+    """What a search of an arm begins with; the earlier run is made where it is not there."""
+    if arm not in (*WARM, *MODEL):
+        return {}
+    (network, machine, seed), found = pair, dict[str, Any]()
+    name = earlier[network]
+    run = out / "runs" / f"{short(name)}-{digest([name, machine, seed, measurements, settings, simulator.VERSION])[:16]}"
+    if not (run / "summary.json").is_file():
+        more = {"seed": seed, "measurements": measurements, "overrides": tuple(settings), "backend": "serial"}
+        tuner.tune(model_named(name), machine, run, resume=run.is_dir(), **more)
+    if arm in WARM:
+        found["warm_start"] = (run,)
+    if arm in MODEL:
+        found["prior"] = run.with_suffix(".model")
+        if not found["prior"].is_file():
+            kept = model_of_runs(read_logged([str(run)]), load_config(None, settings).model, 0).kept
+            write_whole(LocalPlace(found["prior"]), [kept.model.encoded(kept.kind)])
+    return found
+
+
+def show(found: Sequence[Row]) -> Iterator[Table | str]:
+    """A row per network and arm, then the means over related networks and over the others."""
+    levels = list(dict.fromkeys(row["level"] for row in found))
+    table = []
+    for (network, arm), mine in groups(found, "network", "arm").items():
+        over = (f"{geometric(np.array([row['over'] for row in mine if row['level'] == level])):.3f}" for level in levels)
+        readings, cpu_s = (np.mean([row[key] for row in mine]) for key in ("readings", "cpu_s"))
+        table.append((network, arm, *over, round(readings), f"{cpu_s:.0f}"))
+    yield "cycles over those of the search with all readings"
+    yield Table(("<network", "<arm", *levels, "readings", "CPU s"), table)
+    unrelated = {short(name) for name in UNRELATED}
+    for what, related in (("related", True), ("unrelated", False)):
+        mine = [row for row in found if (row["network"] not in unrelated) == related and row["arm"] != ALL]
+        if not mine:
+            continue
+        yield f"{what} networks: geometric mean and 95% interval over pairs of network and seed"
+        table = []
+        for (arm,), of_arm in groups(mine, "arm").items():
+            each = [np.array([row["over"] for row in of_arm if row["level"] == level]) for level in levels]
+            whole = np.exp(np.mean([np.log(values) for values in each], axis=0))
+            spans = ("{:.3f} ({:.3f} .. {:.3f})".format(geometric(v), *interval(v, geometric)) for v in (*each, whole))
+            table.append((arm, *spans))
+            if related and arm in (*WARM, *MODEL):
+                reached = geometric(whole) <= SAME
+                yield f"goal, {SAME:g} with a quarter of the readings, {arm}: {geometric(whole):.4f}, {goal(reached)}"
+        yield Table(("<arm", *levels, "levels together"), table)
+
+
+def study(out: Path, earlier: Mapping[str, str], measurements: int, settings: Sequence[str]) -> Study:
+    def begins(arm: str, pair: Key) -> dict[str, Any]:
+        return begun(out, earlier, measurements, settings, arm, pair)
+
+    budget = {ALL: measurements} | dict.fromkeys(QUARTER, measurements // 4)
+    arms = {arm: Arm(("budget.candidates=null", f"budget.measurements={count}")) for arm, count in budget.items()}
+    return Study("prior", arms, rows, show, begins=begins, given=tuple(sorted(earlier.items())))
+
+
+def main(
+    out: Out,
+    networks: Annotated[str, typer.Option(help="Comma-separated: what is searched in every arm.")] = ",".join(PAIRS),
+    earlier: Annotated[str, typer.Option(help="Comma-separated: what was searched before each of them.")] = ",".join(PAIRS.values()),
+    machine: Machines = ["edge"],  # noqa: B006  typer's own default
+    measurements: Annotated[int, typer.Option(min=4, help="Readings of a search with all of them.")] = 12800,
+    seeds: Seeds = 2,
+    settings: Set = None,
+    processes: Processes = 1,
+    as_json: Json = False,
+) -> None:
+    """What an earlier run of a related network saves: a quarter of the readings with and without it."""
+    before = dict(zip(named(networks), named(earlier), strict=True))
+    made = study(out, before, measurements, settings or ())
+    found, cpu_s = conduct(made, out, networks, machine, 1, seeds, settings or (), processes)
+    finish(made.name, out, found, show(found), cpu_s, as_json)
+
+
+if __name__ == "__main__":
+    typer.run(main)
