@@ -20,7 +20,6 @@ from tuner.search.knowledge import Knowledge
 from tuner.store.task_numbers import count
 
 IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
-LEARNABLE = 8  # segments with an answer, of which a model learns anything: a board that has gone leaves none
 POLL_S = 1.0
 
 Stopped = Literal["budget", "plateau", "exhausted"]
@@ -278,11 +277,7 @@ class Conductor:
             self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
         self._idle = self._idle + 1 if len(self.ledger.tasks) == self._placed else 0
         self._placed = len(self.ledger.tasks)
-        if (
-            self.trainer is not None
-            and self.trainer.measured - self.ledger.failures.total() >= LEARNABLE
-            and self.trainer.due(count(self.ledger.numbers))
-        ):
+        if self.trainer is not None and self.trainer.due(count(self.ledger.numbers)):
             self.schedule.train()
 
     def _gather(self) -> None:

@@ -105,7 +105,7 @@ class EpochResult(NamedTuple):
     """Of a job.  state: of the island.  batch: what it measured, for the log and for everybody.  programs: columns of `PROGRAMS`.
 
     whole: False where it was stopped before its end: it measured a beginning of what it would have, and the state is the old one.
-    segments: how many were measured.
+    segments: how many have results.
     cpu_s: time of this process that it took.
     differing: packs of the store that say of a task, named behind them, something else than was measured again.
     """
@@ -289,7 +289,7 @@ class JobRunner:
             recorder.batch(collector.pack(job.island, len(spec.facts.levels))),
             to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
             whole,
-            len(collector.segments),
+            collector.answered,
             time.process_time() - begun,
             () if memo is None else memo.reported(),
         )

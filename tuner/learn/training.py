@@ -32,7 +32,8 @@ class Trainer:
 
     By growth, because what another hundred of them teach falls and what a training takes rises with how many there are.
 
-    measured: segments so far.  models: in use after each training that is done, the prior first where there is one.
+    measured: segments so far that have results: a board that has gone leaves none.  models: in use after each training that is done, the
+    prior first where there is one.
     """
 
     def __init__(self, folder: Place, settings: ModelSettings) -> None:
