@@ -120,12 +120,13 @@ class OneSearch:
         log, levels = self.ledger.log, len(self.levels)
         found = self.checkpoint.load() if self.place.resumed else None
         beyond = log.numbers.beyond([] if found is None else found[0]["numbers"])
-        if beyond:
-            self.conductor.jobs.tell_answers(read_published(self.place.path, log.origin.run, beyond, levels))
+        # where readings differ, also those of the last epochs before it, of which a job that builds on earlier ones does not know
+        if rows := log.numbers.beyond([]) if self.facts.differs else beyond:
+            answers = read_published(self.place.path, log.origin.run, rows, levels)
+            self.conductor.jobs.tell_answers(answers)
         if self.facts.differs:
             self.ledger.boards = BoardWatch(log, self._say)
-            every = log.numbers.beyond([])
-            self.ledger.logged = LoggedReadings(levels, read_published(self.place.path, log.origin.run, every, levels))
+            self.ledger.logged = LoggedReadings(levels, answers if rows else None)
         if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
             say(f"{lost} rows of log and tasks were lost; they are measured again")
         if found is None:
