@@ -289,7 +289,7 @@ class JobRunner:
             recorder.batch(collector.pack(job.island, len(spec.facts.levels))),
             to_bytes({"genome": pack_genomes(collector.programs)}, PROGRAMS),
             whole,
-            collector.answered,
+            len(collector.segments),
             time.process_time() - begun,
             () if memo is None else memo.reported(),
         )

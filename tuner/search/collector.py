@@ -25,13 +25,13 @@ PROGRAM = KINDS.index("program")
 
 
 class Collector:
-    """answered: how many segments have results.  programs: genomes that were measured whole.
+    """segments: genes that were measured alone and have results.  programs: genomes that were measured whole.
 
     border: float64 [levels], cycles that a border saved, or None where no program says.  elites: the island's best, where others ask.
     """
 
     def __init__(self) -> None:
-        self.answered = 0
+        self.segments: list[Gene] = []
         self.programs: list[Genome] = []
         self.border: NDArray[np.float64] | None = None
         self.elites: list[Individual] = []
@@ -45,7 +45,8 @@ class Collector:
         self._tasks.setdefault(measurement.task, len(self._rows))
         self._rows.append((request, measurement))
         if request.measure and request.kind == "segment":
-            self.answered += measurement.status == "ok"
+            if measurement.status == "ok":
+                self.segments.append(request.genome[0])
         elif request.kind == "program":
             self.programs.append(request.genome)
 

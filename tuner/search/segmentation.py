@@ -68,10 +68,10 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
     yield from _measure_programs(context, island, given)
     if context.island == 0 and context.config.use.segmentations:
+        island.admit((yield from hinted_programs(context)), context.config.search)
         predicted = predicted_programs(context)
         yield from _measure_programs(context, island, predicted)
         yield from _measure_programs(context, island, (yield from corrected(context, predicted)))
-        island.admit((yield from hinted_programs(context)), context.config.search)
 
 
 def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:
@@ -85,8 +85,9 @@ def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[
 
 
 def _first_segments(context: SearchContext) -> list[Gene]:
-    """This island's share of every operator alone; on several cores in many ways, and short runs, on each number of them: placement
-    chooses among these."""
+    """This island's share of every operator alone; on several cores in many ways, and short runs, on each number of them: placement chooses
+    among these.
+    """
     genes = list(changed_operators(context))
     if context.rules.several > 1:
         genes += first_genes(context.unit, context.table, context.config.use.halo_cache)

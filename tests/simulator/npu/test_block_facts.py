@@ -25,6 +25,7 @@ HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and 
 ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
+    ("tuner/search/hinted.py", "_ROUNDS"): "rounds of a search",
     ("tuner/farm/storing.py", "Scopes.__init__"): "hex digits",
     ("tuner/farm/storing.py", "Storing._put"): "a part of what waits",
     ("tuner/measure/memo.py", "Memo.find"): "hex digits",
@@ -78,6 +79,7 @@ WHOLE = {
     ("compiler/text/unit.py", "unit_lines"): "the line that says what is shown",
     ("simulator/bundle/memory.py", "container_in"): "a bundle has one memory map, as its container has",
     ("tuner/learn/cost_model.py", "conditions_of"): "a model is asked for what a unit computes in",
+    ("tuner/search/promise.py", "_again"): "the estimate is asked for what a unit computes in",
 }
 """(module, name) -> why it asks a unit for its one data type."""
 

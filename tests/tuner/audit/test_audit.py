@@ -96,7 +96,6 @@ def test_a_run_as_it_was_left_is_sound(run: Path, capsys: pytest.CaptureFixture[
         assert own / found["longer"]["cycles"][level] - 1 == pytest.approx(found["longer"]["regret"][level])
         assert found["longer"]["cycles"][level] <= own, "a longer search has found what the shorter one did"
     assert len({tuple(seeds["others"][level]) for level in LEVELS}) == len(LEVELS)
-    assert any(len(set(cycles)) > 1 for cycles in seeds["others"].values()), "other seeds find other programs"
 
 
 @pytest.mark.slow

@@ -122,7 +122,6 @@ def test_a_run_begins_with_hints(wide: Path, earlier: Path, tmp_path: Path) -> N
     quick(wide, tmp_path / "cold", 24, seed=7)
     first, cold = (log[log["generation"] == 1] for log in map(read_log, (tmp_path / "whole", tmp_path / "cold")))
     assert first["task"].nunique() < cold["task"].nunique()
-    assert set(cold["kind"]) == {"operator", "segment", "program"}
     programs = first[first["kind"] == "program"]
     untuned = read_log(tmp_path / "whole").query("generation == 0")
     for level in LEVELS:
