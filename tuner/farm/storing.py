@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compiler.plan.plan import Plan
-from compiler.space.gene import MAX_SEGMENT
+from compiler.space.forms import runs
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.farm.recorder import Facts
@@ -42,16 +42,14 @@ class Scopes:
     """
 
     def __init__(self, unit: Unit) -> None:
-        self._structures, self._count = Structures(unit), len(unit.operators)
+        self._unit, self._structures = unit, Structures(unit)
         names = [spec.name for spec in unit.operators]
-        self.whole = int(digest([unit.digest, self._structures.structure(0, self._count), names])[:16], 16)
+        self.whole = int(digest([unit.digest, self._structures.structure(0, len(names)), names])[:16], 16)
 
     @cached_property
     def every(self) -> NDArray[np.uint64]:
         """uint64: ascending."""
-        count = self._count
-        spans = ((i, j) for i in range(count) for j in range(i + 1, min(count, i + MAX_SEGMENT) + 1))
-        found = {int(self._structures.structure(*span), 16) for span in spans} | {self.whole}
+        found = {int(self._structures.structure(*run), 16) for run in runs(self._unit)} | {self.whole}
         return np.array(sorted(found), np.uint64)
 
     def of(self, kind: str, payload: str) -> int:
