@@ -50,7 +50,7 @@ def machines(
         if as_json:
             derived = {
                 "digest": machine.digest,
-                "macs_per_cycle": machine.macs_per_cycle,
+                "macs_per_cycle": {dtype: float(macs) for dtype, macs in machine.macs_per_cycle.items()},
                 "deliverable_bytes_per_cycle": _deliverable(machine),
                 "granted": {level: machine.granted(level)._asdict() for level in machine.contention},
             }
@@ -62,7 +62,7 @@ def machines(
             pairs[key] = f"{value:,} {_unit(key)}".rstrip() if isinstance(value, int) else f"{value} {_unit(key)}".rstrip()
         pairs["ddr, one long run"], pairs["ddr, reads beside writes"] = (f"{rate:.4g} B/cycle" for rate in _deliverable(machine).values())
         pairs |= {f"granted at {level}": granted for level in machine.contention if (granted := _granted(machine, level))}
-        pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
+        pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {float(macs):,.0f}" for dtype, macs in machine.macs_per_cycle.items())
         pairs["digest"] = machine.digest
         print_pairs(pairs)
         check_machine(machine)

@@ -11,7 +11,7 @@ from compiler.kinds.conv_emitter import ConvJob, _left
 from compiler.records.writers import im2col
 from simulator import primitives
 from simulator.npu import isa
-from simulator.npu.parts import BLOCK_BYTES, CUBE_SHAPES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Memory
 from simulator.npu.program import _check_parameters
 
 Ints = dict[str, int]
@@ -40,13 +40,13 @@ def drawn(rng: np.random.Generator) -> tuple[ConvJob, int, int, int, int, int]:
     m = int(rng.choice((1, 16, 40, 300, 600)))
     k_start = int(rng.integers(planes * plane_k))
     k = min(planes * plane_k - k_start, int(rng.choice((1, 40, 700, 2000))), max(1, 60_000 // m))
-    cube = CUBE_SHAPES[DataType.float16]
+    fractal = FRACTALS[DataType.float16]
     numbers: Ints = {
         "dtype": int(DataType.float16), "in_w": width, "in_pitch": pitch, "kh": kernel[0], "kw": kernel[1], "sh": stride[0],
         "sw": stride[1], "dh": dilation[0], "dw": dilation[1], "pad_left": -int(rng.integers(4)) if four and rng.integers(3) == 0 else left,
         "part_rows": parts.rows, "part_columns": parts.columns, "lanes": 4 if four else 16, "out_w": out_w, "in_rows": height,
         "in_plane": (ring or height) * pitch, "in_ring": ring, "in_first": int(rng.integers(ring)) if ring else 0, "pad_top": top,
-        "m0": cube.m0, "k0": cube.k0, "n0": cube.n0,
+        "fractal_rows": fractal.rows, "fractal_lanes": fractal.lanes, "fractal_columns": fractal.columns,
     }  # fmt: skip
     job = ConvJob(**(dict.fromkeys(ConvJob._fields, 0) | numbers))
     return job, 16 * int(rng.integers(40)) * int(rng.integers(2)), m, -(-m // 16) * 16, k_start, k
