@@ -460,10 +460,11 @@ class Machine(_Spec):
 
     def fractal(self, dtype: int) -> Fractal:
         """In what operands of products of a data type lie."""
-        return self._fractals[dtype]
+        return self.fractals[dtype]
 
     @cached_property
-    def _fractals(self) -> tuple[Fractal, ...]:
+    def fractals(self) -> tuple[Fractal, ...]:
+        """By data type."""
         return tuple(FRACTALS[dtype]._replace(rows=self.matrix.fractal_rows(dtype)) for dtype in DataType)
 
     @property
