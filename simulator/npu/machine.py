@@ -70,6 +70,7 @@ class _Spec(BaseModel):
 
 MatrixType = Literal["float16", "float32"]
 MatrixSide = Annotated[int, Field(ge=1, le=1 << 16)]
+ProductCycles = Annotated[int, Field(ge=1, le=1 << 20)]  # of the smallest product too, 1 x 1 x 1: a tile of them stays in int64
 MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 
 
@@ -109,7 +110,7 @@ class Product(_Spec):
     m0: MatrixSide
     k0: MatrixSide
     n0: MatrixSide
-    cycles: PositiveInt
+    cycles: ProductCycles
 
     @property
     def macs_per_cycle(self) -> Fraction:
@@ -123,7 +124,7 @@ class CubeUnit(_Spec):
     """
 
     kind: Literal["cube"]
-    cycles_per_fractal: dict[MatrixType, PositiveInt] = {}
+    cycles_per_fractal: dict[MatrixType, ProductCycles] = {}
     products: dict[MatrixType, Product] = {}
     startup_cycles: NotNegativeInt
 
@@ -467,7 +468,7 @@ class Machine(_Spec):
         """By data type."""
         return tuple(FRACTALS[dtype]._replace(rows=self.matrix.fractal_rows(dtype)) for dtype in DataType)
 
-    @property
+    @cached_property
     def macs_per_cycle(self) -> dict[str, Fraction]:
         """Peak multiply-accumulates per cycle of one core, by data type."""
         return self.matrix.macs_per_cycle

@@ -128,6 +128,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ),
         ("matrix.products", {"float16": PRODUCT | {"k0": 2.5}}, r"matrix\.products\.float16\.k0: .*\(got 2\.5\)"),
         ("matrix.products", {"float16": PRODUCT | {"cycles": 0}}, r"matrix\.products\.float16\.cycles: .*\(got 0\)"),
+        ("matrix.products", {"float16": PRODUCT | {"cycles": 1 << 21}}, r"matrix\.products\.float16\.cycles: .*\(got 2097152\)"),
         ("matrix.products", {"float16": PRODUCT | {"rows": 4}}, r"matrix\.products\.float16\.rows: no such key \(got 4\)"),
         ("matrix.products", {"float16": {"m0": 1, "k0": 64}}, r"missing: matrix\.products\.float16\.n0, matrix\.products\.float16\.cycles"),
         ("matrix.products", [1, 64, 32], r"matrix\.products"),
