@@ -41,6 +41,7 @@ from simulator.npu.parts import BLOCK_BYTES, Engine
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
 _ENGINES = int(Engine.SCALAR)  # all but SCALAR
 _LOADS = int(Engine.MTE2)
+_MULTIPLIED = 1 << 31  # cycles of a node, which are no fewer than its time; of more the product of two leaves int64
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -241,5 +242,8 @@ def _spread(rows: Ints, cycles: Ints, begin: Ints, end: Ints, key: Ints) -> None
         so_far = 0
         for i in range(rows[n, 0], rows[n, 1]):
             so_far += cycles[i]
-            key[i] = begin[n] + (end[n] - begin[n]) * so_far // max(1, total)
+            if total < _MULTIPLIED:
+                key[i] = begin[n] + (end[n] - begin[n]) * so_far // max(1, total)
+            else:
+                key[i] = begin[n] + np.int64((end[n] - begin[n]) * (so_far / total))
         first = rows[n, 1]

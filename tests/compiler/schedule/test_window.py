@@ -92,6 +92,14 @@ def test_without_a_limit_the_order_is_breadth_first(case) -> None:
     assert table.nodes.tolist() == [[k, t] for k in range(blocks.stop - blocks.start) for t in range(count)]
 
 
+@pytest.mark.parametrize("cycles", [1, 1 << 29, 1 << 33, 1 << 40])
+def test_nodes_one_after_the_other_stay_so_however_long_they_take(cycles: int) -> None:
+    """Four records each, the second one's loads at its beginning; a product of two such times leaves int64."""
+    each, time = np.full(9, cycles), 4 * cycles
+    table = Timetable(np.array([[0, 0], [0, 1]]), np.array([0, time]), np.array([time, 2 * time]))
+    assert interleaved(np.array([[0, 4], [5, 9]]), each, table).tolist() == [*range(9)]
+
+
 @settings(max_examples=100, deadline=None)
 @given(schedules(), st.integers(0, 2**32 - 1))
 def test_records_of_a_node_stay_in_order_and_behind_what_they_need(case, seed: int) -> None:
