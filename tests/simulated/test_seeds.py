@@ -13,7 +13,7 @@ import pytest
 from tests.simulated.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS = 8
+SEEDS = 5
 """Of each scenario but the few that take half of the time; `.ci/run` has a thousand seeds over all of them."""
 FOUND = 400
 """Within so many seeds every planted bug is found."""
