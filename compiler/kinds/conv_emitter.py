@@ -109,9 +109,9 @@ class ConvJob(NamedTuple):
     half_a: int
     half_b: int
     half_c: int
-    m0: int
-    k0: int
-    n0: int
+    fractal_rows: int
+    fractal_lanes: int
+    fractal_columns: int
     weight_blocks: int
     sum_blocks: int
     planes_per_n1: int
@@ -179,10 +179,10 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                         )  # fmt: skip
                     else:
                         if j.right == PIXELS_N:
-                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.n0, n_size * j.n0
+                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.fractal_columns, n_size * j.fractal_columns
                         else:
                             plane, planes = n_start * j.planes_per_n1, n_size * j.planes_per_n1
-                            pixel, right_pixels = k_start * j.k0, k_size * j.k0
+                            pixel, right_pixels = k_start * j.fractal_lanes, k_size * j.fractal_lanes
                         right_pixels = min(right_pixels, j.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
                         right = dense(L1, w_base, right_pixels)
@@ -198,7 +198,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                         tm, tn = tile // tiles_n, tile % tiles_n
                     m_start = tm * j.tile_m
                     m = min(j.tile_m, pixels - m_start)
-                    mpad = (m + j.m0 - 1) // j.m0 * j.m0
+                    mpad = (m + j.fractal_rows - 1) // j.fractal_rows * j.fractal_rows
                     n_tile = tn * j.tile_n1
                     n = min(j.tile_n1, n_size - n_tile)
                     if chunks_k > 1:
@@ -285,7 +285,7 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
                 kh = min(kh, (top - spread + j.dh - 1) // j.dh)
                 size = min(size, kh * kw - skip)
             elif top > MAX_WINDOW:
-                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // j.m0 * j.m0
+                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // j.fractal_rows * j.fractal_rows
                 at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
                 at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
                 done += 1
@@ -334,9 +334,9 @@ def _part(
 def _right(out: Code, at: int, j: ConvJob, d: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int) -> int:
     """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
     if j.right == PIXELS_N:
-        pixel, plane = n_start * j.n0, k_start
+        pixel, plane = n_start * j.fractal_columns, k_start
     else:
-        pixel, plane = k_start * j.k0, n_start * j.planes_per_n1
+        pixel, plane = k_start * j.fractal_lanes, n_start * j.planes_per_n1
     source = right.base + plane * right.plane + pixel
     return fractal(out, at, j.dtype, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
 

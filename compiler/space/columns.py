@@ -54,7 +54,7 @@ def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     strip, _ = found
     operators = strip.operators[start:stop]
     weights = [
-        BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * product.cube.weight_blocks), k, k, 1 << k)
+        BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * product.fractal.weight_blocks), k, k, 1 << k)
         for k, spec in enumerate(operators)
         if (product := product_of(spec)) is not None and spec.weight_blocks
     ]
