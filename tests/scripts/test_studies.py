@@ -21,11 +21,13 @@ from scripts.study_all import QUICK
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
+from tests import tuning
 from tests.scripting import run_script
-from tests.tuning import FEW, save_small
+from tests.tuning import save_small
 from tuner.config import load_config
 
 LEVELS = ("none", "slight", "severe")
+FEW = (*tuning.FEW, "farm.checkpoint_every_s=100")  # nobody interrupts these
 SET = [word for text in FEW for word in ("--set", text)]
 
 

@@ -23,7 +23,7 @@ from tuner.measure.simulated import measure as simulated
 from tuner.store.anytime import best_after, readings_for
 from tuner.store.runfolder import read_json
 
-SMALL = (*FEW, "search.generation=2", "segments.measured=2")
+SMALL = (*FEW, "search.generation=2", "segments.measured=2", "farm.checkpoint_every_s=100")
 """An epoch takes (2 + 2 islands x 2) x 3 readings, so short searches are of tens of them."""
 LEVELS = ("none", "slight", "severe")
 
