@@ -154,7 +154,7 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
             place[count + at] = 0
             count += at == len(best)
         count += len(best)
-    order = np.argsort(found[:count, 0], kind="mergesort")
+    order = np.argsort(found[:count, 0].copy(), kind="mergesort")
     left = most - (place[:count] < FEW).sum()
     kept, used = np.empty(most, np.int64), 0
     for at in order:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import njit
 
 from compiler.ir.reach import demanded
@@ -257,7 +258,7 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
     by_columns = j.part_columns < j.kw
     plane_k = (j.kh * j.kw + four - 1) // four
     if j.part_rows == j.kh and not by_columns and above <= MAX_WINDOW:
-        return _part(out, at, j, base, d, first, m, mpad, 0, 0, j.kh, j.kw, k_start, k)
+        return _part(out, at, j, base, d, first, m, mpad, np.int64(0), np.int64(0), j.kh, j.kw, k_start, k)
     done = 0
     while done < k:
         if at + 2 + _ROOM >= out.shape[0]:
@@ -285,8 +286,8 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
                 size = min(size, kh * kw - skip)
             elif top > MAX_WINDOW:
                 zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // j.fractal_rows * j.fractal_rows
-                at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, 1, kw, skip, 1)
-                at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, 1, kw, skip, 1)
+                at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
+                at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
                 done += 1
                 continue
         at = _part(out, at, j, here, to, first, m, mpad, ky, kx, kh, kw, skip, size)

@@ -185,7 +185,7 @@ def _opcodes(code: Code) -> Code:
 
 def _rows(opcodes: Code, *ops: Op) -> NDArray[np.int64]:
     """Records of these opcodes: a check looks at the words of those alone."""
-    return np.flatnonzero(np.isin(opcodes, ops))
+    return np.flatnonzero(np.logical_or.reduce([opcodes == op for op in ops]))
 
 
 def _reject(code: Code, core: int, rows: NDArray[np.int64], bad: NDArray[np.bool_], why: str) -> None:
@@ -199,9 +199,12 @@ def _check_kinds(code: Code, core: int, machine: Machine) -> None:
     known = np.isin(opcodes, list(OPS))
     _reject(code, core, everywhere, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
     types = [int(DataType[name]) for name in machine.matrix.data_types]
-    flags = np.isin(opcodes, (Op.SET, Op.WAIT))
+    flags = (opcodes == Op.SET) | (opcodes == Op.WAIT)
     _reject(code, core, everywhere, ~flags & ~np.isin(code[:, isa.DTYPE], types), f"data type not supported by {machine.name}")
+    counts = np.bincount(opcodes, minlength=max(OPS) + 1)
     for op, spec in OPS.items():
+        if not counts[op]:
+            continue
         rows = _rows(opcodes, op)
         engines = code[rows, isa.ENGINE]
         legal = np.isin(engines, [int(e) for e in spec.engines]) if not spec.moves else np.zeros(len(rows), bool)
@@ -253,7 +256,7 @@ def _check_parameters(code: Code, core: int, machine: Machine) -> None:
     opcodes = _opcodes(code)
     for ops, limits in _RANGES.items():
         rows = _rows(opcodes, *ops)
-        for word, low, high in limits:
+        for word, low, high in limits if len(rows) else ():
             values = code[rows, word]
             _reject(code, core, rows, (values < low) | (values > high), f"parameter word {word} must be in {low}..{high}")
     copies, images, products, results = (_rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE))
