@@ -6,9 +6,8 @@ program of several operators before a quarter of its measurements was spent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from compiler.cost.features import scaled
 from compiler.space.changes import CHANGES, where_it_fits
 from compiler.space.gene import Gene, Genome
 from compiler.space.predicted import Floats, by_estimate, segmentations
@@ -20,9 +19,8 @@ def predicted_programs(context: SearchContext) -> list[Genome]:
     """Of every level, by the model that the run begins with, or by the estimate."""
     levels, estimate = context.rules.levels, by_estimate(context.unit)
 
-    def predict(raw: Floats, level: str) -> Floats:
-        model = context.models[levels.index(level)]
-        return estimate(raw, level) if model is None else model.predict(scaled(raw))
+    def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
+        return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
 
     found: dict[int, Genome] = {}
     for group in context.table.groups:  # that grant the same
