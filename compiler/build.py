@@ -190,7 +190,7 @@ def operators(unit: Unit) -> tuple[OperatorEntry, ...]:
     found = []
     for spec, rows in zip(unit.operators, needed(unit), strict=True):
         macs = spec.macs * rows.size // spec.out_h * images
-        accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * spec.cube.n0 * images if isinstance(spec, ConvSpec) else 0
+        accumulators = rows.size * spec.out_w * spec.groups * spec.n1 * spec.fractal.columns * images if isinstance(spec, ConvSpec) else 0
         found.append(OperatorEntry(spec.name[:MAX_NAME], macs, accumulators))
     return tuple(found)
 

@@ -212,7 +212,7 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
     for arm, (own, times, levels, strategy, changes) in study.arms.items():
         texts = (*own, *settings)
         unit = network(name, changed(machine, changes), load_config(None, texts).search.order)
-        budget = None if any(text.startswith("budget.") for text in own) else max(1, round(times * candidates))
+        budget = None if any(text.startswith("budget.") for text in texts) else max(1, round(times * candidates))
         evaluator = study.evaluator(unit, levels or tuple(unit.machine.contention)) if study.evaluator is not None else None
         more = study.begins(arm, pair) if study.begins is not None else {}
         search = tuner.Search(

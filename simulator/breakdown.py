@@ -217,7 +217,7 @@ def _products(t: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tu
         return macs, None, None, None
     # weighted by work: a halo of an operator costs that operator's products
     handed = np.bincount(
-        isa.operator_of(out[:, isa.TAG]), out[:, isa.F_M] * out[:, isa.F_N1] * isa.N0S[out[:, isa.DTYPE]], minlength=inside[-1] + 1
+        isa.operator_of(out[:, isa.TAG]), out[:, isa.F_M] * out[:, isa.F_N1] * isa.COLUMNS[out[:, isa.DTYPE]], minlength=inside[-1] + 1
     )
     done = sum(operators[i].macs * float(handed[i]) / operators[i].accumulators for i in inside if operators[i].accumulators)
     return macs, needed, done / needed, macs / done if done else None

@@ -43,15 +43,17 @@ from simulator.npu.parts import Memory
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
-OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = range(6)
+# numba compiles a kernel anew for each Python constant that it is given, but once for all of a numpy type
+OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = np.arange(6)
 UNWRITTEN, WRITTEN, NOBODY = -1, -2, -1
+_NO_OTHER = np.int32(-1)
 
 OPERATOR_BITS = isa.OPERATOR_BITS
 _SUM_BLOCKS = isa.SUM_BLOCKS
 OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
 FLAGGED = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
-_DDR, _L1, _UB, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.UB), int(Memory.SHARED)
+_DDR, _L1, _UB, _SHARED = np.int64(Memory.DDR), np.int64(Memory.L1), np.int64(Memory.UB), np.int64(Memory.SHARED)
 I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
 I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW, isa.I_PT, isa.I_PL
 I_OW, I_MOFF, I_M, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_KOFF, isa.I_K, isa.I_LANES
@@ -154,7 +156,7 @@ def _read(w: Walk, i: int, q: int, memory: int, shift: int, block: int, nodes: I
         return
     writer = w.writer[at]
     if writer == UNWRITTEN:
-        _report(w, UNWRITTEN_READ, i, memory, block, -1)
+        _report(w, UNWRITTEN_READ, i, memory, block, _NO_OTHER)
     elif writer >= 0 and not _before(w, writer, q):
         _report(w, RACE, i, memory, block, writer)
     elif writer >= 0 and _overwritten(w.code, writer, i, memory):
@@ -313,13 +315,13 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
         and w.code[i, S1] + _SUM_BLOCKS[w.code[i, DTYPE]] * w.code[i, F_N1] <= w.limits[_UB, 0]
     ):
         _read_bias(w, i, q, base[_UB])
-    for j in range(accesses(w.code, i, rows)):
+    for j in range(accesses(w.code, np.int64(i), rows)):
         row = rows[j]
         memory, write, first, length = row[0], row[1], row[2], row[3]
         lo, hi = extent(row)
         if lo < 0 or hi > w.limits[memory, 0]:
-            _report(w, OUT_OF_BOUNDS, i, memory, lo, -1)
-            _report(w, OUT_OF_BOUNDS, i, memory, hi - 1, -1)
+            _report(w, OUT_OF_BOUNDS, i, memory, lo, _NO_OTHER)
+            _report(w, OUT_OF_BOUNDS, i, memory, hi - 1, _NO_OTHER)
             continue
         readable = w.limits[memory, 1]  # below it: constants, no shadow
         if not write and hi <= readable:
@@ -334,7 +336,7 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
                 stop = start + length
                 if write:
                     while start < readable and start < stop:
-                        _report(w, CONSTANT_WRITE, i, memory, start, -1)
+                        _report(w, CONSTANT_WRITE, i, memory, start, _NO_OTHER)
                         start += 1
                     while start < stop:
                         start = _write_run(i, mine, shift + start, shift + stop, writer, reader, queue, place, seen) - shift
@@ -369,7 +371,7 @@ def _set(w: Walk, i: int, q: int) -> None:
             wait = w.waits[first + back - 1]
             ordered = w.place[wait] < w.place[i] if w.queue[wait] == q else _before(w, wait, q)
         if not ordered:
-            _report(w, FLAG_COUNT, i, 0, f, -1)
+            _report(w, FLAG_COUNT, i, _DDR, np.int64(f), _NO_OTHER)
 
 
 @njit(cache=True)

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.parts import BLOCK_BYTES, CUBE_SHAPES, SUMS, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, FRACTALS, SUMS, DataType, Memory
 
 Bytes = NDArray[np.uint8]
 Words = list[int]
@@ -113,7 +113,7 @@ def im2col(memories: list[Bytes], record: Words) -> int:
 def fractal(memories: list[Bytes], record: Words) -> int:
     """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; zero where there is no pixel."""
     k, n1, pixels, plane = record[isa.R_K], record[isa.R_N1], record[isa.R_PIXELS], record[isa.R_PLANE] * BLOCK_BYTES
-    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], CUBE_SHAPES[record[DTYPE]]
+    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
     transpose = record[isa.R_TRANSPOSE]
     planes, wanted = (n1 * deep, k * c0) if transpose else (k, n1 * n0)
     there = min(pixels, wanted)
@@ -131,21 +131,21 @@ def fractal(memories: list[Bytes], record: Words) -> int:
 
 @lru_cache(maxsize=1024)
 def _rows(m: int, products_per_row: int) -> int:
-    """Rows of one matrix product: few enough that OpenBLAS keeps it on one thread.
+    """Rows of one matrix product, of which the last may have fewer: few enough that OpenBLAS keeps it on one thread.
 
     It starts threads above 2^18 products.  For tiles of this size they cost more than they bring, eighty times more on a busy
     machine, and one thread makes the sum's order a matter of the shape alone.
     """
     rows = m
-    while rows % 2 == 0 and rows * products_per_row > 1 << 18:
-        rows //= 2
+    while rows > 1 and rows * products_per_row > 1 << 18:
+        rows = (rows + 1) // 2
     return rows
 
 
 def mmad(memories: list[Bytes], record: Words) -> int:
     """L0C[n1][m] (+)= L0A x L0B, products and sums in float32."""
     m, k, n1 = record[M_MPAD], record[M_K], record[M_N1]
-    dtype, (_, k0, n0, *_) = _STORAGE[record[DTYPE]], CUBE_SHAPES[record[DTYPE]]
+    dtype, (_, k0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
     a = np.ndarray((k, m, k0), dtype, memories[_L0A], record[S0] * BLOCK_BYTES)
     b = np.ndarray((n1, k, n0, k0), dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
     c = np.ndarray((n1, m, n0), _SUMS, memories[_L0C], record[D] * BLOCK_BYTES)
@@ -154,7 +154,12 @@ def mmad(memories: list[Bytes], record: Words) -> int:
     right = np.empty((n1, n0, k, k0), _SUMS)
     right[...] = b.transpose(0, 2, 1, 3)
     rows = _rows(m, n1 * n0 * k * k0)
-    product = np.matmul(left.reshape(m // rows, rows, k * k0), right.reshape(n1 * n0, k * k0).T)
+    whole = m // rows * rows
+    product = np.empty((m, n1 * n0), _SUMS)
+    left, right = left.reshape(m, k * k0), right.reshape(n1 * n0, k * k0).T
+    np.matmul(left[:whole].reshape(-1, rows, k * k0), right, out=product[:whole].reshape(-1, rows, n1 * n0))
+    if whole < m:
+        np.matmul(left[whole:], right, out=product[whole:])
     product = product.reshape(m, n1, n0).transpose(1, 0, 2)
     if record[M_ACC]:
         c += product
@@ -164,9 +169,9 @@ def mmad(memories: list[Bytes], record: Words) -> int:
 
 
 def fixpipe(memories: list[Bytes], record: Words) -> int:
-    """L0C -> {UB, L1}: + bias, + residual, activation in float32, then one rounding; [N1][M][N0] becomes planes of C0."""
+    """L0C -> {UB, L1}: + bias, + residual, activation in float32, then one rounding; [N1][M][16] becomes planes of C0."""
     m, n1 = record[F_M], record[F_N1]
-    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], CUBE_SHAPES[record[DTYPE]]
+    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
     row = n0 * _SUMS.itemsize
     c = np.ndarray((n1, m, n0), _SUMS, memories[_L0C], record[S0] * BLOCK_BYTES, (record[F_MPAD] * row, row, _SUMS.itemsize))
     value = c

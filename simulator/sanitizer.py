@@ -158,7 +158,7 @@ class _Namer:
             hazards.CONSTANT_WRITE: f"writes {where}, which hold constants",
             hazards.OVERWRITTEN_READ: f"reads {where}, which {self.name(other)} has overwritten{self.purpose(other)}" if other >= 0 else "",
             hazards.RACE: f"and {self.name(other)} touch {where} in no order" if other >= 0 else "",
-        }[kind]
+        }[np.int64(kind)]
         partner = self.place(other) if other >= 0 else None
         text = f"{self.name(i)} {what}"
         return Finding(_KINDS[kind], core, instruction, engine, Memory(memory), (lo, hi), partner, text)

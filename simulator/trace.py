@@ -198,7 +198,7 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
 
     texts: dict[str, Sequence[str]] = {"from": memory(isa.SRC), "to": memory(isa.DST)}
     dtype = code[:, isa.DTYPE]
-    lanes, n0 = isa.LANES[dtype], isa.N0S[dtype]
+    lanes, n0 = isa.LANES[dtype], isa.COLUMNS[dtype]
     numbers: Columns = {}
     if op == Op.COPY:
         numbers |= {"bytes": code[:, _COPY_BLOCKS].prod(axis=1) * BLOCK_BYTES, "run_bytes": at(isa.C_LENGTH)}

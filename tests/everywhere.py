@@ -15,7 +15,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import check_program, make_case
-from tests.plans import random_plan, resized, with_cores
+from tests.plans import multiplying, random_plan, resized, with_cores
 
 EDGE = load_machine("edge")
 MACHINES = {
@@ -25,6 +25,9 @@ MACHINES = {
     "edge-4-cores": with_cores(EDGE, 4),
     "edge-little-l1": resized(EDGE, L1=65536),
     "edge-odd-sizes": resized(EDGE, L1=65536 + 32 * 5, UB=65536 + 32 * 3, L0A=8192 + 32, L0B=16384 + 32, L0C=16384 + 32 * 7),
+    "edge-one-pixel": multiplying(EDGE, float16=(1, 64, 16, 1), float32=(1, 32, 16, 1)),
+    "edge-wide": multiplying(EDGE, float16=(32, 8, 32, 2), float32=(128, 128, 128, 64)),
+    "edge-odd-products": multiplying(EDGE, float16=(12, 10, 24, 1), float32=(3, 5, 7, 2)),
     "edge-narrow-ports": load_machine("edge:paths.*DDR*.bytes_per_cycle=16,dma.load_ports=3,dma.store_ports=2"),
 }
 PLANS = 4

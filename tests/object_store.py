@@ -34,7 +34,7 @@ class ObjectStore(ThreadingHTTPServer):
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
     store = ObjectStore()
-    thread = threading.Thread(target=store.serve_forever, daemon=True)
+    thread = threading.Thread(target=store.serve_forever, args=(0.01,), daemon=True)  # how often it looks whether it is to end
     thread.start()
     try:
         yield store
@@ -46,6 +46,7 @@ def object_store() -> Iterator[ObjectStore]:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # a body behind its headers would wait 40 ms for the client's word that it has those
     server: ObjectStore
 
     def log_message(self, *_: object) -> None:

@@ -115,6 +115,13 @@ def resized(machine: Machine, **buffers_bytes: int) -> Machine:
     return Machine.model_validate(raw)
 
 
+def multiplying(machine: Machine, **products: tuple[int, int, int, int]) -> Machine:
+    """The machine with a cube that multiplies m0 x k0 x n0 in so many cycles, by data type; of others nothing."""
+    given = {name: dict(zip(("m0", "k0", "n0", "cycles"), product, strict=True)) for name, product in products.items()}
+    matrix = {"kind": "cube", "products": given, "startup_cycles": machine.matrix.startup_cycles}
+    return Machine.model_validate(machine.model_dump() | {"matrix": matrix})
+
+
 def with_cores(machine: Machine, count: int) -> Machine:
     """The machine with another number of cores on the same DDR."""
     return Machine.model_validate(machine.model_dump() | {"cores": count})

@@ -109,8 +109,8 @@ class Driver:
         cwd: Path = ROOT,
     ) -> None:
         settings = [word for text in QUICK for word in ("--set", text)]
-        command = [sys.executable, "-P", "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(out), *options]
-        command += ["--candidates", str(candidates), *settings, *(["--resume"] if resume else [])]
+        command = [sys.executable, "-P", "-m", "tuner", "tune", str(model), "--machine", "edge", "--out", str(out), *settings]
+        command += ["--candidates", str(candidates), *(["--resume"] if resume else []), *options]
         self.out = out
         self.process = subprocess.Popen(
             command,

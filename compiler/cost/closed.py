@@ -29,8 +29,8 @@ SERIAL = {"serial_cycles": 1, "serial_half_cycles": 2, "serial_quarter_cycles": 
 
 
 class Cost(NamedTuple):
-    """A core for a data type, as kernels want it: halves of L0 in blocks, what is multiplied at a time (`CubeShape`), cycles, and bytes
-    per cycle (0 where there is no path).
+    """A core for a data type, as kernels want it: halves of L0 in blocks, in what operands lie (`Fractal`), cycles, and bytes per cycle,
+    0 where there is no path.
 
     axes: int64 [3, 3] of (m, k, n), see `CostTables.matrix`.  a, b: to L0A and L0B.  out: of results out of L0C, to L1 where `direct`, else
     to UB.  in: from L1 to UB.  back: from UB to L1.
@@ -39,9 +39,9 @@ class Cost(NamedTuple):
     half_a: int
     half_b: int
     half_c: int
-    m0: int
-    k0: int
-    n0: int
+    rows: int
+    lanes: int
+    columns: int
     weight_blocks: int
     sum_blocks: int
     planes_per_n1: int
@@ -67,7 +67,7 @@ class Cost(NamedTuple):
 @lru_cache(maxsize=64)
 def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     """inside: a product's results stay on chip, by FIXPIPE where it has the path."""
-    t, cube, direct = cost_tables(machine), machine.cube(dtype), inside and writes_l1(machine)
+    t, fractal, direct = cost_tables(machine), machine.fractal(dtype), inside and writes_l1(machine)
     halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
     ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB)
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))
@@ -75,7 +75,7 @@ def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     matrix, vector = t.scalars.tolist()
     macs = float(machine.macs_per_cycle[DataType(dtype).name])
     products = matrix, latency_cycles(machine), int(t.step_cycles[dtype]), macs, t.matrix[dtype]
-    return Cost._make((*halves, *cube, direct, *products, *rates, vector))
+    return Cost._make((*halves, *fractal, direct, *products, *rates, vector))
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -93,7 +93,7 @@ def moves(size_bytes: float, rate: int, count: float, startup: int) -> float:
 def steps_along(c: Cost, axis: int, along: Pieces, tile: int) -> int:
     """Steps of MMAD of all pieces of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
     (size, count), (rest, one) = along
-    unit = c.k0 if axis == K else c.n0 if axis == N else 1
+    unit = c.lanes if axis == K else c.columns if axis == N else 1
     return count * all_steps(size * unit, tile * unit, c.axes[axis]) + one * all_steps(rest * unit, tile * unit, c.axes[axis])
 
 

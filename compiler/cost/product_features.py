@@ -86,7 +86,7 @@ def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], stan
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
-        one = counts(c.m0, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut)
+        one = counts(c.rows, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut)
         blocks += count
         rows += count * high
         pixels += count * high * s.out_w
@@ -98,7 +98,7 @@ def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], stan
     times = s.groups * images
     steps = steps_m * closed.steps_along(c, closed.N, along_n, tile_n1) * closed.steps_along(c, closed.K, along_k, tile_k1)
     cube = float(closed.cube(c, products, steps)) * times
-    ideal = float(pixels) * (s.k1 * c.k0) * (s.n1 * c.n0) / c.macs_per_cycle * times
+    ideal = float(pixels) * (s.k1 * c.lanes) * (s.n1 * c.columns) / c.macs_per_cycle * times
     mte1 = closed.mte1(c, closed.a_cycles(c, moved_a), loads_a, closed.b_cycles(c, moved_b), loads_b) * times
     fixpipe = closed.fixpipe(c, closed.out_cycles(c, pixels * s.n1), results) * times
     result = float(pixels) * s.planes * BLOCK_BYTES * images  # its bytes, and those of a residual

@@ -40,9 +40,10 @@ from compiler.unit.machine import writes_l1
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Memory
+from simulator.npu.tiles import ROWS
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
-LAST_BUDGETS = (8, 4, 2, 1)  # where nothing else fits, in `CubeShape.weight_blocks`; the last one is n0 channels by one block of k
+LAST_BUDGETS = (8, 4, 2, 1)  # where nothing else fits, in `Fractal.weight_blocks`; the last one is a fractal's columns by one block of k
 _CHUNKS_N1 = (32, 16, 8, 4)  # n1 of pieces of k that are looked at, beside the most that there is room for
 _CODE_BITS = 32  # of a k1, in one number with an n1
 KEPT = 64  # points of a space that are kept, best estimates first
@@ -153,7 +154,7 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
             place[count + at] = 0
             count += at == len(best)
         count += len(best)
-    order = np.argsort(found[:count, 0], kind="mergesort")
+    order = np.argsort(found[:count, 0].copy(), kind="mergesort")
     left = most - (place[:count] < FEW).sum()
     kept, used = np.empty(most, np.int64), 0
     for at in order:
@@ -169,9 +170,7 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
 
 
 @njit(cache=True)
-def _chunk_choices(
-    m0: int, weight_blocks: int, sum_blocks: int, n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int
-) -> NDArray[np.int64]:
+def _chunk_choices(weight_blocks: int, sum_blocks: int, n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
     """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with
     partial sums."""
     found = np.empty(8, np.int64)  # both in one number, to be sorted
@@ -183,7 +182,7 @@ def _chunk_choices(
             parts = (n1 + n - 1) // n
             found[count] = (n1 + parts - 1) // parts << _CODE_BITS | k1
             count += 1
-    room = l0c_blocks // partial_blocks(sum_blocks, pixels, 1, m0)
+    room = l0c_blocks // partial_blocks(sum_blocks, pixels, 1, ROWS)
     for n in (room,) + _CHUNKS_N1:
         n = min(n, room, n1, budget // weight_blocks)
         if n >= 1:
@@ -199,8 +198,8 @@ def _chunk_choices(
 
 def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
-    cube, pixels = spec.cube, rows * spec.out_w
-    found = _chunk_choices(cube.m0, cube.weight_blocks, cube.sum_blocks, spec.n1, spec.k1, pixels, budget, l0c_blocks)
+    fractal, pixels = spec.fractal, rows * spec.out_w
+    found = _chunk_choices(fractal.weight_blocks, fractal.sum_blocks, spec.n1, spec.k1, pixels, budget, l0c_blocks)
     return [(n, k) for n, k in found.tolist()]
 
 
@@ -213,8 +212,8 @@ def _ranked(
     if resident:
         chunks = np.array([(layer.n1, layer.k1)], np.int64)
     else:
-        cube, l0c = machine.cube(dtype), machine.buffer_blocks(Memory.L0C)
-        chunks = _chunk_choices(cube.m0, cube.weight_blocks, cube.sum_blocks, layer.n1, layer.k1, shape.pixels, budget, l0c)
+        fractal, l0c = machine.fractal(dtype), machine.buffer_blocks(Memory.L0C)
+        chunks = _chunk_choices(fractal.weight_blocks, fractal.sum_blocks, layer.n1, layer.k1, shape.pixels, budget, l0c)
     found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
     return found
 

@@ -60,7 +60,7 @@ def stage_features(
             rows * spec.out_w,
             product.n1,
             product.k1,
-            *product.cube[:3],
+            *product.fractal[:3],
             source.planes,
             source_blocks,
             product.parts.cut,

@@ -23,6 +23,7 @@ from compiler.unit.machine import writes_l1
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
+from simulator.npu.tiles import ROWS
 
 _SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes that are looked at, and into how many parts an axis is cut
 
@@ -70,12 +71,12 @@ def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1
 def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, chunk: tuple[int, int]) -> Shape:
     n1, k1 = chunk
     slots = 2 * (not direct) + 2 * layer.residual
-    cube = machine.cube(dtype)
-    ub, bias_blocks = machine.buffer_blocks(Memory.UB), layer.groups * layer.n1 * cube.sum_blocks
+    fractal = machine.fractal(dtype)
+    ub, bias_blocks = machine.buffer_blocks(Memory.UB), layer.groups * layer.n1 * fractal.sum_blocks
     if slots:
         whole = (ub - bias_blocks) // slots // REPEAT_BLOCKS * REPEAT_BLOCKS
         # a bias that leaves no room for the smallest tile comes in chunks (`space.fit_ub`)
-        ub = whole if whole >= cube.m0 * cube.planes else max(1, ub * 3 // 4 // slots // REPEAT_BLOCKS * REPEAT_BLOCKS)
+        ub = whole if whole >= ROWS * fractal.planes else max(1, ub * 3 // 4 // slots // REPEAT_BLOCKS * REPEAT_BLOCKS)
     else:
         ub = 0
     chunks_n, chunks_k = -(-layer.n1 // n1), -(-layer.k1 // k1)
@@ -119,7 +120,7 @@ def largest_k(c: Cost, m: int, n: int) -> int:
 @njit(cache=True)
 def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
     """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
-    tiles, rows = (s.pixels + m - 1) // m, padded(c.m0, s.pixels, m)
+    tiles, rows = (s.pixels + m - 1) // m, padded(c.rows, s.pixels, m)
     return tiles, closed.steps_along(c, closed.M, whole(rows), m), int(closed.a_cycles(c, rows * s.k1)), min(m, rows)
 
 
@@ -220,7 +221,7 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), pieces(n1, s.n1), pieces(k1, s.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
-        found = counts(c.m0, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
+        found = counts(c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
         steps = closed.steps_along(c, closed.M, whole(found.rows), m)
         steps *= closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
         cube = closed.cube(c, found.products, steps)
@@ -233,9 +234,8 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
 @njit(cache=True)
 def axes(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sizes of tiles along m (pixels), n1 and k1 that are looked at."""
-    m0 = c.m0
-    ms = _sizes((s.pixels + m0 - 1) // m0, c.half_a // m0, m0)
-    return ms, _sizes(s.n1, c.half_b // c.weight_blocks), _sizes(s.k1, c.half_a // m0)
+    ms = _sizes((s.pixels + ROWS - 1) // ROWS, c.half_a // ROWS, ROWS)
+    return ms, _sizes(s.n1, c.half_b // c.weight_blocks), _sizes(s.k1, c.half_a // ROWS)
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:

@@ -17,11 +17,11 @@ from numba import njit
 
 from compiler.ir.operators.conv import Conv
 from simulator.npu.isa import MAX_WINDOW
-from simulator.npu.tiles import M0
+from simulator.npu.tiles import ROWS
 
-# Strides with padding above that no field holds: pixels that see nothing else are zeroed m0 at a time, and a field holds the rows of those
-# that are left
-MOST_APART = MAX_WINDOW // (M0 - 1)
+# Strides with padding above that no field holds: pixels that see nothing else are zeroed in fractals, and a field holds the rows of those
+# that are left, fewer than a fractal has
+MOST_APART = MAX_WINDOW // (ROWS - 1)
 MOST_COLUMNS = 1 << 20  # of a result: IM2COL's field
 MOST_PIXELS = 1 << 24  # of a result: IM2COL's field for the first pixel of a tile
 _FAR = 1 << 40

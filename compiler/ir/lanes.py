@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from simulator.npu.tiles import N0
+from simulator.npu.tiles import COLUMNS
 
 CHANNEL_BLOCK = (
-    N0  # FIXPIPE writes so many channels at a time, two planes where C0 is half of it, so a tensor takes whole multiples of them
+    COLUMNS  # FIXPIPE writes so many channels at a time, two planes where C0 is half of it, so a tensor takes whole multiples of them
 )
 
 

@@ -20,7 +20,7 @@ from compiler.unit.operators import Given, OperatorSpec, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.weights import pack_lanes
 from simulator.npu.machine import Machine
-from simulator.npu.parts import CUBE_SHAPES, DataType, Memory
+from simulator.npu.parts import FRACTALS, DataType, Memory
 
 
 class Lowering(NamedTuple):
@@ -122,8 +122,8 @@ def run_of_planes(piece: Piece, first: int, last: int) -> Piece:
 
 
 def block_of_channels(spec: OperatorSpec, dtype: DataType) -> int:
-    """Planes of the n0 channels that the matrix unit makes at a time, where that is a number of planes."""
-    deep = CUBE_SHAPES[dtype].planes
+    """Planes of the channels of a fractal, where the result is a whole number of those."""
+    deep = FRACTALS[dtype].planes
     return deep if spec.y.planes % deep == 0 else 1
 
 

@@ -22,7 +22,7 @@ from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Machine
-from simulator.npu.parts import SUMS, CubeShape, DataType, Engine, Memory
+from simulator.npu.parts import SUMS, DataType, Engine, Fractal, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
@@ -44,9 +44,9 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ConvSpec(OperatorSpec):
-    """groups products of [pixels x k1 blocks] by [k1 x n1 * n0 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
+    """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
-    cube: what is multiplied at a time, of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
+    fractal: of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
     blocks.
     """
 
@@ -55,7 +55,7 @@ class ConvSpec(OperatorSpec):
 
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "CUBE"
 
-    cube: CubeShape
+    fractal: Fractal
     groups: int
     c1: int
     k1: int
@@ -69,18 +69,18 @@ class ConvSpec(OperatorSpec):
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
-        cube, c0, result = into.machine.cube(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
+        fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
-        groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, cube)
+        groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, fractal)
         taps = op.weights.shape[2] * op.weights.shape[3]
-        packed = weights.pack_conv(op, x, y, groups, into.type_of(op.x), cube, lanes)
+        packed = weights.pack_conv(op, x, y, groups, into.type_of(op.x), fractal, lanes)
         return cls(
             **into.fields(index, op),
-            cube=cube,
+            fractal=fractal,
             groups=groups,
             c1=x.planes // groups,
             k1=-(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
-            n1=y.planes * result.lanes // cube.n0 // groups,
+            n1=y.planes * result.lanes // fractal.columns // groups,
             lanes=lanes,
             weights_at=into.constants.add(f"{op.name}/weights", packed),
             bias_at=into.constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, result)),
@@ -88,11 +88,11 @@ class ConvSpec(OperatorSpec):
 
     @property
     def weight_blocks(self) -> int:
-        return self.groups * self.n1 * self.k1 * self.cube.weight_blocks
+        return self.groups * self.n1 * self.k1 * self.fractal.weight_blocks
 
     @property
     def bias_blocks(self) -> int:
-        return self.groups * self.n1 * self.cube.sum_blocks
+        return self.groups * self.n1 * self.fractal.sum_blocks
 
     @property
     def residual(self) -> Piece | None:
@@ -152,15 +152,15 @@ class ConvSpec(OperatorSpec):
         reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * self.c1, (group + groups) * self.c1)]
         if self.residual is not None:
             reads.append(run_of_planes(self.residual, first, last))
-        n, n_before = (size * dtype.lanes // self.cube.n0 for size in (last - first, first))
+        n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
         return replace(
             self,
             y=run_of_planes(self.y, first, last),
             reads=tuple(reads),
             groups=groups,
             n1=n // groups,
-            weights_at=self.weights_at + n_before * self.k1 * self.cube.weight_blocks,
-            bias_at=self.bias_at + n_before * self.cube.sum_blocks,
+            weights_at=self.weights_at + n_before * self.k1 * self.fractal.weight_blocks,
+            bias_at=self.bias_at + n_before * self.fractal.sum_blocks,
         )
 
     def cut_groups(self, first: int, last: int) -> tuple[int, int] | None:
@@ -184,7 +184,7 @@ class ConvSpec(OperatorSpec):
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
         assert isinstance(tiling, ConvTiling)
         if tiling.weights == "streamed":
-            return 2, min(tiling.chunk_n1, self.n1) * min(tiling.chunk_k1, self.k1) * self.cube.weight_blocks
+            return 2, min(tiling.chunk_n1, self.n1) * min(tiling.chunk_k1, self.k1) * self.fractal.weight_blocks
         return (1, self.weight_blocks) if self.weight_blocks else (0, 0)
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
@@ -194,8 +194,8 @@ class ConvSpec(OperatorSpec):
             found.append(UbBuffers("constants", 1, rounded(self.bias_blocks, 8), True))
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
-            found.append(UbBuffers("constants", 2, rounded(self.cube.sum_blocks * columns, 8)))
-        tile = rounded(min(tiling.tile_n1, self.n1) * (self.cube.n0 // dtype.lanes) * tiling.tile_m, 8)
+            found.append(UbBuffers("constants", 2, rounded(self.fractal.sum_blocks * columns, 8)))
+        tile = rounded(min(tiling.tile_n1, self.n1) * (self.fractal.columns // dtype.lanes) * tiling.tile_m, 8)
         found += [UbBuffers("out", 2, tile)] if through_ub else []
         found += [UbBuffers("residual", 2, tile)] if self.residual is not None else []
         return tuple(found)
@@ -215,7 +215,7 @@ class ConvSpec(OperatorSpec):
         loops = {"g": self.groups, "m": rows * self.out_w, "n": self.n1, "k": self.k1}
         main = self.reads[0]
         source = main.planes, self.input_rows(rows) * storages[main.storage].row_blocks
-        return Nest("CUBE", loops, tuple(reads), result, self.cube.k0, *source, cut=self.parts.cut, cube=self.cube)
+        return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, cut=self.parts.cut, fractal=self.fractal)
 
     def job(self, given: Given) -> ConvJob:
         tiling, machine, window, parts = given.tiling, given.machine, self.window, self.parts
@@ -269,12 +269,12 @@ class ConvSpec(OperatorSpec):
             half_a=machine.buffer_blocks(Memory.L0A) // 2,
             half_b=machine.buffer_blocks(Memory.L0B) // 2,
             half_c=machine.buffer_blocks(Memory.L0C) // 2,
-            m0=self.cube.m0,
-            k0=self.cube.k0,
-            n0=self.cube.n0,
-            weight_blocks=self.cube.weight_blocks,
-            sum_blocks=self.cube.sum_blocks,
-            planes_per_n1=self.cube.n0 // given.dtype.lanes,
+            fractal_rows=self.fractal.rows,
+            fractal_lanes=self.fractal.lanes,
+            fractal_columns=self.fractal.columns,
+            weight_blocks=self.fractal.weight_blocks,
+            sum_blocks=self.fractal.sum_blocks,
+            planes_per_n1=self.fractal.columns // given.dtype.lanes,
             fixpipe_engine=int(Engine[path.engine]),
             right=right,
             right_planes=right_planes,

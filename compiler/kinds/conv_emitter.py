@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import njit
 
 from compiler.ir.reach import demanded
@@ -108,9 +109,9 @@ class ConvJob(NamedTuple):
     half_a: int
     half_b: int
     half_c: int
-    m0: int
-    k0: int
-    n0: int
+    fractal_rows: int
+    fractal_lanes: int
+    fractal_columns: int
     weight_blocks: int
     sum_blocks: int
     planes_per_n1: int
@@ -178,10 +179,10 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                         )  # fmt: skip
                     else:
                         if j.right == PIXELS_N:
-                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.n0, n_size * j.n0
+                            plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.fractal_columns, n_size * j.fractal_columns
                         else:
                             plane, planes = n_start * j.planes_per_n1, n_size * j.planes_per_n1
-                            pixel, right_pixels = k_start * j.k0, k_size * j.k0
+                            pixel, right_pixels = k_start * j.fractal_lanes, k_size * j.fractal_lanes
                         right_pixels = min(right_pixels, j.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
                         right = dense(L1, w_base, right_pixels)
@@ -197,7 +198,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                         tm, tn = tile // tiles_n, tile % tiles_n
                     m_start = tm * j.tile_m
                     m = min(j.tile_m, pixels - m_start)
-                    mpad = (m + j.m0 - 1) // j.m0 * j.m0
+                    mpad = (m + j.fractal_rows - 1) // j.fractal_rows * j.fractal_rows
                     n_tile = tn * j.tile_n1
                     n = min(j.tile_n1, n_size - n_tile)
                     if chunks_k > 1:
@@ -257,7 +258,7 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
     by_columns = j.part_columns < j.kw
     plane_k = (j.kh * j.kw + four - 1) // four
     if j.part_rows == j.kh and not by_columns and above <= MAX_WINDOW:
-        return _part(out, at, j, base, d, first, m, mpad, 0, 0, j.kh, j.kw, k_start, k)
+        return _part(out, at, j, base, d, first, m, mpad, np.int64(0), np.int64(0), j.kh, j.kw, k_start, k)
     done = 0
     while done < k:
         if at + 2 + _ROOM >= out.shape[0]:
@@ -284,9 +285,9 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
                 kh = min(kh, (top - spread + j.dh - 1) // j.dh)
                 size = min(size, kh * kw - skip)
             elif top > MAX_WINDOW:
-                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // j.m0 * j.m0
-                at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, 1, kw, skip, 1)
-                at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, 1, kw, skip, 1)
+                zeros = ((top + j.sh - 1) // j.sh * j.out_w - (first - row * j.out_w)) // j.fractal_rows * j.fractal_rows
+                at = _part(out, at, j, here, to, first, zeros, zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
+                at = _part(out, at, j, here, to + zeros, first + zeros, m - zeros, mpad - zeros, ky, kx, np.int64(1), kw, skip, np.int64(1))
                 done += 1
                 continue
         at = _part(out, at, j, here, to, first, m, mpad, ky, kx, kh, kw, skip, size)
@@ -333,9 +334,9 @@ def _part(
 def _right(out: Code, at: int, j: ConvJob, d: int, right: TilePlace, pixels: int, n_start: int, n: int, k_start: int, k: int) -> int:
     """A tile of a right operand that is a tensor: `right` is where the `pixels` pixels of it that are in L1 begin."""
     if j.right == PIXELS_N:
-        pixel, plane = n_start * j.n0, k_start
+        pixel, plane = n_start * j.fractal_columns, k_start
     else:
-        pixel, plane = k_start * j.k0, n_start * j.planes_per_n1
+        pixel, plane = k_start * j.fractal_lanes, n_start * j.planes_per_n1
     source = right.base + plane * right.plane + pixel
     return fractal(out, at, j.dtype, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
 

@@ -67,7 +67,7 @@ def cut_in(length: int, size: int) -> list[tuple[int, int]]:
 
 @njit(cache=True)
 def l0_blocks(weight_blocks: int, sum_blocks: int, m: int, n1: int, k1: int) -> tuple[int, int, int]:
-    """Blocks of L0A, L0B and L0C that a tile takes: m rows by k1 blocks, n1 times n0 columns by k1 blocks, and m by n1 sums."""
+    """Blocks of L0A, L0B and L0C that a tile takes: m rows by k1 blocks, n1 times a fractal's columns by k1 blocks, and m by n1 sums."""
     return m * k1, n1 * k1 * weight_blocks, n1 * m * sum_blocks
 
 
@@ -78,10 +78,10 @@ def partial_blocks(sum_blocks: int, pixels: int, n1: int, tile_m: int) -> int:
 
 
 @njit(cache=True)
-def padded(m0: int, pixels: int, tile: int) -> int:
-    """Rows of all tiles of so many pixels: the last one ends with m0 of them, as whole ones do."""
+def padded(fractal_rows: int, pixels: int, tile: int) -> int:
+    """Rows of all tiles of so many pixels: the last one ends with a fractal, as whole ones do."""
     even = pixels // tile * tile
-    return even + (pixels - even + m0 - 1) // m0 * m0
+    return even + (pixels - even + fractal_rows - 1) // fractal_rows * fractal_rows
 
 
 @njit(cache=True)
@@ -96,10 +96,10 @@ def of_chunk(tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: i
 
 @njit(cache=True)
 def counts(
-    m0: int, pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut
+    fractal_rows: int, pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut
 ) -> Counts:
     """along_n, along_k: chunks of weights, in n1 and in blocks of k.  cut: where IM2COL ends along k."""
-    tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(m0, pixels, tile_m)
+    tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m)
     products = results = loads_a = moved_a = loads_b = moved_b = 0
     for size_n, count_n in along_n:
         tiles_n = (size_n + tile_n1 - 1) // tile_n1

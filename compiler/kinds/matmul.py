@@ -32,15 +32,15 @@ class MatMulSpec(ConvSpec):
         assert isinstance(op, MatMul)
         a, y = into.layout.placements[op.a], into.layout.placements[op.y]
         _, channels, h, w = into.layout.graph.shapes[op.b]
-        pixels, heads, cube = h * w, op.heads, into.machine.cube(into.type_of(op.a))
+        pixels, heads, fractal = h * w, op.heads, into.machine.fractal(into.type_of(op.a))
         return cls(
             **into.fields(index, op),
-            cube=cube,
+            fractal=fractal,
             groups=heads,
             c1=a.planes // heads,
-            k1=a.planes // heads if op.transposed else -(-pixels // cube.k0),
-            n1=y.planes * into.type_of(op.y).lanes // cube.n0 // heads,
-            lanes=cube.k0,
+            k1=a.planes // heads if op.transposed else -(-pixels // fractal.lanes),
+            n1=y.planes * into.type_of(op.y).lanes // fractal.columns // heads,
+            lanes=fractal.lanes,
             weights_at=-1,
             bias_at=-1,
             pixels=pixels,

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.tiles import M0
+from simulator.npu.tiles import ROWS
 from simulator.npu.validation import validation_line
 
 PLAN_VERSION: Literal[1] = 1
@@ -83,7 +83,7 @@ class ConvTiling(_Gene):
     weights: Literal["resident", "streamed"]
     chunk_n1: TileSize
     chunk_k1: TileSize
-    tile_m: Annotated[int, Field(ge=M0, le=MAX_TILE, multiple_of=M0)]
+    tile_m: Annotated[int, Field(ge=ROWS, le=MAX_TILE, multiple_of=ROWS)]
     tile_n1: TileSize
     tile_k1: TileSize
     order: Literal["m", "n"]

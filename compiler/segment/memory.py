@@ -92,7 +92,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
             return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
         if product is None or not isinstance(tiling, ConvTiling):
             continue
-        a, b, c = l0_blocks(product.cube.weight_blocks, product.cube.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        a, b, c = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
         for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
             if need > half[memory]:
                 size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
@@ -102,7 +102,7 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
             return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < product.k1:
             pixels = max(blocks.heights[k], default=0) * spec.out_w
-            places = partial_blocks(product.cube.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
+            places = partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
             if places > 2 * half[Memory.L0C]:
                 have = 2 * half[Memory.L0C] * BLOCK_BYTES
                 return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
@@ -114,7 +114,7 @@ def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict
     for k, tiling in enumerate(plan.tilings):
         product = product_of(unit.operators[start + k])
         if product is not None and isinstance(tiling, ConvTiling):
-            sizes = l0_blocks(product.cube.weight_blocks, product.cube.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+            sizes = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
             for name, size in zip(peaks, sizes, strict=True):
                 peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
     return peaks

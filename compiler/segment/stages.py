@@ -155,8 +155,8 @@ class Tile(NamedTuple):
 def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], tiling: Tiling) -> tuple[Tile, ...]:
     """A tile for every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
-        assert nest.cube is not None
-        extents = (*(nest.loops[name] for name in "gmnk"), *nest.cube[:3], nest.source_planes, nest.source_blocks, nest.cut)
+        assert nest.fractal is not None
+        extents = (*(nest.loops[name] for name in "gmnk"), *nest.fractal[:3], nest.source_planes, nest.source_blocks, nest.cut)
         found = cube_tiles(extents, sizes_of(tiling)).tolist()
         return tuple([Tile(*found[at]) for at in places])
     return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
@@ -170,7 +170,7 @@ def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
 _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
 
 
-# of a product: g, m, n, k, m0, k0, n0, source planes, source blocks, `Nest.cut`
+# of a product: g, m, n, k, a fractal's rows, lanes and columns, source planes, source blocks, `Nest.cut`
 Extents = tuple[int, int, int, int, int, int, int, int, int, Cut]
 # whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
@@ -185,11 +185,11 @@ def sizes_of(t: ConvTiling) -> Sizes:
 @njit(cache=True)
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
-    g, m, n, k, m0, c0, n0, source_planes, source_blocks, cut = extents
+    g, m, n, k, fractal_rows, c0, n0, source_planes, source_blocks, cut = extents
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
-    found = counts(m0, m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
+    found = counts(fractal_rows, m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * n0 * c0, g * n * n0, source_planes * source_blocks * c0

@@ -43,6 +43,30 @@ def _sliding(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(sliding=True, window=FORMULA) if gene.stop - gene.start > 1 else gene
 
 
+def _alive(window: int, unit: Unit, gene: Gene) -> Gene:
+    """So many blocks alive at once, in as few blocks as fit so: engines wait less for each other, and L1 holds more of smaller blocks."""
+    if gene.stop - gene.start == 1 or iterations(unit, gene) == 1 or (gene.sliding and gene.window == window):
+        return gene
+    for blocks in block_counts(unit, gene.start, gene.stop):
+        if blocks >= gene.blocks:
+            changed = gene._replace(blocks=blocks, sliding=True, window=window)
+            if decode(unit, changed) is not None:
+                return changed
+    return gene
+
+
+def _two_alive(unit: Unit, gene: Gene) -> Gene:
+    return _alive(2, unit, gene)
+
+
+def _four_alive(unit: Unit, gene: Gene) -> Gene:
+    return _alive(4, unit, gene)
+
+
+SLIDING: tuple[Change, ...] = (_two_alive, _four_alive)
+"""Those of `CHANGES` that change most."""
+
+
 def _one_slot(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(prefetch=1) if iterations(unit, gene) > 1 else gene
 
@@ -63,5 +87,5 @@ def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[Change, ...] = (
-    _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _sliding, _one_slot, _twice_the_blocks,
+    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _sliding, _one_slot, _twice_the_blocks,
 )  # fmt: skip

@@ -77,4 +77,4 @@ def _most(unit: Unit, start: int, stop: int) -> int:
 def _smallest_chunks(spec: OperatorSpec) -> int:
     """Blocks of L1 that two chunks of an operator's weights take at least; 0 where it has none."""
     product = product_of(spec)
-    return 0 if product is None else min(spec.weight_blocks, 2 * product.cube.weight_blocks)
+    return 0 if product is None else min(spec.weight_blocks, 2 * product.fractal.weight_blocks)

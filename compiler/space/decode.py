@@ -265,7 +265,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
 
 
 class _Weights(NamedTuple):
-    """Blocks of an operator's weights: all of them, those of a group, and those of n0 of its channels."""
+    """Blocks of an operator's weights: all of them, those of a group, and those of a fractal of its channels."""
 
     whole: int
     group: int
@@ -289,9 +289,11 @@ class _Run(NamedTuple):
 @lru_cache(maxsize=4096)
 def _run(unit: Unit, start: int, stop: int) -> _Run:
     operators = unit.operators[start:stop]
-    least = [product.cube.weight_blocks for product in map(product_of, operators) if product is not None]
+    least = [product.fractal.weight_blocks for product in map(product_of, operators) if product is not None]
     sizes = {
-        k: _Weights(product.weight_blocks, product.n1 * product.k1 * product.cube.weight_blocks, product.k1 * product.cube.weight_blocks)
+        k: _Weights(
+            product.weight_blocks, product.n1 * product.k1 * product.fractal.weight_blocks, product.k1 * product.fractal.weight_blocks
+        )
         for k, product in enumerate(map(product_of, operators))
         if product is not None and product.weight_blocks
     }

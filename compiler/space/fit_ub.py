@@ -69,7 +69,7 @@ def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], til
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
         whole = tiling.weights == "resident"
-        most = max(1, ub // (_BIAS_PART * product.cube.sum_blocks))
+        most = max(1, ub // (_BIAS_PART * product.fractal.sum_blocks))
         n1, k1 = (product.n1, product.k1) if whole else (min(tiling.chunk_n1, product.n1), tiling.chunk_k1)
         if n1 > most:  # two chunks take no more of L1 than all weights did, or the two larger ones
             tilings[k] = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})

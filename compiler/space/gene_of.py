@@ -61,7 +61,7 @@ def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
     mine, layout = strip
     products = [tiling for tiling in plan.tilings if isinstance(tiling, ConvTiling)]
     chunks = [
-        product.cube.weight_blocks * tiling.chunk_n1 * tiling.chunk_k1
+        product.fractal.weight_blocks * tiling.chunk_n1 * tiling.chunk_k1
         for product, tiling in zip(map(product_of, unit.operators[gene.start : gene.stop]), plan.tilings, strict=True)
         if product is not None and isinstance(tiling, ConvTiling) and tiling.weights == "streamed"
     ]

@@ -1,8 +1,12 @@
-"""Segmentations from prediction, with nothing measured: for every level the cheapest cover of the operators by predicted segments.
+"""Segmentations from prediction: for every level the cheapest cover of the operators by predicted segments.
 
 A guess (`space.guess`) of all runs in all ways says which of them may lie on a shortest path.  Only those are decoded, so that what fits is
 exact, and predicted from their features.  A prediction takes the place of the guess, until all of the shortest path is predicted: a lazy
 shortest path (LazySP; Dellin and Srinivasa, ICAPS 2016), but for guesses that are too high.
+Guesses are scaled to what predictions turn out to be: a model may say a third more than they do, and then nearly all runs are decoded.
+
+What is measured takes the place of a prediction in the same way, so who measures what lies on the shortest path soon has one that is
+measured as a whole.
 
 | way      | a run's work                                                                                  |
 |----------|-----------------------------------------------------------------------------------------------|
@@ -43,6 +47,8 @@ Predict = Callable[[Floats, Sequence[str]], Floats]
 BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)
 _WIDE = (1, 2, 4)  # blocks where channels are split
 _FEW = 2  # ways of a run that are predicted at a time, the best guesses first
+_LOW = 0.1  # of predictions lie below their scaled guess: more are looked at the lower it is, and few of those are on shorter paths
+_MOST = 2.0  # as what a guess is scaled by: who predicts something else than cycles is not followed there
 _MADE_AGAIN = 6  # operators of the longest run whose halos may be made again rather than cached
 _FILL = 4  # a segment begins and ends with engines that wait: as long as this part of L1 takes to be loaded, without contention
 
@@ -62,15 +68,19 @@ def segmentations(unit: Unit, levels: Sequence[str], predict: Predict) -> list[G
 
     Raises `InfeasibleError` where some operator fits in no way.
     """
-    runs = _Runs(unit, levels, predict)
-    return [runs.cheapest(at) for at in range(len(levels))]
+    covers = Covers(unit, levels, predict)
+    return [covers.cheapest(at)[0] for at in range(len(levels))]
 
 
-class _Runs:
-    """All runs of operators of a unit, as far as they are predicted.
+class Covers:
+    """Covers of a unit by runs of operators, as far as these are predicted or measured.  levels: those of one grant.
 
     guess: float64 [levels, ways, operators, lengths] (`space.guess`); infinite where a way is predicted, or does not fit.
-    best: float64 [levels, operators, lengths], the least that is predicted; genes: those that it is predicted of.
+    best: float64 [levels, operators, lengths], the least that is predicted or measured; genes: those that it is of.
+    measured: as best, of what is measured alone; fastest: the genes.  prices: run -> gene -> float64 [levels], predicted or measured.
+    scale: float64 [levels], of guesses.
+
+    Raises `InfeasibleError` where some operator fits in no way.
     """
 
     def __init__(self, unit: Unit, levels: Sequence[str], predict: Predict) -> None:
@@ -80,25 +90,53 @@ class _Runs:
         every = [unit.machine.contention[level] for level in levels]
         self.guess = guesses(self.within, sizes_of(unit), self.ways, alone(unit, self.structures, self.ways), every) + _border(unit)
         self.best = np.full((len(levels), *self.guess.shape[2:]), np.inf)
+        self.measured = np.full_like(self.best, np.inf)
+        self.scale, self._above = np.ones(len(levels)), list[Floats]()
+        self._first_guess = self.guess.copy()
         self.genes: list[dict[tuple[int, int], Gene]] = [{} for _ in levels]
+        self.fastest: list[dict[tuple[int, int], Gene]] = [{} for _ in levels]
+        self.prices: dict[tuple[int, int], dict[Gene, Floats]] = {}
         self._known: dict[object, Floats | None] = {}
         self._add_stuck()
 
-    def cheapest(self, level: int) -> Genome:
-        """The lazy shortest path."""
+    def cheapest(self, level: int) -> tuple[Genome, float]:
+        """The lazy shortest path, and its length.  level: a place."""
         while True:
-            guess = self.guess[level].min(0)
+            guess = self.scale[level] * self.guess[level].min(0)
             found = shortest(np.minimum(guess, self.best[level]))
             assert found is not None, "every operator has a way"
-            runs, _ = found
+            runs, total = found
             asked: list[Gene] = []
             for i, j in runs:
                 at = j - 1, j - i - 1
                 if guess[at] < self.best[level][at]:
                     asked += self._hopeful(level, i, j)
             if not asked:
-                return tuple(self.genes[level][run] for run in runs)
+                return tuple(self.genes[level][run] for run in runs), float(total[-1])
             self._look(asked)
+
+    def cheapest_measured(self, level: int) -> tuple[Genome, float] | None:
+        """The shortest path of what is measured, and its length; None where there is none."""
+        found = shortest(self.measured[level])
+        return None if found is None else (tuple(self.fastest[level][run] for run in found[0]), float(found[1][-1]))
+
+    def tell(self, gene: Gene, cycles: Floats) -> None:
+        """What a gene was measured to take, float64 [levels]; infinite where it does not fit."""
+        at = gene.stop - 1, gene.stop - gene.start - 1
+        for level, took in enumerate(cycles.tolist()):
+            if took < self.measured[level][at]:
+                self.measured[level][at] = took
+                self.fastest[level][gene.start, gene.stop] = gene
+        self._price(gene, cycles)
+
+    def _price(self, gene: Gene, cycles: Floats) -> None:
+        at = gene.stop - 1, gene.stop - gene.start - 1
+        mine = self.prices.setdefault((gene.start, gene.stop), {})
+        mine[gene] = cycles
+        for level in range(len(self.levels)):
+            first = min(mine, key=lambda each: float(mine[each][level]))  # of equals the one that came first
+            self.best[level][at] = mine[first][level]
+            self.genes[level][gene.start, gene.stop] = first
 
     def _hopeful(self, level: int, i: int, j: int) -> list[Gene]:
         """A run's ways with the best guesses, which are used up."""
@@ -127,13 +165,19 @@ class _Runs:
             self._known.update(zip(raws, cycles, strict=True))
         for key, gene in zip(keys, genes, strict=True):
             found = self._known[key]
-            if found is None:
-                continue
-            at = gene.stop - 1, gene.stop - gene.start - 1
-            for level, cycles in enumerate(found.tolist()):
-                if cycles < self.best[level][at]:
-                    self.best[level][at] = cycles
-                    self.genes[level][gene.start, gene.stop] = gene
+            if found is not None:
+                self._price(gene, found)
+                self._compare(gene, found)
+        if self._above:
+            self.scale = np.clip(np.exp(np.quantile(self._above, _LOW, axis=0)), 1.0, _MOST)
+
+    def _compare(self, gene: Gene, predicted: Floats) -> None:
+        """What is predicted of a way with its guess."""
+        way = gene._replace(start=0, stop=1, columns=1)
+        if way in self.ways:
+            guess = self._first_guess[:, self.ways.index(way), gene.stop - 1, gene.stop - gene.start - 1]
+            if np.isfinite(guess).all():
+                self._above.append(np.log(predicted / guess))
 
     def _add_stuck(self) -> None:
         """Operators that fit in none of the ways, as a search begins with them: in more blocks, or in strips."""

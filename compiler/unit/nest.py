@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from compiler.ir.im2col import WHOLE, Cut
-from simulator.npu.parts import CubeShape, Memory
+from simulator.npu.parts import Fractal, Memory
 
 
 class Operand(NamedTuple):
@@ -26,9 +26,9 @@ class Operand(NamedTuple):
 class Nest:
     """What is computed on one block: extents of the loops, what is read, what is written.
 
-    g groups of (m pixels x k blocks of C0) by (k x n times n0 channels), or p planes of C0 channels x h rows x w columns.
+    g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
     lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
-    steps: computations of VECTOR, one after the other on the same tile.  cube: of a product, None
+    steps: computations of VECTOR, one after the other on the same tile.  fractal: of a product, None
     of VECTOR.  cut: where IM2COL ends along k (`ir.im2col`).
     """
 
@@ -41,7 +41,7 @@ class Nest:
     source_blocks: int
     steps: int = 1
     cut: Cut = WHOLE
-    cube: CubeShape | None = None
+    fractal: Fractal | None = None
 
     @property
     def source_elements(self) -> int:

@@ -1,4 +1,4 @@
-"""Constants as the machine wants them: weights in [N1][K1][N0] blocks per group, biases as sums are, per-lane vectors.
+"""Constants as the machine wants them: weights in [N1][K1][16] blocks per group, biases as sums are, per-lane vectors.
 
 A tensor's lane map decides which column of the packed matrix belongs to which channel, so a channel shuffle or a concatenation
 costs nothing here but an index.
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Floats
 from compiler.unit.halves import halves
-from simulator.npu.parts import SUMS, CubeShape, DataType
+from simulator.npu.parts import SUMS, DataType, Fractal
 
 Bytes = NDArray[np.uint8]
 _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, before they leave it
@@ -23,18 +23,18 @@ def in_type(values: Floats, dtype: DataType) -> NDArray[np.floating]:
     return halves(values) if dtype is DataType.float16 else values
 
 
-def effective_groups(conv: Conv, x: Placement, y: Placement, cube: CubeShape) -> int:
-    """The largest count of equal groups of whole planes (input) and whole blocks of n0 channels (output) that holds every weight.
+def effective_groups(conv: Conv, x: Placement, y: Placement, fractal: Fractal) -> int:
+    """The largest count of equal groups of whole planes (input) and whole fractals of channels (output) that holds every weight.
 
-    Depthwise convolutions come out as block-diagonal products of n0 channels, grouped ones whose groups do not fill
+    Depthwise convolutions come out as block-diagonal products of a fractal's channels, grouped ones whose groups do not fill
     planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
     """
-    n1, planes = y.planes // cube.planes, x.planes
+    n1, planes = y.planes // fractal.planes, x.planes
     c_out, c_in_group = conv.weights.shape[:2]
     if conv.groups == 1 or n1 == 1 or planes == 1:
         return 1
-    out_block = np.asarray(y.lanes) // cube.n0
-    in_plane = np.asarray(x.lanes) // cube.k0
+    out_block = np.asarray(y.lanes) // fractal.columns
+    in_plane = np.asarray(x.lanes) // fractal.lanes
     connected = np.zeros((n1, planes), bool)
     per_group = c_out // conv.groups
     for group in range(conv.groups):
@@ -63,11 +63,11 @@ def dense_weights(conv: Conv) -> Floats:
     return dense
 
 
-def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, cube: CubeShape, pixel_lanes: int) -> Bytes:
-    """Blocks [groups][N1][K1][N0] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
-    (_, c0, n0, *_), kind = cube, dtype.storage
+def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int) -> Bytes:
+    """Blocks [groups][N1][K1][16] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
+    (_, c0, n0, *_), kind = fractal, dtype.storage
     kh, kw = conv.weights.shape[2:]
-    n = y.planes // cube.planes * n0
+    n = y.planes // fractal.planes * n0
     dense = dense_weights(conv)
     if pixel_lanes == 4:
         positions = (kh * kw + 3) // 4 * 4
@@ -99,7 +99,7 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
 
 
 def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
-    """[N1 * N0] by lane, in the type of sums.  dtype: of the result."""
+    """[N1 * 16] by lane, in the type of sums.  dtype: of the result."""
     out = np.zeros(y.planes * dtype.lanes, SUMS.storage)
     out[np.asarray(y.lanes)] = bias
     return out.view(np.uint8)

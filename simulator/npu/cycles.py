@@ -25,11 +25,13 @@ MMAD, a tile of M x K x N (M = mpad, K = k * C0, N = n1 * 16), by kind of the ma
 
 | kind                            | busy, beside the start-up                                   | results are there   |
 |---------------------------------|-------------------------------------------------------------|---------------------|
-| cube                            | M/16 * k * n1 * cycles_per_fractal                          | at its end          |
+| cube                            | ceil(M/m0) * ceil(K/k0) * ceil(N/n0) * cycles               | at its end          |
 | output-stationary               | passes * ceil(M/R) * ceil(N/C) * (R + C + K - 2)            | at its end          |
 | output-stationary, pipelined    | passes * ceil(M/R) * ceil(N/C) * max(K, R)                  | R + C - 2 later     |
 | weight-stationary               | passes * ceil(K/R) * ceil(N/C) * (2R + C + M - 2)           | at its end          |
 | weight-stationary, pipelined    | passes * ceil(K/R) * ceil(N/C) * max(M, R)                  | 2R + C - 2 later    |
+
+m0, k0, n0: what a cube multiplies at a time, in so many cycles; 16 x C0 x 16 and cycles_per_fractal unless its machine says otherwise.
 
 R rows, C columns.  In an array operands enter skewed, each row and column a cycle after the one before: the last cell begins R + C - 2
 cycles after the first.  Output-stationary: every cell then takes K steps.  Weight-stationary: R cycles bring the weights in, row by
@@ -44,7 +46,7 @@ once for back-to-back MMADs: T tiles take T * max(M, R) + 2R + C - 2.  Derived t
 Consecutive MMADs add up to the closed form of the whole product exactly where no tile of the array is cut in two: tiles of n in multiples
 of C and, output-stationary, of m in multiples of R and k whole; weight-stationary, of k in multiples of R and, unless pipelined, m
 whole (pipelined: m in pieces of at least R).  Other tilings cost what they cost: each piece of k fills an output-stationary array
-anew, each piece of m brings the weights of a weight-stationary one again.  M counts in rows of 16, K in blocks of C0, N in 16.
+anew, each piece of m brings the weights of a weight-stationary one again.  M counts in rows of a fractal, K in blocks of C0, N in 16.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ _DDR, _L1, _L0A, _L0B, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), 
 C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
 C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
 C_SSTRIDE2, C_DSTRIDE2 = isa.C_SSTRIDE2, isa.C_DSTRIDE2
-_LANES, _M0, _N0 = isa.LANES, isa.M0S, isa.N0S
+_LANES, _COLUMNS = isa.LANES, isa.COLUMNS
 _SUM_BYTES = SUMS.size_bytes
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
 R_K, R_N1 = isa.R_K, isa.R_N1
@@ -103,17 +105,19 @@ def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], ND
     """`matrix` and `step_cycles` of `CostTables`."""
     matrix = np.zeros((len(DataType), 3, 3), np.int64)
     if isinstance(unit, CubeUnit):
-        matrix[:, 0, 0], matrix[:, 1, 0], matrix[:, 2, 0] = _M0, _LANES, _N0
-        per_step = unit.cycles_per_fractal
+        matrix[:, :, 0] = 1  # of types that it does not multiply: nothing divides by it
+        for dtype, product in unit.by_type.items():
+            matrix[dtype, :, 0] = product.m0, product.k0, product.n0
+        per_step = {dtype: product.cycles for dtype, product in unit.by_type.items()}
     else:
         r, fill = unit.rows, _fill_cycles(unit)
         streamed = (1, r, 0) if unit.pipelined else (1, 0, fill)
         weights_stay = unit.dataflow == "weight-stationary"
         matrix[:] = (streamed, (r, 0, 0), (unit.columns, 0, 0)) if weights_stay else ((r, 0, 0), streamed, (unit.columns, 0, 0))
-        per_step = unit.passes
+        per_step = {DataType[name]: passes for name, passes in unit.passes.items()}
     step_cycles = np.zeros(len(DataType), np.int64)
-    for name, cycles in per_step.items():
-        step_cycles[DataType[name]] = cycles
+    for dtype, cycles in per_step.items():
+        step_cycles[dtype] = cycles
     return matrix, step_cycles
 
 
@@ -209,15 +213,15 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
             busy[i] = t.startup[_L1, _L0A] + (code[i, I_K] * code[i, I_MPAD] * BLOCK_BYTES + r - 1) // r
         elif op == _FRACTAL:
             r = t.rate[_L1, _L0B]
-            busy[i] = t.startup[_L1, _L0B] + (code[i, R_K] * code[i, R_N1] * _N0[code[i, DTYPE]] * BLOCK_BYTES + r - 1) // r
+            busy[i] = t.startup[_L1, _L0B] + (code[i, R_K] * code[i, R_N1] * _COLUMNS[code[i, DTYPE]] * BLOCK_BYTES + r - 1) // r
         elif op == _MMAD:
             dtype = code[i, DTYPE]
             m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]
-            product = steps(code[i, M_MPAD], m) * steps(code[i, M_K] * _LANES[dtype], k) * steps(code[i, M_N1] * _N0[dtype], n)
+            product = steps(code[i, M_MPAD], m) * steps(code[i, M_K] * _LANES[dtype], k) * steps(code[i, M_N1] * _COLUMNS[dtype], n)
             busy[i] = t.scalars[0] + product * t.step_cycles[dtype]
         elif op == _FIXPIPE:
             r = t.rate[_L0C, dst]
-            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _N0[code[i, DTYPE]] * _SUM_BYTES + r - 1) // r
+            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * _SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
             busy[i] = t.scalars[1] + code[i, V_REPEATS] * t.vector_cycles[op]
 

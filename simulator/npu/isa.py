@@ -18,7 +18,7 @@ All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the numbe
 8 float32).  Layouts:
 
 * activation plane set: [C1][H][W] blocks, C0 channels in each block (NC1HWC0 with N outside);
-* L0A tile: [K1][M] blocks: K1 runs over (c1, ky, kx), M over output pixels, padded to 16;
+* L0A tile: [K1][M] blocks: K1 runs over (c1, ky, kx), M over output pixels, padded to the machine's fractal (16 rows or fewer);
 * L0B tile and weights: [N1][K1][16] blocks: block (n1, k1, j) holds C0 values of K1 for output channel 16*n1+j;
 * L0C tile: [N1][M] pairs of blocks, 16 accumulators (float32) in each pair.
 
@@ -34,7 +34,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.parts import CUBE_SHAPES, DataType, Engine, Memory
+from simulator.npu.parts import FRACTALS, DataType, Engine, Memory
 
 Ints = TypeVar("Ints", int, NDArray[np.int64])
 
@@ -53,11 +53,10 @@ OPERATOR_MASK = (1 << OPERATOR_BITS) - 1
 
 # what words of records count in, by data type of the operands: tables that numba can close over
 LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
-M0S = np.array([shape.m0 for shape in CUBE_SHAPES], np.int64)
-N0S = np.array([shape.n0 for shape in CUBE_SHAPES], np.int64)
-WEIGHT_BLOCKS = np.array([shape.weight_blocks for shape in CUBE_SHAPES], np.int64)
-SUM_BLOCKS = np.array([shape.sum_blocks for shape in CUBE_SHAPES], np.int64)
-PLANES_OF_N0 = np.array([shape.planes for shape in CUBE_SHAPES], np.int64)
+COLUMNS = np.array([fractal.columns for fractal in FRACTALS], np.int64)
+WEIGHT_BLOCKS = np.array([fractal.weight_blocks for fractal in FRACTALS], np.int64)
+SUM_BLOCKS = np.array([fractal.sum_blocks for fractal in FRACTALS], np.int64)
+PLANES_OF_N1 = np.array([fractal.planes for fractal in FRACTALS], np.int64)
 
 RECORD = np.dtype(
     [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")]
@@ -120,7 +119,8 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 # LANES = 4 (only where C0 = 16): an image of [H][W] pixels of 4 lanes, PITCH and PLANE in blocks, W in pixels; block k1 holds
 #   kernel positions 4*k1 .. 4*k1+3 of 4 lanes each, positions >= KH*KW give zero.
 # RING > 0: the planes are rings of RING rows (at least H), row y is row (FIRST + y) mod RING of the plane at S0 + c1*PLANE.
-# Rows m in [M, MPAD) of L0A are filled with zero.  Dst block (k, m) at D + k*MPAD + m.
+# Rows m in [M, MPAD) of L0A are filled with zero, up to a multiple of the rows of the machine's fractal.
+# Dst block (k, m) at D + k*MPAD + m.
 (I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL) = range(P, P + 12)
 (I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST) = range(P + 12, P + 21)
 
@@ -246,7 +246,7 @@ def operator_of(tag: Ints) -> Ints:
 def macs(products: NDArray[np.int64]) -> NDArray[np.int64]:
     """int64 [n]: multiply-accumulates of each of n MMADs, int64 [n, WORDS], padding included."""
     dtype = products[:, DTYPE]
-    found: NDArray[np.int64] = products[:, M_MPAD] * products[:, M_K] * LANES[dtype] * products[:, M_N1] * N0S[dtype]
+    found: NDArray[np.int64] = products[:, M_MPAD] * products[:, M_K] * LANES[dtype] * products[:, M_N1] * COLUMNS[dtype]
     return found
 
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property
+from math import gcd
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -25,7 +26,8 @@ from pydantic import (
 from simulator.npu.dram import DRAMS, Dram
 from simulator.npu.grant import Grant
 from simulator.npu.level import Level, LevelText
-from simulator.npu.parts import BLOCK_BYTES, CUBE_SHAPES, CubeShape, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Engine, Fractal, Memory
+from simulator.npu.tiles import ROWS
 
 if TYPE_CHECKING:
     pass
@@ -66,6 +68,9 @@ class _Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
+MatrixType = Literal["float16", "float32"]
+MatrixSide = Annotated[int, Field(ge=1, le=1 << 16)]
+ProductCycles = Annotated[int, Field(ge=1, le=1 << 20)]  # of the smallest product too, 1 x 1 x 1: a tile of them stays in int64
 MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 
 
@@ -99,21 +104,67 @@ class DataPath(_Spec):
         return self
 
 
+class Product(_Spec):
+    """What a matrix unit multiplies at a time, m0 rows by k0 by n0 columns, and cycles from one such product to the next."""
+
+    m0: MatrixSide
+    k0: MatrixSide
+    n0: MatrixSide
+    cycles: ProductCycles
+
+    @property
+    def macs_per_cycle(self) -> Fraction:
+        return Fraction(self.m0 * self.k0 * self.n0, self.cycles)
+
+
 class CubeUnit(_Spec):
-    """`cube`: one product of `CubeShape` every `cycles_per_fractal` cycles, by data type."""
+    """`cube`: one product at a time, by data type; a part of one takes as long as a whole one.
+
+    cycles_per_fractal: of products of a fractal by a fractal, 16 x C0 x 16.  products: of other shapes.
+    """
 
     kind: Literal["cube"]
-    cycles_per_fractal: dict[Literal["float16", "float32"], PositiveInt]
+    cycles_per_fractal: dict[MatrixType, ProductCycles] = {}
+    products: dict[MatrixType, Product] = {}
     startup_cycles: NotNegativeInt
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A unit of no other shapes is written, and has the digest, as if there were no such key."""
+        found: dict[str, Any] = whole(self)
+        if not self.products:
+            found.pop("products", None)
+        return found
+
+    @model_validator(mode="after")
+    def _types_once(self) -> Self:
+        if twice := sorted(self.cycles_per_fractal.keys() & self.products.keys()):
+            raise ValueError(f"{twice[0]}: in cycles_per_fractal and in products; accepted: in one of them")
+        if not self.data_types:
+            raise ValueError("cycles_per_fractal or products: of no data type; accepted: of float16, float32 or both")
+        return self
 
     @property
     def data_types(self) -> tuple[str, ...]:
-        return tuple(sorted(self.cycles_per_fractal))
+        return tuple(sorted((*self.cycles_per_fractal, *self.products)))
 
     @property
-    def macs_per_cycle(self) -> dict[str, float]:
-        shapes = {name: CUBE_SHAPES[DataType[name]] for name in self.cycles_per_fractal}
-        return {name: shapes[name].m0 * shapes[name].n0 * shapes[name].k0 / cycles for name, cycles in self.cycles_per_fractal.items()}
+    def by_type(self) -> dict[DataType, Product]:
+        """Of every data type that it multiplies."""
+        found = {DataType[name]: product for name, product in self.products.items()}
+        for name, cycles in self.cycles_per_fractal.items():
+            fractal = FRACTALS[DataType[name]]
+            found[DataType[name]] = Product(m0=fractal.rows, k0=fractal.lanes, n0=fractal.columns, cycles=cycles)
+        return found
+
+    @property
+    def macs_per_cycle(self) -> dict[str, Fraction]:
+        return {dtype.name: product.macs_per_cycle for dtype, product in self.by_type.items()}
+
+    def fractal_rows(self, dtype: DataType) -> int:
+        """As many as a product's rows are multiples of, so that no more rows are filled up than it multiplies."""
+        product = self.by_type.get(dtype)
+        return ROWS if product is None else gcd(product.m0, ROWS)
 
 
 class SystolicUnit(_Spec):
@@ -126,11 +177,11 @@ class SystolicUnit(_Spec):
     """
 
     kind: Literal["systolic"]
-    rows: Annotated[int, Field(ge=1, le=1 << 16)]
-    columns: Annotated[int, Field(ge=1, le=1 << 16)]
+    rows: MatrixSide
+    columns: MatrixSide
     dataflow: Literal["output-stationary", "weight-stationary"]
     pipelined: bool
-    passes: dict[Literal["float16", "float32"], PositiveInt]
+    passes: dict[MatrixType, PositiveInt]
     startup_cycles: NotNegativeInt
 
     @property
@@ -138,8 +189,11 @@ class SystolicUnit(_Spec):
         return tuple(sorted(self.passes))
 
     @property
-    def macs_per_cycle(self) -> dict[str, float]:
-        return {name: self.rows * self.columns / passes for name, passes in self.passes.items()}
+    def macs_per_cycle(self) -> dict[str, Fraction]:
+        return {name: Fraction(self.rows * self.columns, passes) for name, passes in self.passes.items()}
+
+    def fractal_rows(self, dtype: DataType) -> int:
+        return ROWS
 
 
 MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
@@ -405,12 +459,17 @@ class Machine(_Spec):
             return least[a if lighter else b]
         return least[a] + (least[b] - least[a]) * (a - share_units) * b // ((a - b) * share_units)
 
-    def cube(self, dtype: int) -> CubeShape:
-        """What its matrix unit multiplies at a time, of operands of a data type."""
-        return CUBE_SHAPES[dtype]
+    def fractal(self, dtype: int) -> Fractal:
+        """In what operands of products of a data type lie."""
+        return self.fractals[dtype]
 
-    @property
-    def macs_per_cycle(self) -> dict[str, float]:
+    @cached_property
+    def fractals(self) -> tuple[Fractal, ...]:
+        """By data type."""
+        return tuple(FRACTALS[dtype]._replace(rows=self.matrix.fractal_rows(dtype)) for dtype in DataType)
+
+    @cached_property
+    def macs_per_cycle(self) -> dict[str, Fraction]:
         """Peak multiply-accumulates per cycle of one core, by data type."""
         return self.matrix.macs_per_cycle
 

@@ -19,7 +19,7 @@ from simulator.npu.parts import DMAS
 from simulator.npu.validation import validation_line
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.CSafeLoader):
     """Refuses a key that is given twice: YAML itself keeps the last one in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

@@ -1,4 +1,4 @@
-"""What machines are made of, as records name it: memories, engines, element types, and what the matrix unit multiplies at a time.
+"""What machines are made of, as records name it: memories, engines, element types, and in what operands of products lie.
 
 On-chip and DDR addresses are counted in *blocks* of 32 bytes (`BLOCK_BYTES`), the atom of the memory system: C0 lanes of an activation, one
 burst granule.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from simulator.npu.tiles import M0, N0
+from simulator.npu.tiles import COLUMNS, ROWS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,26 +79,26 @@ SUMS = DataType.float32  # what the matrix unit adds up in, whatever it multipli
 L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
 
 
-class CubeShape(NamedTuple):
-    """What the matrix unit multiplies at a time, m0 rows by k0 by n0 columns, and what that comes to in blocks.
+class Fractal(NamedTuple):
+    """In what operands of products lie in L0 and in packed weights, whatever the matrix unit multiplies at a time (`machine.Product`).
 
-    Records, tiles and packed weights count in it: mpad in rows, a multiple of m0; k1 in k0 elements, a block of them; n1 in n0 channels.
-    weight_blocks: of n0 columns by k0.  sum_blocks: of n0 accumulators, a row of them in L0C, or of n0 channels' bias.  planes: of C0
-    channels, that n0 results fill.  Numbers alone, so kernels take it as it is.
+    Records, tiles and packed weights count in it: mpad in rows, a multiple of `rows`; k1 in blocks of `lanes`, C0; n1 in `columns`.
+    weight_blocks: of its columns by a block of k.  sum_blocks: of a row of accumulators in L0C, or of so many channels' bias.  planes: of
+    C0 channels, that its columns of results fill.  Numbers alone, so kernels take it as it is.
     """
 
-    m0: int
-    k0: int
-    n0: int
+    rows: int
+    lanes: int
+    columns: int
     weight_blocks: int
     sum_blocks: int
     planes: int
 
     @classmethod
-    def of(cls, m0: int, n0: int, dtype: DataType) -> CubeShape:
-        k0 = dtype.lanes
-        return cls(m0, k0, n0, n0 * k0 * dtype.size_bytes // BLOCK_BYTES, n0 * SUMS.size_bytes // BLOCK_BYTES, n0 // dtype.lanes)
+    def of(cls, rows: int, columns: int, dtype: DataType) -> Fractal:
+        weights, sums = columns * dtype.lanes * dtype.size_bytes, columns * SUMS.size_bytes
+        return cls(rows, dtype.lanes, columns, weights // BLOCK_BYTES, sums // BLOCK_BYTES, columns // dtype.lanes)
 
 
-CUBE_SHAPES = tuple(CubeShape.of(M0, N0, dtype) for dtype in DataType)
-"""By data type of the operands: what records mean, on any machine (`Machine.cube`)."""
+FRACTALS = tuple(Fractal.of(ROWS, COLUMNS, dtype) for dtype in DataType)
+"""By data type of the operands.  Rows are those where a machine says nothing of its products (`Machine.fractal`), the rest holds on any."""

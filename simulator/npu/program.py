@@ -18,7 +18,6 @@ from simulator.npu.grant import Grant
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
-from simulator.npu.tiles import M0
 
 Code = NDArray[np.int32]
 BufferKind = Literal["constant", "input", "output", "scratch"]
@@ -155,7 +154,7 @@ class Program:
         for core, code in enumerate(self.streams):
             _check_shape(code, core)
             _check_kinds(code, core, machine)
-            _check_parameters(code, core)
+            _check_parameters(code, core, machine)
             _count_flags(code, core, machine, balance)
         return balance
 
@@ -186,7 +185,7 @@ def _opcodes(code: Code) -> Code:
 
 def _rows(opcodes: Code, *ops: Op) -> NDArray[np.int64]:
     """Records of these opcodes: a check looks at the words of those alone."""
-    return np.flatnonzero(np.isin(opcodes, ops))
+    return np.flatnonzero(np.logical_or.reduce([opcodes == op for op in ops]))
 
 
 def _reject(code: Code, core: int, rows: NDArray[np.int64], bad: NDArray[np.bool_], why: str) -> None:
@@ -200,9 +199,12 @@ def _check_kinds(code: Code, core: int, machine: Machine) -> None:
     known = np.isin(opcodes, list(OPS))
     _reject(code, core, everywhere, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
     types = [int(DataType[name]) for name in machine.matrix.data_types]
-    flags = np.isin(opcodes, (Op.SET, Op.WAIT))
+    flags = (opcodes == Op.SET) | (opcodes == Op.WAIT)
     _reject(code, core, everywhere, ~flags & ~np.isin(code[:, isa.DTYPE], types), f"data type not supported by {machine.name}")
+    counts = np.bincount(opcodes, minlength=max(OPS) + 1)
     for op, spec in OPS.items():
+        if not counts[op]:
+            continue
         rows = _rows(opcodes, op)
         engines = code[rows, isa.ENGINE]
         legal = np.isin(engines, [int(e) for e in spec.engines]) if not spec.moves else np.zeros(len(rows), bool)
@@ -229,7 +231,7 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.I_PL, -3, isa.MAX_WINDOW),  # below 0 the image begins in front of the first window: inside a block where four pixels share one
         *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
         *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
-        (isa.I_MPAD, M0, 1 << 20),
+        (isa.I_MPAD, 1, 1 << 20),
         (isa.I_LANES, 4, 32),
         (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
     ),
@@ -237,9 +239,9 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.R_PLANE, 1, _POSITIVE), (isa.R_PIXELS, 1, 1 << 24), (isa.R_K, 1, 1 << 16), (isa.R_N1, 1, 1 << 16), (isa.R_TRANSPOSE, 0, 1),
     ),
     (Op.VCONVERT,): ((isa.V_IMM, DataType.float16, DataType.float32),),
-    (Op.MMAD,): ((isa.M_MPAD, M0, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
+    (Op.MMAD,): ((isa.M_MPAD, 1, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
     (Op.FIXPIPE,): (
-        (isa.F_M, 1, 1 << 20), (isa.F_MPAD, M0, 1 << 20), (isa.F_N1, 1, 1 << 20),
+        (isa.F_M, 1, 1 << 20), (isa.F_MPAD, 1, 1 << 20), (isa.F_N1, 1, 1 << 20),
         (isa.F_DPLANE, 0, _POSITIVE), (isa.F_RPLANE, 0, _POSITIVE), (isa.F_ACT, 0, 2),
         (isa.F_LIMIT, 0, isa.float_bits(float(np.finfo(np.float32).max))),
     ),
@@ -250,18 +252,21 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
 _MAX_COPY_BLOCKS = 1 << 24  # bursts may fall on one another, so the memories alone do not bound what a COPY moves
 
 
-def _check_parameters(code: Code, core: int) -> None:
+def _check_parameters(code: Code, core: int, machine: Machine) -> None:
     opcodes = _opcodes(code)
     for ops, limits in _RANGES.items():
         rows = _rows(opcodes, *ops)
-        for word, low, high in limits:
+        for word, low, high in limits if len(rows) else ():
             values = code[rows, word]
             _reject(code, core, rows, (values < low) | (values > high), f"parameter word {word} must be in {low}..{high}")
     copies, images, products, results = (_rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE))
     moved = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
     _reject(code, core, copies, moved > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
+    padding = np.array([machine.fractal(dtype).rows for dtype in DataType])
     for rows, word in ((images, isa.I_MPAD), (products, isa.M_MPAD)):
-        _reject(code, core, rows, code[rows, word] % isa.M0S[code[rows, isa.DTYPE]] != 0, f"mpad must be a multiple of {M0}")
+        step = padding[code[rows, isa.DTYPE]]
+        bad = code[rows, word] % step != 0
+        _reject(code, core, rows, bad, f"mpad must be a multiple of {step[np.argmax(bad)] if len(rows) else 0}")
     for rows, word, padded in ((images, isa.I_M, isa.I_MPAD), (results, isa.F_M, isa.F_MPAD)):
         _reject(code, core, rows, code[rows, word] > code[rows, padded], "m must not exceed mpad")
     rings = images[code[images, isa.I_RING] > 0]

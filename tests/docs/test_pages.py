@@ -21,7 +21,8 @@ import yaml
 
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
 from simulator.npu.level import Level
-from simulator.npu.machine import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Machine, SharedMemory, Sizes, SystolicUnit, VectorUnit
+from simulator.npu.machine import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Machine, Product, SharedMemory, Sizes, SystolicUnit, VectorUnit
+from simulator.npu.machine_file import load_machine
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main
@@ -184,9 +185,17 @@ def test_every_key_of_a_plan_is_described() -> None:
 
 
 def test_every_key_of_a_machine_is_described() -> None:
-    parts = (Machine, Sizes, CubeUnit, SystolicUnit, VectorUnit, DataPath, Ddr, Dma, SharedMemory, Flags, Host, Level)
+    parts = (Machine, Sizes, CubeUnit, Product, SystolicUnit, VectorUnit, DataPath, Ddr, Dma, SharedMemory, Flags, Host, Level)
     described = rows(ROOT / "docs/machines.md", "## Field by field")
     assert {key for part in parts for key in part.model_fields} <= described
+
+
+def test_a_unit_of_other_products_may_take_the_place_of_the_described_one(tmp_path: Path) -> None:
+    page = ROOT / "docs/machines.md"
+    (example,) = blocks(page, "yaml")
+    (matrix,) = [block for block in blocks(page, "text") if block.text.startswith("matrix:")]
+    (tmp_path / example.file).write_text(yaml.safe_dump(yaml.safe_load(example.text) | yaml.safe_load(matrix.text)))
+    assert load_machine(str(tmp_path / example.file)).macs_per_cycle == {"float16": 2048, "float32": 256}
 
 
 def test_the_errors_of_a_machine_file_are_those_that_the_page_shows(

@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +161,9 @@ def test_a_damaged_parquet_file_is_a_trace_or_refused(tmp_path: Path, at: int, v
 # containers and programs ---------------------------------------------------------------------------------------------
 
 
-def test_every_bit_of_a_container_matters() -> None:
-    for at in range(len(DATA)):
-        for bit in range(8):
+def test_every_byte_of_a_container_matters() -> None:
+    for at, bit in product(range(len(DATA)), range(8)):
+        if at < 64 or bit == at % 8:  # every bit of the header, one of what is under a digest
             damaged = bytearray(DATA)
             damaged[at] ^= 1 << bit
             assert refusal(lambda damaged=damaged: decode(bytes(damaged)))  # type: ignore[misc]

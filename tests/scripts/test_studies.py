@@ -21,11 +21,13 @@ from scripts.study_all import QUICK
 from scripts.study_settings import differences
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
+from tests import tuning
 from tests.scripting import run_script
-from tests.tuning import FEW, save_small
+from tests.tuning import save_small
 from tuner.config import load_config
 
 LEVELS = ("none", "slight", "severe")
+FEW = (*tuning.FEW, "farm.checkpoint_every_s=100")  # nobody interrupts these
 SET = [word for text in FEW for word in ("--set", text)]
 
 
@@ -214,11 +216,11 @@ def test_window(tmp_path: Path) -> None:
 
 def test_prior(tmp_path: Path) -> None:
     """Only the first arm has all readings; who remembers begins better, and the earlier run is made once."""
-    words = ("--earlier", save_small("conv_chain", tmp_path), "--measurements", 400, "--seeds", 1)
+    words = ("--earlier", save_small("conv_chain", tmp_path), "--measurements", 240, "--seeds", 1)
     rows, text = study("prior", tmp_path, "residual_block", *words)
     assert [row["arm"] for row in rows] == [arm for arm in ("all", *study_prior.QUARTER) for _ in LEVELS]
     for row in rows:
-        assert row["readings"] <= (400 if row["arm"] == "all" else 100)
+        assert row["readings"] <= (240 if row["arm"] == "all" else 60)
         assert row["arm"] != "all" or row["over"] == 1
     over = [math.log(row["over"]) for row in rows if row["arm"] == "warm"]
     mean = math.exp(sum(over) / len(over))
@@ -312,12 +314,12 @@ def test_a_preset_ships_where_its_interval_is_below_one(tmp_path: Path) -> None:
     """Areas between curves at equal readings: of settings that cripple the search above 1."""
     worse = tmp_path / "worse.yaml"
     worse.write_text("use: {segmentations: false, prefetch: false, block_fusion: false}\n")
-    model, words = save_small("inception_block", tmp_path), ("--measurements", 600, "--points", 4, "--seeds", 2, "--json", *SET)
+    model, words = save_small("inception_block", tmp_path), ("--measurements", 600, "--points", 4, "--seeds", 1, "--json", *SET)
     done = run_script("judge_presets", "--networks", model, "--config", worse, "--out", tmp_path / "out", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]
     by = {(row["settings"], row["seed"], row["level"]): row for row in rows}
-    assert len(by) == 2 * 2 * len(LEVELS)
+    assert len(by) == 2 * len(LEVELS)
     for (name, seed, level), row in by.items():
         base = by["default", seed, level]
         assert row["last"] == pytest.approx(row["cycles"] / base["cycles"])

@@ -102,7 +102,7 @@ SCENARIOS = (
     Scenario("store", "residual_block", 28, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=5"), store=True),
     Scenario("serial", "residual_block", 24, None, 2, (NO_MODEL,)),
     Scenario("readings", "residual_block", None, 4, 4, (NO_MODEL, "farm.checkpoint_every_s=10"), kills_some(50), measurements=450),
-    Scenario("serial readings", "conv_chain", None, None, 3, (NO_MODEL,), measurements=401, turns=2),
+    Scenario("serial-readings", "conv_chain", None, None, 3, (NO_MODEL,), measurements=401, turns=2),
     Scenario("warm", "residual_block", 24, 4, 4, warm=True),
     Scenario(
         "timed", "residual_block", None, 4, 5, (NO_MODEL, "segments.measured=8", "budget.plateau=4", "farm.checkpoint_every_s=4"), turns=1

@@ -190,8 +190,11 @@ def _lanes(op, s, imm, lanes, dtype):
 
 
 @st.composite
-def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT))):
-    """A record that `tiny` takes: every block inside its memory (the middle of it, so that strides may go either way)."""
+def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fractal_rows=16):
+    """A record that `tiny` takes: every block inside its memory (the middle of it, so that strides may go either way).
+
+    fractal_rows: 16 on `tiny`; 1 where the matrix unit multiplies so many rows at a time that any number of them is legal.
+    """
     op = draw(st.sampled_from(ops))
     record = np.zeros(WORDS, np.int32)
     record[isa.OP], record[isa.S0 : isa.S2 + 1] = op, -1
@@ -231,7 +234,8 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT))):
             sw=between(1, 3),
             dh=between(1, 2),
         )
-        put(dw=between(1, 2), pt=between(0, 3), pl=between(0, 3), ow=between(1, 7), moff=between(0, 9), m=between(1, 16), mpad=16)
+        put(dw=between(1, 2), pt=between(0, 3), pl=between(0, 3), ow=between(1, 7), moff=between(0, 9))
+        put(m=between(1, 16), mpad=16 + (between(0, 4) if fractal_rows == 1 else 0))
         # a tile behind the last kernel position of the four-lane mode is all zero; else up to three planes of C1
         put(koff=between(0, 1 if lanes == 4 else 5), k=between(1, 4), lanes=lanes)
     elif op == Op.FRACTAL:
@@ -241,7 +245,7 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT))):
     elif op == Op.MMAD:
         record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.CUBE, Memory.L0A, Memory.L0C
         record[[isa.D, isa.S0, isa.S1]] = [between(0, 50) for _ in range(3)]
-        put(mpad=16 * between(1, 2), k=between(1, 3), n1=between(1, 3), acc=between(0, 1))
+        put(mpad=fractal_rows * between(1, 32 // fractal_rows), k=between(1, 3), n1=between(1, 3), acc=between(0, 1))
     elif op == Op.FIXPIPE:
         record[isa.SRC], record[isa.DST] = draw(st.sampled_from(OPS[op].moves))
         record[isa.ENGINE] = Engine.FIXPIPE

@@ -21,7 +21,7 @@ from simulator.npu.machine import Machine
 from simulator.timing import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
-ARRAYS = [(8, 8), (16, 16), (32, 16), (16, 48), (128, 128)]
+ARRAYS = [(8, 8), (32, 16), (16, 48)]
 SIZES = (16, 80, 256)
 SWEEP = list(product(SIZES, SIZES, SIZES))  # (m, k, n)
 

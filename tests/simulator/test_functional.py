@@ -15,8 +15,9 @@ from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, DeadlockError, ProgramError
+from tests.programs import record as make_record
 from tests.simulator.micro import DDR_BLOCKS, TINY, TYPES, look, memories, place, program, records, reference
 
 INEXACT = (Op.MMAD, Op.VEXP, Op.VLN)  # order of a sum, last bit of a library function
@@ -37,7 +38,8 @@ FAMILIES["VECTOR"] = tuple(op for op in isa.OPS if op >= isa.FIRST_VECTOR_OP)
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_every_instruction_is_what_plain_loops_do(family, data):
-    record, seed = data.draw(records(FAMILIES[family])), data.draw(st.integers(0, 3))
+    record = data.draw(records(FAMILIES[family], data.draw(st.sampled_from([1, 16]))))
+    seed = data.draw(st.integers(0, 3))
     ours, theirs = memories(seed), memories(seed)
     apply(ours, record)
     reference(theirs, record)
@@ -49,6 +51,22 @@ def test_every_instruction_is_what_plain_loops_do(family, data):
         else:
             # numbers, not bytes: the payload of a NaN and the sign of a zero maximum are nobody's business
             np.testing.assert_array_equal(mine.view(dtype), other.view(dtype))
+
+
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
+@pytest.mark.parametrize("m", [1, 7, 49, 100, 131])
+def test_a_large_product_of_any_number_of_rows(m, dtype):
+    """Of 2^15 products a row, 2^18 at a time: pieces of rows, and what is left of them."""
+    rng, c0 = np.random.default_rng(m), dtype.lanes
+    k, n1 = 256 // c0, 8
+    a, b = (rng.integers(-8, 9, shape).astype(dtype.storage) for shape in ((k, m, c0), (n1, k, 16, c0)))
+    c = rng.integers(-8, 9, (n1, m, 16)).astype(np.float32)
+    cores = [np.zeros(1 << 20, np.uint8) for _ in Memory]
+    for memory, values in ((Memory.L0A, a), (Memory.L0B, b), (Memory.L0C, c)):
+        place(cores[memory], 3, values)
+    apply(cores, make_record(Op.MMAD, Engine.CUBE, m, k, n1, 1, dtype=dtype, src=Memory.L0A, dst=Memory.L0C, d=3, s=(3, 3)).tolist())
+    expected = c + np.einsum("kmc,nkjc->nmj", a.astype(np.int64), b.astype(np.int64))
+    np.testing.assert_array_equal(look(cores[Memory.L0C], 3, c.shape, np.float32), expected)
 
 
 @settings(max_examples=100, deadline=None)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import tuner
 from compiler.cost.features import FEATURES, raw_features
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
@@ -17,10 +20,18 @@ from simulator.npu.program import Program
 from simulator.timing import program_bound, simulate_levels
 from tests.compiled import check_program, make_case
 from tests.models import LIGHT, light_graph, light_model, without_final_softmax
+from tests.plans import multiplying
+from tests.tuning import QUICK
+from tuner.cli import main
 from tuner.measure.roofline import Roofline
+from tuner.networks.made import build
 
 MACHINES = sorted(set(preset_names()) - {"tiny"})  # whose memories are too small for a network
 TPU = load_machine("tpu-like")
+SHAPED = {
+    "one-pixel": multiplying(load_machine("edge"), float16=(1, 64, 32, 1), float32=(1, 32, 32, 4)),
+    "32x8x32": multiplying(load_machine("edge"), float16=(32, 8, 32, 2), float32=(32, 8, 32, 8)),
+}
 
 
 def compiled(unit: Unit) -> tuple[Plan, Program]:
@@ -55,6 +66,28 @@ def test_values_do_not_depend_on_the_machine(machine_name: str) -> None:
     check_program(case, compiled(case.unit)[1], 7e-3)
 
 
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
+@pytest.mark.parametrize("machine", SHAPED.values(), ids=SHAPED)
+def test_values_do_not_depend_on_what_is_multiplied_at_a_time(machine: Machine, dtype: DataType) -> None:
+    case = make_case(build("mobilenet_v2-small"), machine, dtype)
+    _, program = compiled(case.unit)
+    check_program(case, program, {DataType.float16: 7e-3, DataType.float32: 1e-4}[dtype])
+    roofline = Roofline(case.unit)
+    for level, timing in simulate_levels(program, machine).items():
+        assert timing.cycles >= roofline.cycles(0, len(case.unit.operators), level)
+
+
+@pytest.mark.parametrize("name", SHAPED)
+def test_search_gains_on_other_products(name: str, tmp_path: Path) -> None:
+    """Every champion is faster than the network untuned, and its file is right."""
+    path, out = tmp_path / "machine.yaml", tmp_path / "RUN"
+    path.write_text(SHAPED[name].model_dump_json())  # JSON is YAML
+    summary = tuner.tune("made:mobilenet_v2-small", machine=str(path), out=str(out), candidates=8, backend="serial", overrides=QUICK)
+    for level in summary.levels.values():
+        assert level.cycles < level.baseline_layerwise_cycles
+    assert main(["run", str(out / "best.onnx"), "--input", "random", "--check"]) == 0
+
+
 def array(dataflow: str, pipelined: bool, rows: int, columns: int) -> Machine:
     changes = {"dataflow": dataflow, "pipelined": pipelined, "rows": rows, "columns": columns}
     return TPU.model_copy(update={"matrix": TPU.matrix.model_copy(update=changes)})
@@ -62,10 +95,11 @@ def array(dataflow: str, pipelined: bool, rows: int, columns: int) -> Machine:
 
 @pytest.mark.parametrize(
     "machine",
-    [TPU] + [array(flow, piped, 32, 48) for flow in ("output-stationary", "weight-stationary") for piped in (False, True)],
-    ids=["tpu-like", "os", "os-pipelined", "ws", "ws-pipelined"],
+    [TPU, *SHAPED.values()]
+    + [array(flow, piped, 32, 48) for flow in ("output-stationary", "weight-stationary") for piped in (False, True)],
+    ids=["tpu-like", *SHAPED, "os", "os-pipelined", "ws", "ws-pipelined"],
 )
-def test_features_know_what_the_array_takes(machine: Machine) -> None:
+def test_features_know_what_the_matrix_unit_takes(machine: Machine) -> None:
     unit = make_unit(light_graph("squeezenet"), machine, DataType.float16)
     plan, program = compiled(unit)
     estimated, at = 0.0, 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from simulator.npu.machine import CubeUnit, Machine
+from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
 from tuner.calibrate.keys import Key, Number, path_key
 from tuner.calibrate.probes import Probe
 from tuner.calibrate.probes_ddr import level_probes, port_probes, run_probes, transfer_probes
@@ -63,8 +63,7 @@ _GRANULE = "blocks of 32 bytes are moved whole, and rows of DRAM are opened no f
 def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
     """The rows for a machine."""
     unit = machine.matrix
-    folder = "cycles_per_fractal" if isinstance(unit, CubeUnit) else "passes"
-    products = [cycles(f"matrix.{folder}.{name}", _ISSUE, 1) for name in unit.data_types]
+    products = [cycles(_of_product(unit, name), _ISSUE, 1) for name in unit.data_types]
     rows = [
         ParameterClass("issue", (cycles("issue_cycles", "flags of the scalar unit are not handed out one after another"),), issue_probes),
         ParameterClass(
@@ -88,6 +87,13 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
     key = cycles("flags.between_cores_cycles", _ISSUE if machine.cores > 1 else "there is one core")
     rows.append(ParameterClass("flags between cores", (key,), flag_probes))
     return (*rows, *_ddr(machine), ParameterClass("launch", (cycles("launch_cycles", "nothing else is in the way"),), launch_probes))
+
+
+def _of_product(unit: CubeUnit | SystolicUnit, dtype: str) -> str:
+    """The key of what the matrix unit takes for one product."""
+    if isinstance(unit, SystolicUnit):
+        return f"matrix.passes.{dtype}"
+    return f"matrix.products.{dtype}.cycles" if dtype in unit.products else f"matrix.cycles_per_fractal.{dtype}"
 
 
 def _granule(source: str, target: str) -> Key:

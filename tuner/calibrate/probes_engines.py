@@ -47,14 +47,14 @@ def matrix_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 
 
 def _shapes(machine: Machine, dtype: DataType) -> tuple[tuple[int, int, int], ...]:
-    """(rows, blocks of k, times n0 columns) that fit; the first is the smallest."""
-    cube, blocks = machine.cube(dtype), machine.buffer_blocks
+    """(rows, blocks of k, times 16 columns) that fit; the first is the smallest."""
+    fractal, blocks = machine.fractal(dtype), machine.buffer_blocks
 
     def fits(m: int, k: int, n1: int) -> bool:
         return (
             k * m <= blocks(Memory.L0A)
-            and n1 * k * cube.weight_blocks <= blocks(Memory.L0B)
-            and n1 * m * cube.sum_blocks <= blocks(Memory.L0C)
+            and n1 * k * fractal.weight_blocks <= blocks(Memory.L0B)
+            and n1 * m * fractal.sum_blocks <= blocks(Memory.L0C)
         )
 
     wanted = ((16, 1, 1), (32, 2, 1), (64, 2, 4), (128, 4, 4), (128, 4, 8))

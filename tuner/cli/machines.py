@@ -29,6 +29,11 @@ _UNITS = (
     ("_cycles", "cycles"),
     ("cycles_per_fractal.float16", "cycles per 16x16x16"),
     ("cycles_per_fractal.float32", "cycles per 16x8x16"),
+    (".m0", "rows at a time"),
+    (".k0", "values of each at a time"),
+    (".n0", "columns at a time"),
+    ("float16.cycles", "cycles per product"),
+    ("float32.cycles", "cycles per product"),
     ("passes.float16", "passes of a tile"),
     ("passes.float32", "passes of a tile"),
     ("matrix.rows", "cells"),
@@ -50,7 +55,7 @@ def machines(
         if as_json:
             derived = {
                 "digest": machine.digest,
-                "macs_per_cycle": machine.macs_per_cycle,
+                "macs_per_cycle": {dtype: float(macs) for dtype, macs in machine.macs_per_cycle.items()},
                 "deliverable_bytes_per_cycle": _deliverable(machine),
                 "granted": {level: machine.granted(level)._asdict() for level in machine.contention},
             }
@@ -62,7 +67,7 @@ def machines(
             pairs[key] = f"{value:,} {_unit(key)}".rstrip() if isinstance(value, int) else f"{value} {_unit(key)}".rstrip()
         pairs["ddr, one long run"], pairs["ddr, reads beside writes"] = (f"{rate:.4g} B/cycle" for rate in _deliverable(machine).values())
         pairs |= {f"granted at {level}": granted for level in machine.contention if (granted := _granted(machine, level))}
-        pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {macs:,.0f}" for dtype, macs in machine.macs_per_cycle.items())
+        pairs["macs_per_cycle (one core)"] = ", ".join(f"{dtype} {float(macs):,.0f}" for dtype, macs in machine.macs_per_cycle.items())
         pairs["digest"] = machine.digest
         print_pairs(pairs)
         check_machine(machine)

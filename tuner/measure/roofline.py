@@ -48,7 +48,7 @@ class Roofline:
         """Of some operators, ascending, alone."""
         macs, moved = self._work(tuple(operators))
         machine, cores = self.unit.machine, self.unit.machine.granted(level).cores
-        products = sum(-(-count // int(machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
+        products = sum(-(-count // (machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
         port = port_units(machine, machine.contention[level].share_units)
         return max(products, -(-moved * SHARE_UNIT // port))
 

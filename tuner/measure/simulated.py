@@ -10,19 +10,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
-from simulator.npu.container import decode, program
+from simulator.npu.container import Container, decode, program
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tuner.measure.reading import Encoded, Reading
 
 
+@lru_cache(maxsize=4)  # the same program is read again, and at other levels
+def _decoded(data: bytes) -> Container:
+    """Refuses a program that needs more than its level grants."""
+    return decode(data)
+
+
 def measure(encoded: Encoded, level: str) -> Reading:
     """What the simulator says of the bytes."""
-    container = decode(encoded.container)  # which refuses a program that needs more than its level grants
+    container = _decoded(encoded.container)
     return Reading(simulate_levels(program(container, level), container.machine, [level])[level].cycles)
 
 
@@ -46,7 +53,7 @@ class SimulatedBoard:
     def __call__(self, encoded: Encoded, level: str) -> Reading:
         key = (hash(encoded.container), level)
         if key not in self._times:
-            streams = program(decode(encoded.container), level)
+            streams = program(_decoded(encoded.container), level)
             timing = simulate_levels(Program(self.machine.digest, streams.streams, streams.memory), self.machine, [level])[level]
             self._times[key] = timing.cycles, int(streams.digest[:16], 16)
         cycles, digest = self._times[key]

@@ -2,31 +2,91 @@
 
 Nothing but these is measured before the first programs.  A search that measured every operator alone and all short runs first had no
 program of several operators before a quarter of its measurements was spent.
+
+Then what lies on the cheapest segmentation is measured, which makes another the cheapest, until one is measured as a whole.  A prediction
+tells neither where engines wait for each other nor what a window saves: of many segmentations that are as good by prediction, a few
+are good, and most of them differ in a few segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from compiler.space.changes import CHANGES, where_it_fits
+import numpy as np
+
+from compiler.space.changes import CHANGES, SLIDING, where_it_fits
 from compiler.space.gene import Gene, Genome
-from compiler.space.predicted import Floats, by_estimate, segmentations
+from compiler.space.predicted import Covers, Floats, by_estimate
+from tuner.measure.grants import NEVER
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 
+_ROUNDS = 16  # of measurements of what lies on the cheapest segmentations
+_NEAR = 0.005  # by which share another has to promise to be cheaper than the cheapest measured one
+_TURNS = 2  # from one operator that is changed alone to the next: programs come first
 
-def predicted_programs(context: SearchContext) -> list[Genome]:
-    """Of every level, by the model that the run begins with, or by the estimate."""
-    levels, estimate = context.rules.levels, by_estimate(context.unit)
 
-    def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
-        return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
+class Beginning:
+    """Segmentations of every level: by prediction, and by what is measured of them.
 
-    found: dict[int, Genome] = {}
-    for group in context.table.groups:  # that grant the same
-        genomes = segmentations(context.unit, [levels[at] for at in group], predict)
-        found |= {at: context.permitted(genome, at) for at, genome in zip(group, genomes, strict=True)}
-    return [found[at] for at in range(len(levels))]
+    covers: of every group of levels that grant the same.  asked: their genes that were measured.
+    """
+
+    def __init__(self, context: SearchContext) -> None:
+        """By the model that the run begins with, or by the estimate."""
+        self.context = context
+        levels, estimate = context.rules.levels, by_estimate(context.unit)
+
+        def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
+            return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
+
+        self.covers = [Covers(context.unit, [levels[at] for at in group], predict) for group in context.table.groups]
+        self.asked = [set[Gene]() for _ in self.covers]
+
+    def predicted(self) -> list[Genome]:
+        """The cheapest of every level."""
+        return self._programs(lambda covers, place: covers.cheapest(place))
+
+    def _programs(self, of: Callable[[Covers, int], tuple[Genome, float]]) -> list[Genome]:
+        found: dict[int, Genome] = {}
+        for group, covers in zip(self.context.table.groups, self.covers, strict=True):
+            found |= {at: self.context.permitted(of(covers, place)[0], at) for place, at in enumerate(group)}
+        return [found[at] for at in range(len(found))]
+
+    def measured(self) -> Asking[list[Genome]]:
+        """The cheapest measured ones, after what lies on the cheapest was measured, as it is and sliding."""
+        context = self.context
+        for _ in range(_ROUNDS):
+            new = [self._open(covers, asked) for covers, asked in zip(self.covers, self.asked, strict=True)]
+            if not any(new):
+                break
+            permitted = [
+                [context.permitted((gene,), group[0])[0] for gene in genes] for group, genes in zip(context.table.groups, new, strict=True)
+            ]
+            yield from context.measure_segments(context.wanted([gene for genes in permitted for gene in genes]))
+            for group, covers, genes, asked in zip(context.table.groups, self.covers, new, permitted, strict=True):
+                for gene, measured in zip(genes, asked, strict=True):
+                    covers.tell(gene, self._took(measured, group))
+        return self._programs(lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
+
+    def _open(self, covers: Covers, asked: set[Gene]) -> list[Gene]:
+        """What is to be measured next; added to what was asked."""
+        found: dict[Gene, None] = {}
+        for place in range(len(covers.levels)):
+            genome, total = covers.cheapest(place)
+            measured = covers.cheapest_measured(place)
+            if measured is None or total <= (1 - _NEAR) * measured[1]:
+                for gene in genome:
+                    if gene not in asked:
+                        found |= dict.fromkeys([gene, *(where_it_fits(self.context.unit, gene, change) for change in SLIDING)])
+        new = [gene for gene in found if gene not in asked]
+        asked.update(new)
+        return new
+
+    def _took(self, gene: Gene, group: Sequence[int]) -> Floats:
+        """Cycles alone, infinite where a level does not grant what it needs."""
+        cycles = self.context.table.of(gene)
+        return np.full(len(group), np.inf) if cycles is None else np.where(cycles[group] < NEVER, cycles[group], np.inf)
 
 
 def corrected(context: SearchContext, genomes: list[Genome]) -> Asking[list[Genome]]:
@@ -44,9 +104,20 @@ def corrected(context: SearchContext, genomes: list[Genome]) -> Asking[list[Geno
     return [tuple(genes) for genes in now]
 
 
-def changed_operators(context: SearchContext) -> Iterator[Gene]:
-    """Every operator alone, as it is first and with each of the changes: the baseline is made of the best of them."""
-    for genome in context.single_operators():
-        for gene in genome:
-            yield gene
-            yield from (where_it_fits(context.unit, gene, change) for change in CHANGES)
+def operators_alone(context: SearchContext) -> list[Gene]:
+    """Every operator alone, as it is first."""
+    return [gene for genome in context.single_operators() for gene in genome]
+
+
+def changed_operators(context: SearchContext, turn: int) -> list[Gene]:
+    """One of this island's operators alone with each of the changes, those that take longest first: the baseline is made of the best."""
+    table, longest = context.table, dict[str, tuple[float, Gene]]()
+    for gene in operators_alone(context):
+        cycles = table.of(gene)
+        if cycles is not None:
+            structure = table.structures.structure(gene.start, gene.stop)
+            longest.setdefault(structure, (-float(np.log(cycles).mean()), gene))
+    every = sorted(longest.values())
+    turns, other = divmod(turn, _TURNS)
+    at = turns * context.rules.islands + context.island
+    return [where_it_fits(context.unit, every[at][1], change) for change in CHANGES] if not other and at < len(every) else []

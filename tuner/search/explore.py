@@ -111,12 +111,11 @@ def propose(
 
 
 def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
-    """A run of the segmentation, or any other one, in any way: what the moves reach only step by step, over ways that are worse."""
+    """A run of the segmentation, or one beside it, in any way: what the moves reach only step by step, over ways that are worse."""
     if rng.random() < _OF_SEGMENTATION:
         start, stop, *_ = segmentation[int(rng.integers(len(segmentation)))]
     else:
-        start = int(rng.integers(len(unit.operators)))
-        stop = min(len(unit.operators), start + min(MAX_SEGMENT, int(rng.geometric(0.3))))
+        start, stop = _beside(segmentation, rng)
     counts = block_counts(unit, start, stop)
     gene = Gene(start, stop, counts[int(rng.integers(len(counts)))], columns=fewest_strips(unit, start, stop))
     if rng.random() < 0.5:
@@ -129,6 +128,15 @@ def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], seg
     if "change_prefetch" in moves and rng.random() < 0.3:
         gene = gene._replace(prefetch=1)
     return on_random_cores(unit, gene, rng)
+
+
+def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
+    """A run that shares one border with the segmentation: what takes the place of some of its runs begins and ends where they do."""
+    gene = segmentation[int(rng.integers(len(segmentation)))]
+    steps = int(rng.geometric(0.3)) * (1 if rng.random() < 0.5 else -1)
+    if rng.random() < 0.5:
+        return gene.start, min(max(gene.stop + steps, gene.start + 1), gene.start + MAX_SEGMENT, segmentation[-1].stop)
+    return max(min(gene.start + steps, gene.stop - 1), gene.stop - MAX_SEGMENT, 0), gene.stop
 
 
 def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:

@@ -1,9 +1,9 @@
 """The strategy that comes along: segments are measured alone, shortest paths over them propose programs, and populations evolve.
 
-| epoch | does                                                                                                    |
-|-------|---------------------------------------------------------------------------------------------------------|
-| 1     | measures its share of what the run began with, and of every operator alone; the first one, programs of prediction |
-| 2 ..  | evolves: measures segments that may help, proposes programs, picks by prediction, measures them          |
+| epoch | does                                                                                                       |
+|-------|------------------------------------------------------------------------------------------------------------|
+| 1     | measures its share of what the run began with, and of operators alone; the first one, what begins a search |
+| 2 ..  | evolves: measures segments that may help, proposes programs, picks by prediction, measures them             |
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from compiler.space.gene import Gene, Genome
 from tuner.learn.cost_model import Predictor
 from tuner.search.asking import Asking
-from tuner.search.beginning import changed_operators, corrected, predicted_programs
+from tuner.search.beginning import Beginning, changed_operators, corrected, operators_alone
 from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
@@ -69,9 +69,9 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     yield from _measure_programs(context, island, given)
     if context.island == 0 and context.config.use.segmentations:
         island.admit((yield from hinted_programs(context)), context.config.search)
-        predicted = predicted_programs(context)
-        yield from _measure_programs(context, island, predicted)
-        yield from _measure_programs(context, island, (yield from corrected(context, predicted)))
+        beginning = Beginning(context)
+        yield from _measure_programs(context, island, beginning.predicted())
+        yield from _measure_programs(context, island, (yield from corrected(context, (yield from beginning.measured()))))
 
 
 def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:
@@ -88,7 +88,7 @@ def _first_segments(context: SearchContext) -> list[Gene]:
     """This island's share of every operator alone; on several cores in many ways, and short runs, on each number of them: placement chooses
     among these.
     """
-    genes = list(changed_operators(context))
+    genes = operators_alone(context)
     if context.rules.several > 1:
         genes += first_genes(context.unit, context.table, context.config.use.halo_cache)
     every = context.wanted(without_hints(context, context.at_every_grant(genes)))
@@ -99,6 +99,7 @@ def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
     config, count = context.config, context.config.search.generation
     if context.rules.islands > 1 and exchanges(context.epoch, config.search.exchange_every):
         island.admit(context.known.elites.get((context.island - 1) % context.rules.islands, []), config.search)
+    yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context, turn))))
     yield from explore(context, island)
     wanted = yield from proposed(context, island, count, turn)
     others = yield from varied(context, island, count - len(wanted), turn, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from compiler.ir.im2col import MOST_APART, beyond, instructions, parts_of
@@ -11,8 +12,10 @@ from compiler.kinds.conv_emitter import ConvJob, _left
 from compiler.records.writers import im2col
 from simulator import primitives
 from simulator.npu import isa
-from simulator.npu.parts import BLOCK_BYTES, CUBE_SHAPES, DataType, Memory
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Memory
 from simulator.npu.program import _check_parameters
+from tests.plans import multiplying
 
 Ints = dict[str, int]
 _JOB = np.dtype([(name, np.int64) for name in ConvJob._fields])
@@ -20,7 +23,7 @@ SIZES = (1, 2, 3, 5, 254, 255, 256, 300, 511)
 BASE, AT, ROOM = 7, 16, 64  # blocks of L1 and of L0A in front of what is read and written, and behind
 
 
-def drawn(rng: np.random.Generator) -> tuple[ConvJob, int, int, int, int, int]:
+def drawn(rng: np.random.Generator, fractal_rows: int = 16) -> tuple[ConvJob, int, int, int, int, int]:
     """A job, and (first pixel, pixels, padded, k_start, k) of a tile of it; windows that the frontend hands on."""
     while True:
         four = bool(rng.integers(4) == 0)
@@ -40,16 +43,16 @@ def drawn(rng: np.random.Generator) -> tuple[ConvJob, int, int, int, int, int]:
     m = int(rng.choice((1, 16, 40, 300, 600)))
     k_start = int(rng.integers(planes * plane_k))
     k = min(planes * plane_k - k_start, int(rng.choice((1, 40, 700, 2000))), max(1, 60_000 // m))
-    cube = CUBE_SHAPES[DataType.float16]
+    fractal = FRACTALS[DataType.float16]._replace(rows=fractal_rows)
     numbers: Ints = {
         "dtype": int(DataType.float16), "in_w": width, "in_pitch": pitch, "kh": kernel[0], "kw": kernel[1], "sh": stride[0],
         "sw": stride[1], "dh": dilation[0], "dw": dilation[1], "pad_left": -int(rng.integers(4)) if four and rng.integers(3) == 0 else left,
         "part_rows": parts.rows, "part_columns": parts.columns, "lanes": 4 if four else 16, "out_w": out_w, "in_rows": height,
         "in_plane": (ring or height) * pitch, "in_ring": ring, "in_first": int(rng.integers(ring)) if ring else 0, "pad_top": top,
-        "m0": cube.m0, "k0": cube.k0, "n0": cube.n0,
+        "fractal_rows": fractal.rows, "fractal_lanes": fractal.lanes, "fractal_columns": fractal.columns,
     }  # fmt: skip
     job = ConvJob(**(dict.fromkeys(ConvJob._fields, 0) | numbers))
-    return job, 16 * int(rng.integers(40)) * int(rng.integers(2)), m, -(-m // 16) * 16, k_start, k
+    return job, 16 * int(rng.integers(40)) * int(rng.integers(2)), m, -(-m // fractal_rows) * fractal_rows, k_start, k
 
 
 def executed(code: NDArray[np.int32], l1: NDArray[np.uint8], blocks: int) -> NDArray[np.uint8]:
@@ -60,11 +63,13 @@ def executed(code: NDArray[np.int32], l1: NDArray[np.uint8], blocks: int) -> NDA
     return memories[Memory.L0A]
 
 
-def test_the_parts_are_the_whole() -> None:
+@pytest.mark.parametrize("fractal_rows", [16, 4, 1])
+def test_the_parts_are_the_whole(fractal_rows: int) -> None:
+    machine = multiplying(load_machine("tiny"), float16=(fractal_rows, 16, 16, 1))
     rng = np.random.default_rng(0)
     several = cut_along_m = 0
     for _ in range(300):
-        j, first, m, mpad, k_start, k = drawn(rng)
+        j, first, m, mpad, k_start, k = drawn(rng, fractal_rows)
         l1 = rng.integers(0, 256, (BASE + 3 * j.in_plane + ROOM) * BLOCK_BYTES, np.uint8)
         out, one = np.zeros((4096, isa.WORDS), np.int32), np.zeros((1, isa.WORDS), np.int32)
         used = _left(out, 0, np.array([j], _JOB)[0], BASE, AT, first, m, mpad, k_start, k)
@@ -75,7 +80,7 @@ def test_the_parts_are_the_whole() -> None:
         )  # fmt: skip
         blocks = AT + k * mpad + ROOM
         assert np.array_equal(executed(out[:used], l1, blocks), executed(one, l1, blocks)), j
-        _check_parameters(out[:used], 0)
+        _check_parameters(out[:used], 0, machine)
         counted = instructions(parts_of((j.kh, j.kw), (j.dh, j.dw), j.lanes == 4).cut, k_start, k_start + k, k, k)
         if j.pad_top <= isa.MAX_WINDOW:
             assert used == counted

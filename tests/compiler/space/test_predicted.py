@@ -14,7 +14,7 @@ from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome
 from compiler.space.guess import alone, guesses, sizes_of
 from compiler.space.order import ordered
-from compiler.space.predicted import BLOCKS, Predict, by_estimate, segmentations
+from compiler.space.predicted import BLOCKS, Covers, Floats, Predict, by_estimate, segmentations
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
@@ -71,6 +71,41 @@ def test_what_others_predict_is_what_they_follow() -> None:
     (few,) = segmentations(u, ["none"], lambda raw, at: np.full((len(raw), len(at)), 1e-3))
     (best,) = segmentations(u, ["none"], by_estimate(u))
     assert len(few) <= len(best)
+
+
+def test_what_is_measured_takes_the_place_of_a_prediction() -> None:
+    """Who measures what lies on the cheapest segmentation ends with one that is measured, and dearer than none that was measured before."""
+    u = unit()
+    covers = Covers(u, ["none"], by_estimate(u))
+    first, promised = covers.cheapest(0)
+    took: dict[Gene, float] = {}
+    for _ in range(200):
+        genome, total = covers.cheapest(0)
+        new = [gene for gene in genome if gene not in took]
+        if not new:
+            break
+        for gene in new:  # some take much longer than predicted, as runs do in which engines wait for each other
+            took[gene] = cost(u, (gene,), "none", by_estimate(u)) * (1.0 + 0.1 * ((gene.start * 7 + gene.stop * 3) % 5))
+            covers.tell(gene, np.array([took[gene]]))
+    assert sum(took[gene] for gene in genome) == pytest.approx(total)
+    assert covers.cheapest_measured(0) == (genome, pytest.approx(total))
+    assert promised < total < sum(took[gene] for gene in first)
+    assert len(took) < 0.2 * len(u.operators) ** 2, "few of all runs are measured"
+
+
+def test_a_predictor_that_says_more_than_guesses_do_is_asked_about_few_runs() -> None:
+    u = unit()
+    asked = []
+
+    def dear(raw: Floats, level: str) -> Floats:
+        asked.append(len(raw))
+        return 1.4 * by_estimate(u)(raw, level)
+
+    (genome,) = segmentations(u, ["none"], dear)
+    (same,) = segmentations(u, ["none"], by_estimate(u))
+    every = Covers(u, ["none"], by_estimate(u)).guess
+    assert sum(asked) < 0.15 * np.isfinite(every).sum()
+    assert cost(u, genome, "none", by_estimate(u)) < 1.05 * cost(u, same, "none", by_estimate(u))
 
 
 def test_the_guess_is_near_the_estimate() -> None:

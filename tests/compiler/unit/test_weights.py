@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv
 from compiler.unit.weights import dense_weights, effective_groups, pack_bias, pack_conv, pack_lanes, pack_pixels
-from simulator.npu.parts import CUBE_SHAPES, DataType
+from simulator.npu.parts import FRACTALS, DataType
 
 
 def conv(c_out: int, c_in: int, kernel: tuple[int, int], groups: int = 1) -> Conv:
@@ -51,10 +51,10 @@ def test_round_trip(c_out: int, c_in: int, kernel: tuple[int, int], groups: int,
         orders.append((rng.permutation(c_in + 9)[:c_in], rng.permutation(c_out + 30)[:c_out]))
     for x_lanes, y_lanes in orders:
         x, y = place(x_lanes, dtype.lanes), place(y_lanes, dtype.lanes)
-        cube = CUBE_SHAPES[dtype]
-        count = effective_groups(c, x, y, cube)
+        fractal = FRACTALS[dtype]
+        count = effective_groups(c, x, y, fractal)
         n1, c1 = y.planes * dtype.lanes // 16 // count, x.planes // count
-        data = pack_conv(c, x, y, count, dtype, cube, dtype.lanes)
+        data = pack_conv(c, x, y, count, dtype, fractal, dtype.lanes)
         assert data.size == count * n1 * c1 * kernel[0] * kernel[1] * 16 * 32
         dense = unpacked(data, dtype, count, n1, c1, kernel)
         assert (dense[np.ix_(y.lanes, x.lanes)] == dense_weights(c)).all()
@@ -66,7 +66,7 @@ def test_groups_on_paper() -> None:
 
     def groups(c_out: int, c_in: int, count: int, dtype: DataType = DataType.float16) -> int:
         x, y = place(range(c_in), dtype.lanes), place(range(c_out), dtype.lanes)
-        return effective_groups(conv(c_out, c_in, (1, 1), count), x, y, CUBE_SHAPES[dtype])
+        return effective_groups(conv(c_out, c_in, (1, 1), count), x, y, FRACTALS[dtype])
 
     assert groups(96, 64, 2) == 2  # 32 in, 48 out: 2 planes, 3 blocks each
     assert groups(64, 64, 64) == 4  # depthwise: a product of 16 channels per plane
@@ -77,14 +77,14 @@ def test_groups_on_paper() -> None:
     shuffled = tuple(np.arange(64).reshape(2, 32).T.reshape(-1).tolist())
     y = Placement("s", 0, 4, shuffled)
     assert (
-        effective_groups(conv(64, 64, (1, 1), 2), place(range(64), 16), y, CUBE_SHAPES[DataType.float16]) == 1
+        effective_groups(conv(64, 64, (1, 1), 2), place(range(64), 16), y, FRACTALS[DataType.float16]) == 1
     )  # every output block meets both groups
 
 
 def test_four_lane_image() -> None:
     """Blocks hold four kernel positions of four lanes; what is behind the last position is zero."""
     c = conv(5, 3, (3, 3))
-    data = pack_conv(c, Placement("s", 0, 1, (2, 0, 1)), place(range(5), 16), 1, DataType.float16, CUBE_SHAPES[DataType.float16], 4)
+    data = pack_conv(c, Placement("s", 0, 1, (2, 0, 1)), place(range(5), 16), 1, DataType.float16, FRACTALS[DataType.float16], 4)
     blocks = data.view(np.float16).reshape(1, 3, 16, 4, 4)  # [n1][k1][16][position][lane]
     for channel in range(5):
         for tap in range(9):

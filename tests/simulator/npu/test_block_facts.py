@@ -1,4 +1,4 @@
-"""What a block holds and what the matrix unit multiplies at a time is asked of a machine and a data type; nobody else knows the numbers."""
+"""What a block holds and in what operands of products lie is asked of a machine and a data type; nobody else knows the numbers."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def whole_types(source: str) -> Iterator[str]:
 def test_modules_ask_for_sizes() -> None:
     found = {(module, name): number for module, source in modules().items() for name, number in sizes(source)}
     unknown = {at: number for at, number in found.items() if at not in OTHERS}
-    assert not unknown, f"numbers that may be a block's or a product's; ask `DataType` or `Machine.cube`, or say in OTHERS: {unknown}"
+    assert not unknown, f"numbers that may be a block's or a product's; ask `DataType` or `Machine.fractal`, or say in OTHERS: {unknown}"
 
 
 def test_modules_ask_for_the_types_of_tensors() -> None:
@@ -191,11 +191,11 @@ def test_it_sees_types(source: str, found: list[str]) -> None:
 
 @pytest.mark.parametrize("dtype", DataType)
 @pytest.mark.parametrize("preset", preset_names())
-def test_a_product_in_blocks(preset: str, dtype: DataType) -> None:
-    """The shape in blocks is that in elements; what kernels close over is that of every data type."""
-    cube = load_machine(preset).cube(dtype)
-    assert cube.k0 == dtype.lanes == BLOCK_BYTES // dtype.size_bytes
-    assert cube.weight_blocks * BLOCK_BYTES == cube.k0 * cube.n0 * dtype.size_bytes
-    assert cube.sum_blocks * BLOCK_BYTES == cube.n0 * DataType.float32.size_bytes
-    assert (isa.M0S[dtype], isa.LANES[dtype], isa.N0S[dtype]) == (cube.m0, cube.k0, cube.n0)
-    assert (isa.WEIGHT_BLOCKS[dtype], isa.SUM_BLOCKS[dtype]) == (cube.weight_blocks, cube.sum_blocks)
+def test_a_fractal_in_blocks(preset: str, dtype: DataType) -> None:
+    """A fractal in blocks is that in elements; what kernels close over is that of every data type."""
+    fractal = load_machine(preset).fractal(dtype)
+    assert fractal.lanes == dtype.lanes == BLOCK_BYTES // dtype.size_bytes
+    assert fractal.weight_blocks * BLOCK_BYTES == fractal.lanes * fractal.columns * dtype.size_bytes
+    assert fractal.sum_blocks * BLOCK_BYTES == fractal.columns * DataType.float32.size_bytes
+    assert (isa.LANES[dtype], isa.COLUMNS[dtype]) == (fractal.lanes, fractal.columns)
+    assert (isa.WEIGHT_BLOCKS[dtype], isa.SUM_BLOCKS[dtype]) == (fractal.weight_blocks, fractal.sum_blocks)

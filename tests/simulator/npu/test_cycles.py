@@ -8,12 +8,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simulator.npu.cycles import latency_cycles, price
+from simulator.npu.cycles import cost_tables, latency_cycles, price
 from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
 from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
+from tests.plans import multiplying
 from tests.programs import record
 
 TINY, EDGE = load_machine("tiny"), load_machine("edge")
@@ -30,6 +31,11 @@ def array(rows: int, columns: int, dataflow: str, pipelined: bool, startup: int 
     return Machine.model_validate(TINY.model_dump() | {"matrix": values})
 
 
+def cube(m0: int, k0: int, n0: int, cycles: int) -> Machine:
+    """The same product of either type."""
+    return multiplying(TINY, float16=(m0, k0, n0, cycles), float32=(m0, k0, n0, cycles))
+
+
 def busy(machine: Machine, *row: int, dtype: int = 0) -> int:
     """Of one MMAD: mpad, k, n1."""
     code = record(Op.MMAD, Engine.CUBE, *row, 0, dtype=dtype, src=L0A, dst=L0C, d=0, s=(0, 0))
@@ -41,6 +47,16 @@ def busy(machine: Machine, *row: int, dtype: int = 0) -> int:
     [
         # 2 * 3 * 2 fractals, a cycle each behind 8
         (EDGE, (32, 3, 2), 8 + 12),
+        # M = 32, K = 48, N = 32: a pixel at a time by all of K, and half of what 32 or 16 channels take
+        (cube(1, 64, 32, 1), (32, 3, 2), 32),
+        (cube(1, 64, 16, 1), (32, 3, 2), 32 * 2),
+        (cube(1, 16, 16, 1), (33, 3, 2), 33 * 3 * 2),
+        # one step of 32 rows, six of 8 channels, one of 32
+        (cube(32, 8, 32, 1), (32, 3, 2), 6),
+        (cube(32, 8, 32, 3), (48, 3, 3), 3 * 2 * 6 * 2),
+        # far more than there is, and nothing that fits: 3 * 5 * 2 steps
+        (cube(128, 128, 128, 7), (32, 3, 2), 7),
+        (cube(12, 10, 24, 1), (32, 3, 2), 3 * 5 * 2),
         # M = 32, K = 48, N = 32 on 16 x 8: 2 * 4 tiles of 16 + 8 + 48 - 2
         (array(16, 8, OUTPUT, False), (32, 3, 2), 8 * 70),
         (array(16, 8, OUTPUT, False, startup=5), (32, 3, 2), 5 + 8 * 70),
@@ -66,6 +82,7 @@ def test_a_matrix_product(machine: Machine, row: tuple[int, int, int], cycles: i
 def test_other_types_take_their_passes() -> None:
     """C0 is 8 in float32: k = 6 is K = 48."""
     assert busy(EDGE, 32, 6, 2, dtype=1) == 8 + 2 * 24
+    assert busy(cube(12, 10, 24, 2), 32, 6, 2, dtype=1) == 2 * 3 * 5 * 2
     assert busy(array(16, 8, WEIGHT, True), 32, 6, 2, dtype=1) == 3 * 12 * 32
     assert busy(array(16, 8, OUTPUT, False), 32, 6, 2, dtype=1) == 3 * 8 * 70
 
@@ -77,7 +94,15 @@ def test_only_a_pipelined_array_has_latency() -> None:
     assert latency_cycles(array(16, 8, WEIGHT, True)) == 2 * 16 + 8 - 2
 
 
-UNITS = st.builds(array, st.integers(1, 200), st.integers(1, 200), st.sampled_from([OUTPUT, WEIGHT]), st.booleans()) | st.just(TINY)
+def test_a_product_of_fractals_is_what_a_file_says_that_says_nothing() -> None:
+    half, single = DataType.float16.lanes, DataType.float32.lanes
+    assert cost_tables(multiplying(EDGE, float16=(16, half, 16, 1), float32=(16, single, 16, 2))).matrix.tolist() == cost_tables(
+        EDGE
+    ).matrix.tolist()  # fmt: skip
+
+
+ARRAYS = st.builds(array, st.integers(1, 200), st.integers(1, 200), st.sampled_from([OUTPUT, WEIGHT]), st.booleans())
+UNITS = ARRAYS | st.builds(cube, *[st.integers(1, 130)] * 3, st.integers(1, 9)) | st.just(TINY)
 
 
 @given(UNITS, st.integers(1, 20), st.integers(1, 40), st.integers(1, 20), st.sampled_from([DataType.float16, DataType.float32]))

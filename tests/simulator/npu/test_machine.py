@@ -11,9 +11,11 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import configs_folder, load_machine, preset_names, read_yaml
-from simulator.npu.parts import Engine, Memory
+from simulator.npu.parts import FRACTALS, DataType, Engine, Memory
+from tests.plans import multiplying
 
 PRESETS = preset_names()
+PRODUCT = {"m0": 1, "k0": 64, "n0": 32, "cycles": 1}
 
 
 def text_of(name: str) -> str:
@@ -49,6 +51,22 @@ def test_every_preset_can_bring_data_through_the_cube_and_back(name):
     for source, destination in [("DDR", "L1"), ("L1", "L0A"), ("L1", "L0B"), ("L0C", "UB"), ("UB", "DDR")]:
         assert machine.path(Memory[source], Memory[destination]) is not None, f"{source} -> {destination}"
     assert machine.path(Memory.DDR, Memory.L0C) is None
+
+
+def test_a_unit_says_what_it_multiplies_at_a_time(tmp_path, tiny):
+    tiny["matrix"] = {"kind": "cube", "cycles_per_fractal": {"float32": 3}, "products": {"float16": PRODUCT}, "startup_cycles": 0}
+    machine = load(tmp_path, tiny)
+    assert machine.matrix.data_types == ("float16", "float32")
+    assert machine.macs_per_cycle == {"float16": 64 * 32, "float32": Fraction(16 * 8 * 16, 3)}
+    assert Machine.model_validate_json(machine.model_dump_json()) == machine != load_machine("tiny")
+    assert load_machine(f"{tmp_path}/m.yaml:matrix.products.float16.m0=4").macs_per_cycle["float16"] == 4 * 64 * 32
+
+
+@pytest.mark.parametrize(("m0", "rows"), [(1, 1), (3, 1), (4, 4), (12, 4), (16, 16), (24, 8), (32, 16), (128, 16)])
+def test_no_more_rows_are_filled_up_than_a_product_has(m0, rows):
+    machine = multiplying(load_machine("tiny"), float16=(m0, 64, 32, 1))
+    assert [machine.fractal(dtype).rows for dtype in DataType] == [rows, 16, 16]
+    assert machine.fractal(DataType.float16)[1:] == FRACTALS[DataType.float16][1:]
 
 
 def test_digests_tell_machines_apart_and_not_comments(tmp_path, tiny):
@@ -95,6 +113,25 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("matrix.rows", 8, r"matrix\.rows: no such key \(got 8\)"),
         ("launch_cycles", -1, r"launch_cycles: .*\(got -1\)"),
         ("matrix.cycles_per_fractal", {"float64": 1}, r"matrix\.cycles_per_fractal"),
+        (
+            "matrix.cycles_per_fractal",
+            None,
+            r"matrix: cycles_per_fractal or products: of no data type; accepted: of float16, ",
+        ),
+        ("matrix.products", {"float32": PRODUCT}, r"matrix: float32: in cycles_per_fractal and in products; accepted: in one of them"),
+        ("matrix.products", {"int8": PRODUCT}, r"matrix\.products\.int8.*'float16' or 'float32'"),
+        ("matrix.products", {"float16": PRODUCT | {"m0": 0}}, r"matrix\.products\.float16\.m0: .*greater than or equal to 1 \(got 0\)"),
+        (
+            "matrix.products",
+            {"float16": PRODUCT | {"n0": 65537}},
+            r"matrix\.products\.float16\.n0: .*equal to 65536 \(got 65537\)",
+        ),
+        ("matrix.products", {"float16": PRODUCT | {"k0": 2.5}}, r"matrix\.products\.float16\.k0: .*\(got 2\.5\)"),
+        ("matrix.products", {"float16": PRODUCT | {"cycles": 0}}, r"matrix\.products\.float16\.cycles: .*\(got 0\)"),
+        ("matrix.products", {"float16": PRODUCT | {"cycles": 1 << 21}}, r"matrix\.products\.float16\.cycles: .*\(got 2097152\)"),
+        ("matrix.products", {"float16": PRODUCT | {"rows": 4}}, r"matrix\.products\.float16\.rows: no such key \(got 4\)"),
+        ("matrix.products", {"float16": {"m0": 1, "k0": 64}}, r"missing: matrix\.products\.float16\.n0, matrix\.products\.float16\.cycles"),
+        ("matrix.products", [1, 64, 32], r"matrix\.products"),
         ("paths.0.engine", "CUBE", r"paths\.0\.engine: .*'MTE1'"),
         ("paths.0.source", "L3", r"paths\.0\.source: .*'DDR'"),
         ("paths.0.bytes_per_cycle", 0, r"paths\.0\.bytes_per_cycle"),

@@ -11,6 +11,7 @@ from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
+from tests.plans import multiplying
 
 TINY = load_machine("tiny")
 F16, F32 = DataType.float16, DataType.float32
@@ -120,7 +121,8 @@ def test_the_legal_one_passes_and_runs():
         (FRACTAL, "R_PLANE", 0, "parameter word 10 must be in 1.."),
         (FRACTAL, "R_N1", 0, "parameter word 13 must be in 1.."),
         (FRACTAL, "R_TRANSPOSE", 2, "parameter word 14 must be in 0..1"),
-        (MMAD, "M_MPAD", 8, "parameter word 10 must be in 16.."),
+        (MMAD, "M_MPAD", 0, "parameter word 10 must be in 1.."),
+        (MMAD, "M_MPAD", 8, "mpad must be a multiple of 16"),
         (MMAD, "M_MPAD", 40, "mpad must be a multiple of 16"),
         (MMAD, "M_ACC", 2, "parameter word 13 must be in 0..1"),
         (FIXPIPE, "F_M", 17, "m must not exceed mpad"),
@@ -162,6 +164,19 @@ def test_an_illegal_record_is_named(at, word, value, message):
     with pytest.raises(ProgramError, match=rf"^core 0 instruction {at}: .*{message}") as caught:
         changed(at, word, value).verify(TINY)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("m0", "mpad", "step"), [(1, 17, 1), (4, 20, 4), (4, 18, 4), (24, 24, 8), (24, 20, 8), (32, 16, 16), (32, 24, 16)])
+def test_rows_are_filled_up_to_fractals_of_the_machine(m0, mpad, step):
+    machine = multiplying(TINY, float16=(m0, 16, 16, 1), float32=(16, 8, 16, 1))
+    rows = legal()
+    rows[IM2COL][[isa.I_M, isa.I_MPAD]] = rows[MMAD][isa.M_MPAD] = mpad
+    made = program(rows, machine=machine.digest)
+    if mpad % step == 0:
+        made.verify(machine)
+    else:
+        with pytest.raises(ProgramError, match=rf"instruction {IM2COL}: mpad must be a multiple of {step} "):
+            made.verify(machine)
 
 
 def test_a_stride_that_is_not_used_does_not_matter():

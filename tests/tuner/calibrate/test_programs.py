@@ -9,6 +9,7 @@ import pytest
 
 from simulator.npu.machine_file import load_machine, preset_names
 from simulator.sanitizer import check
+from tests.plans import multiplying
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
 from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.keys import split, value_of, with_values
@@ -22,8 +23,13 @@ GIVEN = {
     "name", "description", "cores", "clock_hz", "matrix.kind", "matrix.rows", "matrix.columns", "matrix.dataflow", "matrix.pipelined",
     "flags.ids_per_pair", "flags.count_limit", "ddr.rate", "ddr.dram", "contention.none.share", "contention.none.latency_cycles",
     "shared.bytes", "shared.bytes_per_cycle", "shared.latency_cycles",
+    *(f"matrix.products.{dtype}.{side}" for dtype in ("float16", "float32") for side in ("m0", "k0", "n0")),
 }  # fmt: skip
 ROUNDED_UP = ("L1->L0A.granule_bytes", "L0C->UB.granule_bytes", "L0C->L1.granule_bytes")  # of moves that are no copies: of no effect
+
+
+SHAPED = multiplying(load_machine("tiny"), float16=(12, 10, 24, 3), float32=(1, 64, 32, 4))
+MACHINES = {name: load_machine(name) for name in preset_names()} | {"tiny-other-products": SHAPED}
 
 
 def leaves(raw: Any, path: str = "") -> Iterator[str]:
@@ -37,9 +43,9 @@ def leaves(raw: Any, path: str = "") -> Iterator[str]:
         yield path.removesuffix(".")
 
 
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", MACHINES)
 def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
-    machine = load_machine(name)
+    machine = MACHINES[name]
     fitted = [key.path for key in (*keys_of(machine), QUEUE)]
     assert len(fitted) == len(set(fitted))
     rest = set(leaves(machine.model_dump(mode="json"))) - set(fitted) - GIVEN
@@ -50,9 +56,9 @@ def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
         assert len(row.keys) + len(row.beside) <= MOST_KEYS
 
 
-@pytest.mark.parametrize("name", ["tiny", "ascend310p", "tpu-like"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "ascend310p", "tpu-like"])
 def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name: str) -> None:
-    machine = load_machine(name)
+    machine = MACHINES[name]
     for row in classes_of(machine):
         for probe in row.probes(machine, LOAD):
             for program in probe.programs:
@@ -68,11 +74,11 @@ def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name
     assert {finding.kind for finding in check(queue, machine)} <= {"unwritten_read"}
 
 
-@pytest.mark.parametrize("name", ["tiny", "ascend310p"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "ascend310p"])
 def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
     """On a machine where nothing hides it: latencies and start-ups above the issue, ports wider than paths, few in flight."""
     values = {"ddr.bytes_per_cycle": 4096, "ddr.latency_cycles": 400, "ddr.outstanding": 2, "issue_cycles": 0}
-    machine = with_values(load_machine(name), values)
+    machine = with_values(MACHINES[name], values)
     for row in classes_of(machine):
         own = with_values(machine, {"ddr.bytes_per_cycle": 8}) if row.name == "DDR port" or row.name.startswith("level") else machine
         probes = row.probes(own, LOAD)

@@ -82,7 +82,7 @@ def noisy(program: Encoded, level: str) -> Reading:
 
 def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settings = ("segments.measured=16", "segments.candidates=32", "runner.finalists=2", "runner.repeats=3", "runner.readings=40")
+    settings = ("segments.measured=16", "segments.candidates=32", "runner.finalists=2", "runner.repeats=3", "runner.readings=20")
     settings += ("runner.tries=1",)
     summary = quick(model, run, 12, *settings, runner=f"{__name__}:noisy")
     assert verify(run) == []
@@ -93,12 +93,12 @@ def test_a_noisy_board_that_fails_now_and_then(model: Path, tmp_path: Path) -> N
     assert set(failed["error"]) <= {"OSError: the board is gone", "no luck"}
     assert len(failed)
     assert summary.runner is not None
-    assert (summary.runner.repeats, summary.runner.readings) == (3, 40)
+    assert (summary.runner.repeats, summary.runner.readings) == (3, 20)
     assert any(spread for finalist in summary.runner.finalists for spread in finalist.spread.values())
     for level, row in summary.levels.items():
         (finalist,) = [each for each in summary.runner.finalists if each.standing.get(level) == "champion"]
         assert finalist.plan == row.plan
-        assert 2 < finalist.readings[level] <= 40
+        assert 2 < finalist.readings[level] <= 20
         assert row.cycles == finalist.cycles[level]
         assert row.cycles == pytest.approx(2 * finalist.simulated_cycles[level], rel=0.06)
     quick(model, run, 16, *settings, runner=f"{__name__}:noisy", resume=True)
@@ -241,7 +241,8 @@ def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.Capture
     model = save_small("vector_chain", tmp_path)
     script = tmp_path / "board.py"
     script.write_text(next(block.text for block in blocks(ROOT / "docs/plug-ins.md", "python") if "# board.py" in block.text))
-    settings = [word for text in (*FEW[1:2], "segments.measured=1", "runner.readings=1", "runner.finalists=1") for word in ("--set", text)]
+    few = ("segments.candidates=4", "segments.measured=1", "search.islands=1", "runner.readings=1", "runner.finalists=1", "runner.canary=1")
+    settings = [word for text in few for word in ("--set", text)]
     words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--candidates", "2", "--quiet", *settings]
     command = f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
     assert main([*words, "--out", str(tmp_path / "run"), "--runner", command]) == 0

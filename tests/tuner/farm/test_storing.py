@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.object_store import object_store
-from tests.tuning import QUICK, Driver, assert_equal_runs, quick, save_small
+from tests.tuning import FEW, Driver, assert_equal_runs, quick, save_small
 from tuner.cli import main
 from tuner.farm import storing
 from tuner.measure import memo
@@ -23,11 +23,18 @@ from tuner.store.pack_store import collect, entries
 from tuner.store.packs import decoded_pack, encoded_pack, keys, pack_name
 from tuner.store.read import read_log
 from tuner.store.runfolder import read_json
+from tuner.summary import Summary
 from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
 N = 24
 NO_MODEL = "use.cost_model=false"
+SET = [word for text in FEW for word in ("--set", text)]
+
+
+def small(model: Path, out: Path, candidates: int | None = N, *overrides: str, **values: Any) -> Summary:
+    """Of few segments."""
+    return quick(model, out, candidates, *FEW, *overrides, **values)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that knows of no store."""
     out = tmp_path_factory.mktemp("alone") / "run"
-    quick(model, out, N)
+    small(model, out)
     return out
 
 
@@ -47,7 +54,7 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def filled(model: Path, alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that has all of the same run."""
     folder = tmp_path_factory.mktemp("filled")
-    quick(model, folder / "run", N, store=str(folder / "store"))
+    small(model, folder / "run", store=str(folder / "store"))
     assert_equal_runs(folder / "run", alone)
     return folder / "store"
 
@@ -62,7 +69,7 @@ def packs(root: Path) -> list[Any]:
 
 
 def test_the_same_log_is_cheaper(model: Path, alone: Path, filled: Path, tmp_path: Path) -> None:
-    quick(model, tmp_path / "run", N, store=str(filled))
+    small(model, tmp_path / "run", store=str(filled))
     assert_equal_runs(tmp_path / "run", alone)
     use, log = read_json(tmp_path / "run" / "summary.json")["measurements"], read_log(tmp_path / "run")
     assert use["asked"] == read_json(alone / "summary.json")["measurements"]["paid"] == log["readings"].sum()
@@ -72,14 +79,14 @@ def test_the_same_log_is_cheaper(model: Path, alone: Path, filled: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "options", [{"seed": 1}, {"seed": 2, "measurements": 500, "candidates": None}, {"seed": 3, "machine": "edge-shared"}]
+    "options", [{"seed": 1}, {"seed": 2, "measurements": 250, "candidates": None}, {"seed": 3, "machine": "edge-shared"}]
 )
 def test_other_searches_of_the_network_find_a_part(model: Path, filled: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     candidates = {"candidates": N, **options}
-    quick(model, tmp_path / "without", **candidates)
+    small(model, tmp_path / "without", **candidates)
     shutil.copytree(filled, tmp_path / "store")
     for name in ("first", "second"):
-        quick(model, tmp_path / name, store=str(tmp_path / "store"), **candidates)
+        small(model, tmp_path / name, store=str(tmp_path / "store"), **candidates)
         assert_equal_runs(tmp_path / name, tmp_path / "without")
     first, second = (read_json(tmp_path / name / "summary.json") for name in ("first", "second"))
     assert (first["stored_tasks"] > 0) == ("machine" not in options), "of another machine nothing counts"
@@ -91,13 +98,13 @@ def test_other_searches_of_the_network_find_a_part(model: Path, filled: Path, tm
 def test_the_same_on_any_number_of_workers(model: Path, alone: Path, filled: Path, tmp_path: Path) -> None:
     shutil.copytree(filled, tmp_path / "store")
     for workers in (1, 2):
-        quick(model, tmp_path / f"run{workers}", N, backend="ray", workers=workers, store=str(tmp_path / "store"))
+        small(model, tmp_path / f"run{workers}", backend="ray", workers=workers, store=str(tmp_path / "store"))
         assert_equal_runs(tmp_path / f"run{workers}", alone)
         assert from_store(tmp_path / f"run{workers}").mean() > 0.7
 
 
 def test_champions_and_baselines_are_measured(model: Path, filled: Path, tmp_path: Path) -> None:
-    quick(model, tmp_path / "run", N, store=str(filled))
+    small(model, tmp_path / "run", store=str(filled))
     log = read_log(tmp_path / "run")
     log["stored"] = from_store(tmp_path / "run")
     programs = log[(log["kind"] == "program") & (log["status"] == "ok")]
@@ -121,7 +128,7 @@ def test_a_store_has_what_the_log_has(filled: Path, alone: Path) -> None:
 def test_packs_are_put_while_a_run_goes_on(model: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storing, "_FIRST_TRY", 20)
     monkeypatch.setattr(storing, "PACK_BYTES", 5_000)
-    quick(model, tmp_path / "run", N, store=str(tmp_path / "store"))
+    small(model, tmp_path / "run", store=str(tmp_path / "store"))
     assert_equal_runs(tmp_path / "run", alone)
     sizes = sorted(entry.size_bytes for entry in entries(LocalPlace(tmp_path / "store")))
     assert len(sizes) > 2
@@ -136,11 +143,11 @@ def test_packs_are_put_while_a_run_goes_on(model: Path, alone: Path, tmp_path: P
 def test_a_killed_driver_adds_the_rest_when_it_goes_on(model: Path, alone: Path, tmp_path: Path) -> None:
     run, store = tmp_path / "run", tmp_path / "store"
     for resume in (False, True):
-        driver = Driver(model, run, N, resume, options=("--backend", "serial", "--store", str(store)))
+        driver = Driver(model, run, N, resume, options=("--backend", "serial", "--store", str(store), *SET))
         parts = len(list((run / "log").glob("*.parquet")))
         driver.wait_for_parts(parts + 3)
         driver.stop(signal.SIGKILL)
-    quick(model, run, N, resume=True, store=store.as_uri())
+    small(model, run, resume=True, store=store.as_uri())
     assert_equal_runs(run, alone)
     log = read_log(run)
     good = set(log.loc[log["status"] == "ok", "task"])
@@ -169,7 +176,7 @@ def test_a_pack_that_is_not_right_is_found_out_and_dropped(
         request.getfixturevalue("local_ray")
     shutil.copytree(filled, tmp_path / "store")
     pack = poisoned(tmp_path / "store")
-    summary = quick(model, tmp_path / "run", N, store=str(tmp_path / "store"), backend=backend, quiet=False)
+    summary = small(model, tmp_path / "run", store=str(tmp_path / "store"), backend=backend, quiet=False)
     said = [line for line in capsys.readouterr().err.splitlines() if "is dropped" in line]
     assert len(said) == 1
     assert re.search(
@@ -181,7 +188,7 @@ def test_a_pack_that_is_not_right_is_found_out_and_dropped(
     for level, cycles in summary.own_cycles.items():
         best = log[(log["kind"] == "program") & (log["level"] == level)].sort_values(["cycles", "task"]).iloc[0]
         assert (best["cycles"], best["stored"]) == (cycles, False)
-    quick(model, tmp_path / "next", N, store=str(tmp_path / "store"))
+    small(model, tmp_path / "next", store=str(tmp_path / "store"))
     assert_equal_runs(tmp_path / "next", alone)
     assert sorted(entry.state for entry in entries(LocalPlace(tmp_path / "store")) if entry.state != "champions") == ["dropped", "used"]
     collect(LocalPlace(tmp_path / "store"), REAL.clock.epoch_us(), lambda line: None)
@@ -194,7 +201,7 @@ def test_damaged_packs_are_a_line_each_and_the_run_is_the_same(
     shutil.copytree(filled, tmp_path / "store")
     (path,) = (tmp_path / "store").rglob("*.parquet")
     path.write_bytes(path.read_bytes()[:-100])
-    quick(model, tmp_path / "run", N, store=str(tmp_path / "store"), quiet=False)
+    small(model, tmp_path / "run", store=str(tmp_path / "store"), quiet=False)
     assert_equal_runs(tmp_path / "run", alone)
     said = [line for line in capsys.readouterr().err.splitlines() if str(path) in line]
     assert len(said) == 1
@@ -217,7 +224,6 @@ def test_a_store_that_cannot_be_reached_is_one_line(
 ) -> None:
     (tmp_path / "file").write_text("")
     where = url.replace("FILE", str(tmp_path / "file"))
-    settings = [word for text in QUICK for word in ("--set", text)]
     command = [
         "tune",
         str(model),
@@ -231,7 +237,7 @@ def test_a_store_that_cannot_be_reached_is_one_line(
         "4",
         "--quiet",
     ]
-    assert main([*command, "--store", where, *settings]) == 2
+    assert main([*command, "--store", where, *SET]) == 2
     said = capsys.readouterr().err
     assert re.search(text, said), said
     assert said.count("\n") == 1
@@ -242,15 +248,15 @@ def test_a_store_that_goes_away_costs_a_line(model: Path, alone: Path, tmp_path:
     with object_store() as server:
         url = server.url("bucket/store")
         server.broken = True
-        quick(model, tmp_path / "run", N, store=url, quiet=False)
+        small(model, tmp_path / "run", store=url, quiet=False)
         assert_equal_runs(tmp_path / "run", alone)
         said = [line for line in capsys.readouterr().err.splitlines() if "cannot be written" in line]
         assert len(said) == 1
         assert "--resume adds what is missing" in said[0]
         assert not [name for name in server.objects if name.endswith(".parquet")]
         server.broken = False
-        quick(model, tmp_path / "run", N, store=url, resume=True)
-        quick(model, tmp_path / "other", N, store=url)
+        small(model, tmp_path / "run", store=url, resume=True)
+        small(model, tmp_path / "other", store=url)
     assert_equal_runs(tmp_path / "other", alone)
     assert from_store(tmp_path / "other").mean() > 0.7
 
@@ -278,7 +284,7 @@ def test_readings_of_a_board_are_for_the_same_board(model: Path, tmp_path: Path,
     shares = []
     for name, board in (("a", ("B7", "1.0")), ("b", ("B7", "1.0")), ("c", ("B7", "1.1")), ("d", None), ("e", None)):
         monkeypatch.setitem(SAID, "board", board)
-        summary = quick(model, tmp_path / name, 12, *few, **values)
+        summary = small(model, tmp_path / name, 12, *few, **values)
         log = read_log(tmp_path / name)
         stored = log[from_store(tmp_path / name)]
         shares.append(len(stored) / len(log))
@@ -296,6 +302,6 @@ def test_readings_of_a_board_are_for_the_same_board(model: Path, tmp_path: Path,
 def test_a_store_of_other_conditions_is_left_alone(model: Path, filled: Path, tmp_path: Path) -> None:
     shutil.copytree(filled, tmp_path / "store")
     before = {path: path.read_bytes() for path in (tmp_path / "store").rglob("*.parquet")}
-    quick(model, tmp_path / "run", 4, machine="edge-shared", store=str(tmp_path / "store"))
+    small(model, tmp_path / "run", 4, machine="edge-shared", store=str(tmp_path / "store"))
     assert not from_store(tmp_path / "run").any()
     assert {path: path.read_bytes() for path in before} == before

@@ -37,8 +37,16 @@ def test_the_first_programs_are_those_that_are_cheapest_by_prediction() -> None:
         assert corrected[level].min() == first[level].min(), "changes that make segments faster make programs faster"
     operators = found[(found["kind"] == "operator") & (found["generation"] == 1)]
     assert operators["seq"].max() > first["seq"].max()
-    baseline = begun[begun["generation"] > 1]
-    assert len(baseline), "programs follow"
+    assert len(begun[begun["generation"] > 1]), "programs follow"
+
+
+def test_operators_are_changed_alone_later_those_first_that_take_longest() -> None:
+    found = log()
+    operators = found[(found["kind"] == "operator") & (found["level"] == "none")]
+    begun = operators[operators["generation"] == 1]
+    first = begun.loc[begun["cycles"].idxmax()]
+    changed = operators[(operators["generation"] == 2) & (operators["workload"] == first["workload"])]
+    assert len(changed) > 1
 
 
 def test_without_segmentations_nothing_is_predicted() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.plan.plan import Infeasible
+from compiler.space.changes import CHANGES
 from compiler.space.gene import ALL, Gene, block_counts
 from compiler.space.moves import verify
 from compiler.space.starts import single_operators
@@ -119,7 +120,7 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
     assert search.rules.several == 2
     share += -(-share // 2)  # on all cores, and on one
     for epoch in search.epochs[4:]:
-        assert 0.8 * share <= len(epoch.collector.segments) <= share, "less where what it looked at looks like what is known"
+        assert 0.8 * share <= len(epoch.collector.segments) <= share + len(CHANGES), "less where what it looked at looks like what is known"
     for epoch in search.epochs[4:]:
         assert sum(len(gene.cores) == 2 for gene in epoch.collector.segments) > 0.6 * share
 

@@ -279,17 +279,17 @@ def writer(url: str, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def test_writers_beside_each_other_lose_nothing(root: Place, url: str) -> None:
-    writers = [writer(url, name, 20) for name in ("one", "two", "three")]
+    writers = [writer(url, name, 20) for name in ("one", "two")]
     while any(each.poll() is None for each in writers):
         assert not PackStore(root, EDGE).found(EVERYWHERE).damaged, "at any moment"
         time.sleep(0.01)
-    assert [each.wait() for each in writers] == [0, 0, 0]
+    assert [each.wait() for each in writers] == [0, 0]
     found = [entry for entry in entries(root) if entry.state == "used"]
-    assert len(found) == 10 + 3 * 10, "of equal packs one"
+    assert len(found) == 10 + 2 * 10, "of equal packs one"
 
 
 def test_a_writer_that_is_killed_leaves_whole_packs(tmp_path: Path) -> None:
-    for at in range(3):
+    for at in range(2):
         process = writer(str(tmp_path), f"w{at}", 2000)
         assert process.stdout is not None
         for _ in range(5 + 7 * at):
@@ -297,7 +297,7 @@ def test_a_writer_that_is_killed_leaves_whole_packs(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     states = [entry.state for entry in entries(LocalPlace(tmp_path))]
-    assert states.count("used") >= 5 + 12 + 19 - 2 * 10
+    assert states.count("used") >= 12
     assert set(states) <= {"used", "half written"}
     assert not PackStore(LocalPlace(tmp_path), EDGE).found(EVERYWHERE).damaged
 
