@@ -113,10 +113,8 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
     """
     plan, images, cores = segment.plan, strip.unit.storages[0].n, segment.outline.dealt
     laid = _laid(strip, plan.shared, plan.staged)
-    total = np.zeros(len(FEATURES))
-    for standing, tiling in zip(laid.standings, segment.plan.tilings, strict=True):
-        total += _of_operator(standing, tiling, images, cores)
-    out: list[float] = total.tolist()
+    each = [_of_operator(standing, tiling, images, cores) for standing, tiling in zip(laid.standings, plan.tilings, strict=True)]
+    out: list[float] = np.array(each).sum(0).tolist()
     out[_AT["store_bytes"]] = float(laid.stored[False] * BLOCK_BYTES * images)
     out[_AT["shared_write_bytes"]] = float(laid.stored[True] * BLOCK_BYTES * images)
     for load, there in laid.loaded:

@@ -10,7 +10,7 @@ Rows are int64 [.., 2], (start, stop), empty where start >= stop.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,8 +72,8 @@ class Blocks:
     """The blocks of a segment of operators [start, stop).
 
     computed[k, t]: output rows of operator start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
-    does not leave the segment); rows that nobody reads are in neither.  heights: per operator, how many blocks compute so many rows; those
-    that compute none are not counted.  stored: per operator, rows that go to DDR in all blocks of an image.
+    does not leave the segment); rows that nobody reads are in neither.  highest: per operator, rows of its highest block, at least 1.
+    sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
     inside[k]: some operator of the segment reads the output.
     carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
     """
@@ -84,8 +84,8 @@ class Blocks:
     streamed: int
     computed: Ints
     own: Ints
-    heights: tuple[dict[int, int], ...]
-    stored: tuple[int, ...]
+    highest: tuple[int, ...]
+    sizes: Ints
     inside: tuple[bool, ...]
     carried: tuple[bool, ...]
     allocations: dict[int, BlockAllocation]
@@ -93,7 +93,18 @@ class Blocks:
 
     def rows(self, k: int) -> int:
         """Output rows of operator k's highest block, at least 1."""
-        return max(self.heights[k], default=1)
+        return self.highest[k]
+
+    @cached_property
+    def heights(self) -> tuple[dict[int, int], ...]:
+        """Per operator, how many blocks compute so many rows; those that compute none are not counted."""
+        rows = self.sizes[:, :-1].tolist()
+        return tuple([{each: high.count(each) for each in dict.fromkeys(high) if each} for high in rows])
+
+    @cached_property
+    def stored(self) -> tuple[int, ...]:
+        """Per operator, rows that go to DDR in all blocks of an image."""
+        return tuple(self.sizes[:, -1].tolist())
 
 
 def dealt(iterations: int, share: Share) -> range:
@@ -177,7 +188,7 @@ def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, 
     whole, in_ring = _needed(unit)[start:stop], np.array(rings, np.bool_)
     _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.allocated, in_ring, begin, rows, sizes)
     _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, held, sums)
-    rows.flags.writeable = held.flags.writeable = False
+    rows.flags.writeable = held.flags.writeable = sizes.flags.writeable = False
     kept, (all_touched, all_fresh) = sums.tolist(), held
     allocations = {
         allocation.storage: BlockAllocation(*allocation, touched, fresh, bool(cached), highest, loaded)
@@ -185,13 +196,10 @@ def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, 
             run.allocations.values(), all_touched, all_fresh, kept, strict=True
         )
     }
-    heights, stored = [], []
-    for *high, handed_out in sizes.tolist():
-        heights.append({each: high.count(each) for each in dict.fromkeys(high) if each})
-        stored.append(handed_out)
+    highest = tuple([max(1, *high) for *high, _ in sizes.tolist()])
     carried = tuple([at >= 0 and bool(kept[at][0]) for at in run.allocated.tolist()])
     computed, _, own = rows
-    return Blocks(start, stop, count, streamed, computed, own, tuple(heights), tuple(stored), run.inside, carried, allocations, run.loads)
+    return Blocks(start, stop, count, streamed, computed, own, highest, sizes, run.inside, carried, allocations, run.loads)
 
 
 @njit(cache=True)

@@ -12,10 +12,12 @@ from compiler.plan.plan import MAX_STRIPS, Infeasible
 from compiler.segment.blocks import needed
 from compiler.segment.buffers import Buffer, BufferRequest, fits
 from compiler.segment.memory import tensor_requests
+from compiler.segment.run import run_of
 from compiler.segment.segment import Outline, largest_strip
 from compiler.segment.strips import leaves, strips
+from compiler.unit.operators import OperatorSpec, rounded
 from compiler.unit.unit import Unit
-from simulator.npu.parts import Memory
+from simulator.npu.parts import L1_ALIGN_BLOCKS, Memory
 
 _NARROWEST = 8  # columns of a strip of several operators: of narrower ones the halo is more than the result
 
@@ -46,18 +48,33 @@ def nearest_strips(unit: Unit, start: int, stop: int, wanted: int) -> int:
 
 
 def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
-    """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights."""
+    """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights: mostly clear from sums."""
+    return (columns == 1 and _most(unit, start, stop) <= unit.machine.buffer_blocks(Memory.L1)) or _has_places(unit, start, stop, columns)
+
+
+def _has_places(unit: Unit, start: int, stop: int, columns: int) -> bool:
     finest = Outline(start, stop, columns=columns, blocks=max(1, min(rows.size for rows in needed(unit)[start:stop])))
     found = largest_strip(unit, finest)
     if isinstance(found, Infeasible):
         return False
     strip, _ = found
     operators = strip.operators[start:stop]
-    weights = [
-        BufferRequest(Buffer("weights", k), min(spec.weight_blocks, 2 * product.fractal.weight_blocks), k, k, 1 << k)
-        for k, spec in enumerate(operators)
-        if (product := product_of(spec)) is not None and spec.weight_blocks
-    ]
+    weights = [BufferRequest(Buffer("weights", k), size, k, k, 1 << k) for k, size in enumerate(map(_smallest_chunks, operators)) if size]
     have = unit.machine.buffer_blocks(Memory.L1)
     ways = finest, finest._replace(halo=(1 << stop - start) - 1)
     return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)
+
+
+def _most(unit: Unit, start: int, stop: int) -> int:
+    """What the run keeps of tensors in one block, and all of its smallest chunks at once, in blocks of L1: never less than what
+    `_has_places` looks for a place for."""
+    kept = run_of(unit, start, stop).allocations.values()
+    heights = ((each, unit.storages[each.storage]) for each in kept)
+    tensors = [rounded(each.planes * storage.h * storage.row_blocks, L1_ALIGN_BLOCKS) for each, storage in heights]
+    return sum(tensors) + sum(map(_smallest_chunks, unit.operators[start:stop]))
+
+
+def _smallest_chunks(spec: OperatorSpec) -> int:
+    """Blocks of L1 that two chunks of an operator's weights take at least; 0 where it has none."""
+    product = product_of(spec)
+    return 0 if product is None else min(spec.weight_blocks, 2 * product.fractal.weight_blocks)

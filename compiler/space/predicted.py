@@ -41,8 +41,8 @@ from simulator.npu.errors import InfeasibleError
 Floats = NDArray[np.float64]
 
 
-Predict = Callable[[Floats, str], Floats]
-"""Raw features, float64 [n, F], of segments that run alone, and a level, to cycles [n]."""
+Predict = Callable[[Floats, Sequence[str]], Floats]
+"""Raw features, float64 [n, F], of segments that run alone, and levels, to cycles [n, levels]."""
 
 BLOCKS = (1, 2, 3, 4, 7, 10, 14, 28, 56)
 _WIDE = (1, 2, 4)  # blocks where channels are split
@@ -56,7 +56,7 @@ _FILL = 4  # a segment begins and ends with engines that wait: as long as this p
 def by_estimate(unit: Unit) -> Predict:
     """The estimate, and how long engines wait where a segment begins and ends, of which it knows nothing."""
     machine, border = unit.machine, _border(unit)
-    return lambda raw, level: expected_cycles(raw, machine.contention[level]) + border
+    return lambda raw, levels: np.column_stack([expected_cycles(raw, machine.contention[level]) for level in levels]) + border
 
 
 def _border(unit: Unit) -> float:
@@ -161,8 +161,7 @@ class Covers:
                 if plan is not None:
                     raws[key] = raw_features(self.unit, plan, gene.start)
         if raws:
-            stacked = np.stack(list(raws.values()))
-            cycles = np.column_stack([self.predict(stacked, level) for level in self.levels])
+            cycles = self.predict(np.stack(list(raws.values())), self.levels)
             self._known.update(zip(raws, cycles, strict=True))
         for key, gene in zip(keys, genes, strict=True):
             found = self._known[key]

@@ -16,10 +16,11 @@ def unmeasured_plans(opened: Opened, layerwise: bool, model: Path | None) -> Map
     if model is None:
         return default_by_level(opened) if layerwise else quick_plans(opened)
     from compiler.cost.features import scaled
+    from tuner.learn.cost_model import predict_at
     from tuner.learn.tile_model import load_models, tiled_plans
 
     models = load_models(model, opened.units[0])
     if not layerwise:
-        return quick_plans(opened, lambda _: lambda raw, level: models[level].predict(scaled(raw)))
+        return quick_plans(opened, lambda _: lambda raw, levels: predict_at([models[level] for level in levels], scaled(raw)))
     tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
     return {level: joined({name: each[level] for name, each in tiled.items()}) for level in opened.machine.contention}

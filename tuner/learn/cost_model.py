@@ -112,6 +112,24 @@ class AtLevel:
         return self.model.predict(under(features, self.condition))
 
 
+def predict_at(models: Sequence[Predictor], features: NDArray[np.float32]) -> NDArray[np.float64]:
+    """float64 [n, models] of features float32 [n, F]: what each of them predicts.
+
+    One model under several conditions is asked once: for few rows most of an answer's time is that of asking.
+    """
+    out = np.empty((len(features), len(models)))
+    conditions: dict[int, list[tuple[int, AtLevel]]] = {}
+    for k, model in enumerate(models):
+        if isinstance(model, AtLevel):
+            conditions.setdefault(id(model.model), []).append((k, model))
+        else:
+            out[:, k] = model.predict(features)
+    for alike in conditions.values():
+        rows = np.concatenate([under(features, each.condition) for _, each in alike])
+        out[:, [k for k, _ in alike]] = alike[0][1].model.predict(rows).reshape(len(alike), -1).T
+    return out
+
+
 def find_cost_model(name: str) -> type[CostModel]:
     """Raises `BadInputError`."""
     model: type[CostModel] = find(COST_MODELS, name).object

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from compiler.cost.features import scaled
 from compiler.space.changes import CHANGES, SLIDING, where_it_fits
 from compiler.space.gene import Gene, Genome
 from compiler.space.predicted import Covers, Floats, by_estimate
@@ -38,9 +37,8 @@ class Beginning:
         self.context = context
         levels, estimate = context.rules.levels, by_estimate(context.unit)
 
-        def predict(raw: Floats, level: str) -> Floats:
-            model = context.models[levels.index(level)]
-            return estimate(raw, level) if model is None else model.predict(scaled(raw))
+        def predict(raw: Floats, wanted: Sequence[str]) -> Floats:
+            return context.predict(raw)[:, [levels.index(level) for level in wanted]] if context.by_model else estimate(raw, wanted)
 
         self.covers = [Covers(context.unit, [levels[at] for at in group], predict) for group in context.table.groups]
         self.asked = [set[Gene]() for _ in self.covers]

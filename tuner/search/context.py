@@ -16,7 +16,7 @@ from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
 from compiler.unit.granted import memory_grants
 from simulator.npu.grant import Grant
-from tuner.learn.cost_model import Predictor
+from tuner.learn.cost_model import Predictor, predict_at
 from tuner.measure.grants import NEVER
 from tuner.measure.measurement import Request
 from tuner.search.asking import Asking
@@ -29,7 +29,7 @@ from tuner.search.rules import Rules
 
 
 class SearchContext:
-    """island, epoch: whose and when.  models: of every level, None where the formula predicts.
+    """island, epoch: whose and when.  models: of every level, or None for each, where the formula predicts.
 
     What measures is a generator (`tuner.search.asking`); `known` hears of what comes of it.
     """
@@ -128,11 +128,10 @@ class SearchContext:
 
     def predict(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
         """float64 [n, levels]: by the cost model where there is one, else by the roofline of the features."""
-        x = scaled(raw)
-        out = np.empty((len(raw), len(self.models)))
-        for k, (model, level) in enumerate(zip(self.models, self.rules.at, strict=True)):
-            out[:, k] = expected_cycles(raw, level) if model is None else model.predict(x)
-        return out
+        models = [model for model in self.models if model is not None]
+        if len(models) == len(self.models):
+            return predict_at(models, scaled(raw))
+        return np.column_stack([expected_cycles(raw, level) for level in self.rules.at])
 
     def predicted(self, genes: Sequence[Gene], raw: NDArray[np.float64]) -> NDArray[np.float64]:
         """`predict` of genes with these raw features; `NEVER` where one does not fit a level."""

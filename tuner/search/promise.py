@@ -13,7 +13,7 @@ expected improvement (Jones, Schonlau and Welch, Journal of Global Optimization 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from compiler.cost.conditions import condition_of, under
 from compiler.cost.features import estimated
 from compiler.space.gene import Gene
 from compiler.space.shortest import around, shortest
+from tuner.learn.cost_model import predict_at
 from tuner.measure.grants import NEVER
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
@@ -30,7 +31,6 @@ from tuner.search.table import less_border
 Floats = NDArray[np.float64]
 
 ERROR = 0.1  # of a prediction, as the standard deviation of its logarithm
-_FASTEST = 3  # of a structure's ways, that say how wrong predictions of it are
 _DOUBT = 0.5  # of a segment that shares all operators: how much of what one measurement says is believed
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -86,13 +86,12 @@ def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
     """float64 [genes, levels]: by which factors segments took longer than predicted that share operators with these: the geometric mean,
     weighted by the square of the share of operators that both have of those that either has."""
     table, levels = context.table, context.rules.levels
-    known = {structure: found for structure, ways in table.seen.items() if (found := _fastest(ways))}
+    known = table.fastest
     if not known:
         return np.ones((len(genes), len(levels)))
-    rows = [(at, *each) for at, found in enumerate(known.values()) for each in found]
+    rows = [(at, look, cycles) for at, found in enumerate(known.values()) for _, look, cycles in found]
     which, looks, cycles = zip(*rows, strict=True)
-    features = np.frombuffer(b"".join(looks), np.float32).reshape(len(rows), -1)
-    predicted = np.column_stack([_again(context, features, level) for level in range(len(levels))])
+    predicted = _again(context, np.frombuffer(b"".join(looks), np.float32).reshape(len(rows), -1))
     off = np.log(np.stack(cycles)) - np.log(predicted)
     count = np.bincount(which, minlength=len(known))
     mean = np.column_stack([np.bincount(which, off[:, level], len(known)) for level in range(len(levels))]) / count[:, None]
@@ -104,17 +103,10 @@ def corrections(context: SearchContext, genes: Sequence[Gene]) -> Floats:
     return np.asarray(np.exp((weight @ mean[runs[:, 2]]) / (weight.sum(1) + _DOUBT)[:, None]))
 
 
-def _fastest(ways: Mapping[bytes, NDArray[np.int64] | None]) -> list[tuple[bytes, NDArray[np.int64]]]:
-    """Those that fit every level, with their cycles."""
-    fitting = [(look, cycles) for look, cycles in ways.items() if cycles is not None and (cycles < NEVER).all()]
-    return sorted(fitting, key=lambda way: (float(np.log(way[1]).mean()), way[0]))[:_FASTEST]
-
-
-def _again(context: SearchContext, features: NDArray[np.float32], level: int) -> Floats:
-    """What is predicted now of segments that were measured; features: scaled."""
-    model, unit = context.models[level], context.unit
-    return (
-        estimated(under(features, condition_of(unit.machine, unit.dtype, context.rules.levels[level])))
-        if model is None
-        else model.predict(features)
-    )
+def _again(context: SearchContext, features: NDArray[np.float32]) -> Floats:
+    """What is predicted now of segments that were measured, float64 [n, levels]; features: scaled."""
+    unit, models = context.unit, [model for model in context.models if model is not None]
+    if models:
+        return predict_at(models, features)
+    conditions = [condition_of(unit.machine, unit.dtype, level) for level in context.rules.levels]
+    return np.column_stack([estimated(under(features, condition)) for condition in conditions])

@@ -21,6 +21,8 @@ from tuner.measure.grants import NEVER
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail
 _ABSENT = object()
+Way = tuple[float, bytes, NDArray[np.int64]]
+WAYS = 3  # of a structure, that say how wrong predictions of it are
 _Kind = tuple[str, int | None]  # a structure, and on how many cores; None: on any number
 
 
@@ -33,6 +35,7 @@ class SegmentTable:
     """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
 
     moved_bytes: key -> to and from DDR.  seen: structure -> features (float32, scaled) as bytes -> cycles of the first way that has them.
+    fastest: structure -> the fastest of those, `WAYS` at most, that fit every level: (mean logarithm of the cycles, features, cycles).
     groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
     """
 
@@ -43,6 +46,7 @@ class SegmentTable:
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
         self.seen: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
+        self.fastest: dict[str, tuple[Way, ...]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
         self._alone: list[dict[str, tuple[float, Tail]]] = [{} for _ in self.groups]
@@ -71,6 +75,10 @@ class SegmentTable:
         self._set(self.cycles, key, cycles)
         if features and features not in (ways := self.seen.setdefault(key[0], {})):
             self._set(ways, features, cycles)
+            if cycles is not None and (cycles < NEVER).all():
+                mine: Way = float(np.log(cycles).mean()), features, cycles
+                found = sorted((*self.fastest.get(key[0], ()), mine), key=lambda way: way[:2])
+                self._set(self.fastest, key[0], tuple(found[:WAYS]))
         if cycles is None:
             return True
         self._set(self.moved_bytes, key, moved_bytes)

@@ -35,7 +35,7 @@ def cost(unit: Unit, genome: Genome, level: str, predict: Predict) -> float:
     for gene in genome:
         plan = decode(unit, gene)
         assert plan is not None
-        total += float(predict(raw_features(unit, plan, gene.start)[None], level)[0])
+        total += float(predict(raw_features(unit, plan, gene.start)[None], [level])[0, 0])
     return total
 
 
@@ -59,7 +59,7 @@ def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
     predict = by_estimate(u)
     found = segmentations(u, levels, predict)
     assert found == segmentations(u, levels, predict)
-    singles = segmentations(u, levels, lambda raw, level: predict(raw, level) * np.where(raw[:, OPERATORS] > 1, 1e6, 1.0))
+    singles = segmentations(u, levels, lambda raw, at: predict(raw, at) * np.where(raw[:, OPERATORS, None] > 1, 1e6, 1.0))
     for level, genome, alone_ in zip(levels, found, singles, strict=True):
         assert len(alone_) == len(u.operators)  # a predictor of one's own decides
         assert cost(u, genome, level, predict) < cost(u, alone_, level, predict)
@@ -68,7 +68,7 @@ def test_they_are_cheaper_than_single_operators_and_the_same_again() -> None:
 def test_what_others_predict_is_what_they_follow() -> None:
     """Of a predictor that only counts segments, as long ones as fit; the estimate has no say."""
     u = unit()
-    (few,) = segmentations(u, ["none"], lambda raw, _: np.full(len(raw), 1e-3))
+    (few,) = segmentations(u, ["none"], lambda raw, at: np.full((len(raw), len(at)), 1e-3))
     (best,) = segmentations(u, ["none"], by_estimate(u))
     assert len(few) <= len(best)
 

@@ -20,7 +20,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tuner.config import load_config
-from tuner.learn.cost_model import AtLevel, TrainingRows
+from tuner.learn.cost_model import AtLevel, TrainingRows, predict_at
 from tuner.learn.metrics import by_level, evaluate, held_out
 from tuner.learn.promotion import retrain, train
 from tuner.learn.trained import decoded_model, load_trained, made_for
@@ -86,8 +86,14 @@ def test_one_model_knows_every_level_by_its_condition() -> None:
     model = train(BoostedTrees, rows, 1, load_config(None, ["model.rounds=200"]).model)
     assert set(model.metrics) == {"none", "severe"}
     assert all(metrics.rows == 300 for metrics in model.metrics.values())
-    none, severe = (AtLevel(model.load(BoostedTrees), condition).predict(x) for condition in conditions.values())
+    loaded = model.load(BoostedTrees)
+    levels = [AtLevel(loaded, condition) for condition in conditions.values()]
+    none, severe = (level.predict(x) for level in levels)
     assert np.median(severe / none) == pytest.approx(4, rel=0.05)
+    for rows_asked in (1, 7, 300):  # together as one by one, to the bit, whoever else is asked
+        other = AtLevel(model.load(BoostedTrees), conditions["none"])
+        found = predict_at([levels[1], other, levels[0]], x[:rows_asked])
+        assert (found == np.stack([severe, none, none], 1)[:rows_asked]).all()
 
 
 def test_trees_see_what_engines_take_in_shares_of_the_guess() -> None:

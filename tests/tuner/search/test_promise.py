@@ -15,6 +15,7 @@ from tuner.measure.session import Session
 from tuner.search.asking import answered
 from tuner.search.epoch import EVOLVING
 from tuner.search.promise import ERROR, corrections, improvement, promises
+from tuner.search.table import WAYS
 
 
 def test_the_expected_improvement_is_the_mean_of_draws() -> None:
@@ -61,3 +62,27 @@ def test_predictions_of_what_shares_operators_are_corrected() -> None:
     assert same == pytest.approx(off / 1.5, rel=0.02), "as if half a measurement had said that nothing is wrong"
     assert wider == pytest.approx(off * (share := (2 / 3) ** 2) / (share + 0.5), rel=0.02)
     assert math.isclose(float(np.abs(elsewhere).max()), 0.0, abs_tol=1e-12)
+
+
+def test_the_fastest_of_a_structure_are_kept_while_more_are_measured() -> None:
+    """As if all that was ever measured were sorted anew, also after what was known only for a while is forgotten."""
+    table = LocalSearch(unit("conv_chain")).context(epoch=EVOLVING).table
+    rng, measured = np.random.default_rng(0), dict[int, list[tuple[float, bytes]]]()
+
+    def add(slots: int) -> tuple[int, float, bytes]:
+        start, look = int(rng.integers(2)), rng.bytes(8)
+        cycles = rng.integers(1, 9, 3) if rng.random() < 0.8 else np.array([5, NEVER, 5])
+        fits, gene = (cycles < NEVER).all(), Gene(start, start + 1, blocks=2, prefetch=slots)
+        table.add(gene, None if rng.random() < 0.1 else cycles, features=look)
+        known = table.of(gene)
+        return start, float(np.log(cycles).mean()) if fits and known is not None else math.inf, look
+
+    for slots in range(1, 60):
+        with table.aside():
+            add(1000 + slots)
+        start, merit, look = add(slots)
+        if merit < math.inf:
+            measured.setdefault(start, []).append((merit, look))
+        kept = {start: [way[:2] for way in table.fastest.get(table.structures.structure(start, start + 1), ())] for start in measured}
+        assert kept == {start: sorted(ways)[:WAYS] for start, ways in measured.items()}
+    assert all(len(ways) > WAYS for ways in measured.values())
