@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from simulator.npu.errors import BadInputError
+from simulator.npu.machine import DTypeName
 from simulator.onnx_names import Style
 
 STORE = "store"  # folder of a sweep or a study, whose runs share what they measure
 NO_STORE = "none"
 Backend = Literal["ray", "serial"]
-DTypeName = Literal["float16", "float32"]
 
 
 @dataclass(frozen=True, slots=True)

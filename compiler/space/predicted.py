@@ -69,7 +69,9 @@ def segmentations(unit: Unit, levels: Sequence[str], predict: Predict) -> list[G
     Raises `InfeasibleError` where some operator fits in no way.
     """
     covers = Covers(unit, levels, predict)
-    return [covers.cheapest(at)[0] for at in range(len(levels))]
+    found = [covers.cheapest(at) for at in range(len(levels))]
+    assert None not in found, "every operator has a way"
+    return [each[0] for each in found if each is not None]
 
 
 class Covers:
@@ -99,12 +101,13 @@ class Covers:
         self._known: dict[object, Floats | None] = {}
         self._add_stuck()
 
-    def cheapest(self, level: int) -> tuple[Genome, float]:
-        """The lazy shortest path, and its length.  level: a place."""
+    def cheapest(self, level: int) -> tuple[Genome, float] | None:
+        """The lazy shortest path, and its length; None where nothing that was measured of some operator fits.  level: a place."""
         while True:
             guess = self.scale[level] * self.guess[level].min(0)
             found = shortest(np.minimum(guess, self.best[level]))
-            assert found is not None, "every operator has a way"
+            if found is None:
+                return None
             runs, total = found
             asked: list[Gene] = []
             for i, j in runs:

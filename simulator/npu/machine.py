@@ -68,7 +68,7 @@ class _Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
-MatrixType = Literal["float16", "float32"]
+DTypeName = Literal["float16", "float32"]
 MatrixSide = Annotated[int, Field(ge=1, le=1 << 16)]
 ProductCycles = Annotated[int, Field(ge=1, le=1 << 20)]  # of the smallest product too, 1 x 1 x 1: a tile of them stays in int64
 MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
@@ -124,8 +124,8 @@ class CubeUnit(_Spec):
     """
 
     kind: Literal["cube"]
-    cycles_per_fractal: dict[MatrixType, ProductCycles] = {}
-    products: dict[MatrixType, Product] = {}
+    cycles_per_fractal: dict[DTypeName, ProductCycles] = {}
+    products: dict[DTypeName, Product] = {}
     startup_cycles: NotNegativeInt
 
     @model_serializer(mode="wrap")
@@ -181,7 +181,7 @@ class SystolicUnit(_Spec):
     columns: MatrixSide
     dataflow: Literal["output-stationary", "weight-stationary"]
     pipelined: bool
-    passes: dict[MatrixType, PositiveInt]
+    passes: dict[DTypeName, PositiveInt]
     startup_cycles: NotNegativeInt
 
     @property

@@ -10,7 +10,7 @@ are good, and most of them differ in a few segments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -29,7 +29,8 @@ _TURNS = 2  # from one operator that is changed alone to the next: programs come
 class Beginning:
     """Segmentations of every level: by prediction, and by what is measured of them.
 
-    covers: of every group of levels that grant the same.  asked: their genes that were measured.
+    covers: of every group of levels that grant the same.  asked: their genes that were measured.  predicted: the cheapest of every level, of
+    those that nothing was measured of.
     """
 
     def __init__(self, context: SearchContext) -> None:
@@ -42,16 +43,13 @@ class Beginning:
 
         self.covers = [Covers(context.unit, [levels[at] for at in group], predict) for group in context.table.groups]
         self.asked = [set[Gene]() for _ in self.covers]
-
-    def predicted(self) -> list[Genome]:
-        """The cheapest of every level."""
-        return self._programs(lambda covers, place: covers.cheapest(place))
-
-    def _programs(self, of: Callable[[Covers, int], tuple[Genome, float]]) -> list[Genome]:
         found: dict[int, Genome] = {}
-        for group, covers in zip(self.context.table.groups, self.covers, strict=True):
-            found |= {at: self.context.permitted(of(covers, place)[0], at) for place, at in enumerate(group)}
-        return [found[at] for at in range(len(found))]
+        for group, covers in zip(context.table.groups, self.covers, strict=True):
+            for place, at in enumerate(group):
+                cheapest = covers.cheapest(place)
+                assert cheapest is not None, "every operator has a way"
+                found[at] = context.permitted(cheapest[0], at)
+        self.predicted = [found[at] for at in range(len(found))]
 
     def measured(self) -> Asking[list[Genome]]:
         """The cheapest measured ones, after what lies on the cheapest was measured, as it is and sliding."""
@@ -67,16 +65,20 @@ class Beginning:
             for group, covers, genes, asked in zip(context.table.groups, self.covers, new, permitted, strict=True):
                 for gene, measured in zip(genes, asked, strict=True):
                     covers.tell(gene, self._took(measured, group))
-        return self._programs(lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
+        found = list(self.predicted)
+        for group, covers in zip(context.table.groups, self.covers, strict=True):
+            for place, at in enumerate(group):
+                if (cover := covers.cheapest_measured(place) or covers.cheapest(place)) is not None:
+                    found[at] = context.permitted(cover[0], at)
+        return found
 
     def _open(self, covers: Covers, asked: set[Gene]) -> list[Gene]:
         """What is to be measured next; added to what was asked."""
         found: dict[Gene, None] = {}
         for place in range(len(covers.levels)):
-            genome, total = covers.cheapest(place)
-            measured = covers.cheapest_measured(place)
-            if measured is None or total <= (1 - _NEAR) * measured[1]:
-                for gene in genome:
+            cheapest, measured = covers.cheapest(place), covers.cheapest_measured(place)
+            if cheapest is not None and (measured is None or cheapest[1] <= (1 - _NEAR) * measured[1]):
+                for gene in cheapest[0]:
                     if gene not in asked:
                         found |= dict.fromkeys([gene, *(where_it_fits(self.context.unit, gene, change) for change in SLIDING)])
         new = [gene for gene in found if gene not in asked]

@@ -70,7 +70,7 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     if context.island == 0 and context.config.use.segmentations:
         island.admit((yield from hinted_programs(context)), context.config.search)
         beginning = Beginning(context)
-        yield from _measure_programs(context, island, beginning.predicted())
+        yield from _measure_programs(context, island, beginning.predicted)
         yield from _measure_programs(context, island, (yield from corrected(context, (yield from beginning.measured()))))
 
 
