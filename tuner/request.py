@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine import DTypeName
+from simulator.npu.parts import DTypeName
 from simulator.onnx_names import Style
 
 STORE = "store"  # folder of a sweep or a study, whose runs share what they measure

@@ -26,7 +26,7 @@ from pydantic import (
 from simulator.npu.dram import DRAMS, Dram
 from simulator.npu.grant import Grant
 from simulator.npu.level import Level, LevelText
-from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Engine, Fractal, Memory
+from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, DTypeName, Engine, Fractal, Memory
 from simulator.npu.tiles import ROWS
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ class _Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
 
-DTypeName = Literal["float16", "float32"]
 MatrixSide = Annotated[int, Field(ge=1, le=1 << 16)]
 ProductCycles = Annotated[int, Field(ge=1, le=1 << 20)]  # of the smallest product too, 1 x 1 x 1: a tile of them stays in int64
 MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]

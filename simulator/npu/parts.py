@@ -7,7 +7,7 @@ burst granule.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from simulator.npu.tiles import COLUMNS, ROWS
 
@@ -75,6 +75,7 @@ class DataType(IntEnum):
         return BLOCK_BYTES // self.size_bytes
 
 
+DTypeName = Literal["float16", "float32"]  # those of a network on the NPU
 SUMS = DataType.float32  # what the matrix unit adds up in, whatever it multiplies: accumulators in L0C, and biases
 L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
 

@@ -13,6 +13,7 @@ import typer
 
 from simulator import onnx_names
 from simulator.npu.errors import BadInputError
+from simulator.npu.parts import DTypeName
 from simulator.terminal import say
 from tuner import request
 
@@ -34,7 +35,7 @@ MachineName = Annotated[
     str,
     typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.", autocompletion=machine_names),
 ]
-DType = Annotated[request.DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
+DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
 Style = Annotated[
     onnx_names.Style,
     typer.Option(

@@ -29,8 +29,8 @@ _TURNS = 2  # from one operator that is changed alone to the next: programs come
 class Beginning:
     """Segmentations of every level: by prediction, and by what is measured of them.
 
-    covers: of every group of levels that grant the same.  asked: their genes that were measured.  predicted: the cheapest of every level, of
-    those that nothing was measured of.
+    covers: of every group of levels that grant the same.  asked: their genes that were measured.
+    predicted: the cheapest of every level before anything is measured.
     """
 
     def __init__(self, context: SearchContext) -> None:

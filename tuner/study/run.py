@@ -22,7 +22,7 @@ from simulator.npu.machine_file import load_machine
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.each import Make
 from tuner.networks.zoo import model_digest
-from tuner.request import DTypeName, StudyRequest, TuneRequest
+from tuner.request import StudyRequest, TuneRequest
 from tuner.store.anytime import COLUMNS
 from tuner.store.read import read_log
 from tuner.store.served import copies
