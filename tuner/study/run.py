@@ -19,6 +19,7 @@ from compiler.build import default_by_level, measure
 from compiler.source import Opened
 from simulator.npu.files import atomic_write
 from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DTypeName
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.each import Make
 from tuner.networks.zoo import model_digest
