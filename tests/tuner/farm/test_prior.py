@@ -127,7 +127,7 @@ def test_a_packaged_model_for_something_else_is_one_line(
 
 
 def test_who_says_what_to_measure_is_one_line(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    quick(folder / "conv_chain.onnx", tmp_path / "RUN", 24, *PACKAGED, quiet=False)
+    quick(folder / "conv_chain.onnx", tmp_path / "RUN", 48, *PACKAGED, quiet=False)
     said = capfd.readouterr().err.splitlines()
     digest = read_json(tmp_path / "RUN" / "run.json")["prior"][:8]
     assert f"what to measure is said by the packaged cost model ({digest}); rows of this run train a cost model, " in "\n".join(said)

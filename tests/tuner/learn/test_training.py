@@ -53,7 +53,7 @@ def test_a_training_learns_from_the_durable_rows_below_its_commit(model: Path, t
         return training
 
     with mock.patch.object(Conductor, "next_training", watched):
-        quick(model, run, 40)
+        quick(model, run, 64)
     assert len(seen) >= 2
     tasks = read_tasks(run).set_index("task")
     for log, rows in seen:
