@@ -179,11 +179,15 @@ def spent_s() -> float:
     return sum(os.times()[:4])
 
 
+_PAIRS_OF_PROCESS = 4
+
+
 def _mapped(work: Callable[[Key], Found], pairs: Sequence[Key], processes: int) -> Iterator[Found]:
     if processes == 1:
         yield from map(work, pairs)
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    # what a process remembers of one network's segments is no use to the next one, and gigabytes after some
+    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=_PAIRS_OF_PROCESS) as pool:
         yield from pool.map(work, pairs)
 
 

@@ -117,11 +117,9 @@ def test_only_where_nothing_equal_is_known(narrow: Path, earlier: Path, tmp_path
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_run_begins_with_hints(wide: Path, earlier: Path, tmp_path: Path) -> None:
-    """They come before anything evolves, in place of what a search begins with elsewhere; two workers and a resume come to the same."""
+    """They come before anything evolves; two workers and a resume come to the same."""
     quick(wide, tmp_path / "whole", 24, seed=7, warm_start=(earlier,))
-    quick(wide, tmp_path / "cold", 24, seed=7)
-    first, cold = (log[log["generation"] == 1] for log in map(read_log, (tmp_path / "whole", tmp_path / "cold")))
-    assert first["task"].nunique() < cold["task"].nunique()
+    first = read_log(tmp_path / "whole").query("generation == 1")
     programs = first[first["kind"] == "program"]
     untuned = read_log(tmp_path / "whole").query("generation == 0")
     for level in LEVELS:
