@@ -50,6 +50,7 @@ class _Actor:
         self.alive = True
         self.silent = False
         self.lone: bytes | None = None  # item that it has, or had last, alone
+        self.lones: deque[bytes | None] = deque(maxlen=3)  # of the last messages to it: the next one may lie with it, or be on its way
         self.inbox: deque[Message] = deque()
         self.steps: deque[_Step] = deque()
         self.busy = False
@@ -124,6 +125,7 @@ class SimActors:
         self._kernel.call("send")
         found = self._actors[actor]
         found.lone = self._lone(message) or found.lone  # from now on, for who sends it
+        found.lones.append(self._lone(message))
         if (found.silent or not found.alive) and found.lone is not None and not self._may_strike(found.lone):
             self._told_at_once(found)
         found.heard_us = max(found.heard_us, self._kernel.now_us + self._delay_us(found, found.lone))
@@ -141,7 +143,9 @@ class SimActors:
             self._kernel.wait(lambda: bool(self._arrived) or self._gone, max(0, round(patience_s * US)))
         if self._gone:
             raise ClusterGoneError("the cluster went away")
-        found, self._arrived = self._arrived, []
+        # a loss by itself: what is sent on hearing of the events before it may have to turn it into another one (`_told_at_once`)
+        until = next((at for at, event in enumerate(self._arrived) if at and isinstance(event, Lost)), len(self._arrived))
+        found, self._arrived = self._arrived[:until], self._arrived[until:]
         return found
 
     def close(self) -> None:
@@ -249,12 +253,13 @@ class SimActors:
             self._kernel.at(within_us, lambda: self._struck_down(actor))
         self._go_on(actor)
 
-    def _may_strike(self, item: bytes | None) -> bool:
-        if item is None or item not in self._struck:
-            if item is not None:
-                self._struck.add(item)
-            return True
-        return False
+    def _may_strike(self, *items: bytes | None) -> bool:
+        """Once at each of them."""
+        lone = {item for item in items if item is not None}
+        if lone & self._struck:
+            return False
+        self._struck |= lone
+        return True
 
     def _work(self, actor: _Actor, worker: Worker, message: Message) -> Sequence[_Step]:
         """The worker runs here and now; its time is given to what it says."""
@@ -309,12 +314,12 @@ class SimActors:
             self._go_on(actor)
 
     def _struck_down(self, actor: _Actor) -> None:
-        if actor.alive and self._may_strike(actor.lone):  # at what it is now
+        if actor.alive and self._may_strike(*actor.lones):
             self._process.actor_faults += 1
             self._die(actor, "killed by the system")
 
     def _silence(self, actor: _Actor) -> None:
-        if actor.alive and self._may_strike(actor.lone):
+        if actor.alive and self._may_strike(*actor.lones):
             self._kernel.say(f"actor {actor.number} falls silent")
             self._process.actor_faults += 1
             actor.silent = True
