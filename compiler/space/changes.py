@@ -64,7 +64,7 @@ def _four_alive(unit: Unit, gene: Gene) -> Gene:
 
 
 SLIDING: tuple[Change, ...] = (_two_alive, _four_alive)
-"""Those of `CHANGES` that change most."""
+"""Those of `CHANGES` that are measured of every segment that a search begins with."""
 
 
 def _one_slot(unit: Unit, gene: Gene) -> Gene:
