@@ -50,8 +50,7 @@ def by_the_records(program: Program) -> tuple[int, int, int]:
         for row in code.tolist():
             p = dict(zip(OPS[Op(row[isa.OP])].params, row[isa.P :], strict=False))
             if row[isa.OP] == Op.MMAD:
-                lanes = 8 if row[isa.DTYPE] == DataType.float32 else 16
-                macs += p["mpad"] * p["k"] * lanes * p["n1"] * 16
+                macs += p["mpad"] * p["k"] * DataType(row[isa.DTYPE]).lanes * p["n1"] * 16
             elif row[isa.OP] == Op.COPY:
                 moved = p["length"] * p["count"] * p["count2"] * BLOCK_BYTES
                 read += moved * (row[isa.SRC] == Memory.DDR)
