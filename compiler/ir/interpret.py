@@ -1,20 +1,22 @@
-"""What a Graph means: a numpy evaluator on logical (n, c, h, w) float32 tensors.  Plain, not fast; every rewrite is held to it."""
+"""What a Graph means: a numpy evaluator on logical (n, c, h, w) tensors, float32 or of the integers that they are.  Plain, not fast; every rewrite is held to it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
-from compiler.ir.operators import Floats
 
 
-def evaluate(graph: Graph, feeds: Mapping[str, Floats], keep: bool = False) -> dict[str, Floats]:
+def evaluate(graph: Graph, feeds: Mapping[str, NDArray[Any]], keep: bool = False) -> dict[str, NDArray[Any]]:
     """ONNX input name -> array in, ONNX output name -> array out (both in ONNX's shapes); with `keep`, tensor name -> (n, c, h, w)."""
-    values: dict[str, Floats] = {}
+    values: dict[str, NDArray[Any]] = {}
     for port in graph.inputs:
-        values[port.tensor] = port.from_onnx(np.asarray(feeds[port.onnx_name], np.float32), graph.shapes[port.tensor])
+        dtype = graph.types[port.tensor].storage if port.tensor in graph.types else np.float32
+        values[port.tensor] = port.from_onnx(np.asarray(feeds[port.onnx_name], dtype), graph.shapes[port.tensor])
     for name, constant in graph.constants.items():
         values[name] = np.broadcast_to(constant, graph.shapes[name])
     for op in graph.operators:

@@ -25,22 +25,26 @@ class Pattern:
     order: tuple[int, ...] = ()
 
 
-def heads_pattern(channels: int, heads: int) -> Pattern:
+def heads_pattern(channels: int, heads: int, whole: int = CHANNEL_BLOCK) -> Pattern:
     """Lanes in which every head has planes of its own, the same for all counts of heads where their channels fill planes anyway."""
-    return Pattern("heads", (), (heads if channels // heads % CHANNEL_BLOCK else 1,))
+    return Pattern("heads", (), (heads if channels // heads % whole else 1,))
 
 
-def heads_lanes(channels: int, heads: int, c0: int) -> tuple[tuple[int, ...], int]:
-    """(lane of each channel, planes) where each of `heads` equal runs of channels has whole planes of its own."""
-    whole, size = max(c0, CHANNEL_BLOCK), channels // heads
+def heads_lanes(channels: int, heads: int, c0: int, whole: int = CHANNEL_BLOCK) -> tuple[tuple[int, ...], int]:
+    """(lane of each channel, planes) where each of `heads` equal runs of channels has whole planes of its own.
+
+    whole: channels that tensors take whole multiples of (`Patterns`).
+    """
+    size = channels // heads
     padded = -(-size // whole) * whole
     return tuple(g * padded + i for g in range(heads) for i in range(size)), heads * padded // c0
 
 
 class Patterns:
-    """Union-find over tensors, with at most one Pattern for each class."""
+    """Union-find over tensors, with at most one Pattern for each class.  block: channels that every tensor takes whole multiples of."""
 
-    def __init__(self, channels: dict[str, int]) -> None:
+    def __init__(self, channels: dict[str, int], block: int = CHANNEL_BLOCK) -> None:
+        self.block = block
         self.channels = dict(channels)
         self.parent = {name: name for name in channels}
         self.pattern: dict[str, Pattern] = {}
@@ -108,10 +112,9 @@ class Patterns:
             return self.known[root, c0]
         pattern = self.pattern.get(root)
         if pattern is None:
-            whole = max(c0, CHANNEL_BLOCK)
-            result = (tuple(range(self.channels[root])), -(-self.channels[root] // whole) * (whole // c0))
+            result = (tuple(range(self.channels[root])), -(-self.channels[root] // self.block) * (self.block // c0))
         elif pattern.kind == "heads":
-            result = heads_lanes(self.channels[root], pattern.order[0], c0)
+            result = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
         elif pattern.kind == "shuffle":
             lanes, planes = self.lanes(pattern.inputs[0], c0)
             result = (tuple(lanes[i] for i in pattern.order), planes)

@@ -22,8 +22,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.ir.graph import Graph
-from compiler.ir.lanes import Pattern, Patterns, heads_lanes, heads_pattern
-from compiler.ir.operators import Concat, Conv, Operator, Shape, Shuffle, Vector
+from compiler.ir.lanes import CHANNEL_BLOCK, Pattern, Patterns, heads_lanes, heads_pattern
+from compiler.ir.operators import Concat, Conv, Convolution, Operator, Shape, Shuffle, Vector
+from compiler.ir.operators.quantised_conv import identity
 from compiler.ir.parts import covering, runs
 from simulator.npu.parts import DataType
 
@@ -32,7 +33,7 @@ IMAGE_LANES = 4
 
 @dataclass(frozen=True)
 class Storage:
-    """[n][planes][h][w] pixels of `pixel_lanes` lanes: C0, or 4 for a four-lane image (then planes = 1 and w % 4 = 0)."""
+    """[n][planes][h][w] pixels of `pixel_lanes` lanes: C0, or 4 for a four-lane image (then planes = 1 and a row is whole blocks)."""
 
     name: str
     n: int
@@ -67,8 +68,8 @@ class Layout:
     copies: tuple[str, ...] = ()  # names of the operators that were added
 
     def type_of(self, tensor: str) -> DataType:
-        """Of a tensor's values; one for all of them today."""
-        return self.dtype
+        """Of a tensor's values: its own of integers, else the one that floats are computed in."""
+        return self.graph.types.get(tensor, self.dtype)
 
     def verify(self) -> None:
         """Raise ValueError where a placement is outside its storage, lanes collide, or operands do not agree."""
@@ -79,7 +80,7 @@ class Layout:
             lanes_per_plane, c0 = storage.pixel_lanes, self.type_of(tensor).lanes
             if (storage.n, storage.h, storage.w) != (n, h, w):
                 raise ValueError(f"{tensor}: ({n}, {h}, {w}) in storage {storage}")
-            if lanes_per_plane not in (IMAGE_LANES, c0) or (lanes_per_plane != c0 and (w % IMAGE_LANES or storage.planes != 1)):
+            if lanes_per_plane not in (IMAGE_LANES, c0) or (lanes_per_plane != c0 and (w * IMAGE_LANES % c0 or storage.planes != 1)):
                 raise ValueError(f"{tensor}: storage {storage} has neither {c0} lanes nor {IMAGE_LANES} of an image")
             if place.plane < 0 or place.plane + place.planes > storage.planes:
                 raise ValueError(f"{tensor}: planes {place.plane}..{place.plane + place.planes} outside {storage}")
@@ -95,7 +96,7 @@ class Layout:
         y = places[op.y]
         for name, heads in op.headed:
             place = places[name]
-            if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.type_of(name).lanes):
+            if (place.lanes, place.planes) != heads_lanes(len(place.lanes), heads, self.type_of(name).lanes, block_of(self.graph)):
                 raise ValueError(f"{op.name}: {name} has not {heads} heads in planes of their own")
         if isinstance(op, Concat):
             base = 0
@@ -119,7 +120,8 @@ class Layout:
                 raise ValueError(f"{op.name}: {op.y} is not {op.x} in another order")
             return
         for name in op.follows:
-            if (places[name].lanes, places[name].planes) != (y.lanes, y.planes):
+            sizes = [place.planes * self.type_of(tensor).lanes for tensor, place in ((name, places[name]), (op.y, y))]
+            if places[name].lanes != y.lanes or sizes[0] != sizes[1]:
                 raise ValueError(f"{op.name}: lanes of {name} and {op.y} differ")
         for name in op.inputs:
             if self.storages[places[name].storage].pixel_lanes != self.type_of(name).lanes and not op.reads_fours(name):
@@ -138,6 +140,11 @@ class Layout:
                     raise ValueError(f"{name} and {other} both lie in plane {plane} of {place.storage}")
 
 
+def block_of(graph: Graph) -> int:
+    """Channels that tensors take whole multiples of: those of a plane of any type in the graph, so that lanes are the same in all types."""
+    return max([CHANNEL_BLOCK, *(dtype.lanes for dtype in graph.types.values())])
+
+
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
     """Places for every tensor.  four_lanes: images of at most 4 channels that only ungrouped convolutions read get 4 lanes."""
     names = _Names(graph)
@@ -145,19 +152,18 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
     graph, place_copies = _one_place(graph, names)
     graph, output_copies = _own_outputs(graph, names, parts)
     graph, patterns, lane_copies = _one_order(graph, names, parts)
-    lanes = {name: patterns.lanes(name, dtype.lanes) for name in patterns.channels}
     storages: dict[str, Storage] = {}
     placements: dict[str, Placement] = {}
     inside = _containers(graph, parts)
     images = _images(graph, dtype) if four_lanes else set()
     for name, shape in graph.shapes.items():
-        root, plane = name, 0
+        root, plane, c0 = name, 0, graph.types.get(name, dtype).lanes
         while root in inside:
             root, before = inside[root]
-            plane += sum(lanes[item][1] for item in before)
-        order, planes = lanes[name]
+            plane += sum(patterns.lanes(item, c0)[1] for item in before)
+        order, planes = patterns.lanes(name, c0)
         if root == name:
-            pixel_lanes = IMAGE_LANES if name in images else dtype.lanes
+            pixel_lanes = IMAGE_LANES if name in images else c0
             storages[name] = Storage(name, shape[0], planes, shape[2], shape[3], pixel_lanes)
         placements[name] = Placement(root, plane, planes, order)
     layout = Layout(graph, dtype, storages, placements, (*place_copies, *output_copies, *lane_copies))
@@ -201,7 +207,7 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     """Copies in front of a Concat for inputs that already lie elsewhere: in another Concat, twice in this one, or in the host's input."""
     held: set[str] = {port.tensor for port in graph.inputs} | set(graph.constants)  # region roots that have their place
     root: dict[str, str] = {}  # a shuffled tensor -> the tensor whose planes it shares
-    shapes = dict(graph.shapes)
+    shapes, types = dict(graph.shapes), dict(graph.types)
     operators: list[Operator] = []
     copies: list[str] = []
     for op in graph.operators:
@@ -216,7 +222,7 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
                 region = root.get(name, name)
                 if region in held:
                     copy = Vector(names.fresh(f"{op.name}.copy"), (name,), names.fresh(f"{name}.copy"), ())
-                    shapes[copy.y] = shapes[name]
+                    _alike(copy.y, name, shapes, types)
                     operators.append(copy)
                     copies.append(copy.name)
                     name = copy.y
@@ -225,7 +231,14 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
                 inputs.append(name)
             op = op.with_inputs(inputs)
         operators.append(op)
-    return replace(graph, operators=tuple(operators), shapes=shapes), copies
+    return replace(graph, operators=tuple(operators), shapes=shapes, types=types), copies
+
+
+def _alike(new: str, old: str, shapes: dict[str, Shape], types: dict[str, DataType]) -> None:
+    """A copy of a tensor."""
+    shapes[new] = shapes[old]
+    if old in types:
+        types[new] = types[old]
 
 
 def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list[str]]:
@@ -238,24 +251,24 @@ def _own_outputs(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, list
         return name
 
     exposed = {root(port.tensor) for port in graph.inputs}
-    shapes, copies, outputs = dict(graph.shapes), [], []
+    shapes, types, copies, outputs = dict(graph.shapes), dict(graph.types), [], []
     for port in graph.outputs:
         if root(port.tensor) in exposed:
             copy = Vector(names.fresh(f"{port.onnx_name}.copy"), (port.tensor,), names.fresh(f"{port.tensor}.output"), ())
-            shapes[copy.y] = shapes[port.tensor]
+            _alike(copy.y, port.tensor, shapes, types)
             copies.append(copy)
             port = replace(port, tensor=copy.y)
         exposed.add(root(port.tensor))
         outputs.append(port)
-    graph = replace(graph, operators=(*graph.operators, *copies), outputs=tuple(outputs), shapes=shapes)
+    graph = replace(graph, operators=(*graph.operators, *copies), outputs=tuple(outputs), shapes=shapes, types=types)
     return graph, [copy.name for copy in copies]
 
 
 def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patterns, list[str]]:
     """Which tensors share a lane order; an identity convolution where an operand cannot have the order that it needs."""
     channels = {name: shape[1] for name, shape in graph.shapes.items()}
-    patterns = Patterns(channels | {name: size for mine in parts.values() for name, size in mine})
-    shapes = dict(graph.shapes)
+    patterns = Patterns(channels | {name: size for mine in parts.values() for name, size in mine}, block_of(graph))
+    shapes, types = dict(graph.shapes), dict(graph.types)
     operators: list[Operator] = []
     copies: list[str] = []
     for op in graph.operators:
@@ -265,21 +278,22 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
             mine = parts.get(op.x, ())
             if op.y not in dict(mine) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in mine))):
                 parts.pop(op.x, None)
-                op = _identity_conv(op.name, op.x, op.y, shapes[op.x], op.order)
+                op = _identity_conv(op.name, op.x, op.y, shapes[op.x], types.get(op.x), op.order)
                 copies.append(op.name)
         elif isinstance(op, Shuffle):
             patterns.define(op.y, Pattern("shuffle", (op.x,), op.order))
         else:
             follow = op.follows
-            wanted = {name: heads_pattern(shapes[name][1], heads) for name, heads in op.headed}
+            wanted = {name: heads_pattern(shapes[name][1], heads, patterns.block) for name, heads in op.headed}
             if op.y in wanted:
                 patterns.define(op.y, wanted[op.y])
             renamed = list(op.inputs)
             for name in dict.fromkeys(op.inputs):
                 if patterns.unite(op.y, name) if name in follow else name not in wanted or patterns.require(name, wanted[name]):
                     continue
-                relane = _identity_conv(names.fresh(f"{op.name}.relane"), name, names.fresh(f"{name}.relane"), shapes[name])
-                shapes[relane.y] = shapes[name]
+                fresh = names.fresh(f"{op.name}.relane"), name, names.fresh(f"{name}.relane")
+                relane = _identity_conv(*fresh, shapes[name], types.get(name))
+                _alike(relane.y, name, shapes, types)
                 patterns.add(relane.y, shapes[name][1])
                 operators.append(relane)
                 copies.append(relane.name)
@@ -288,14 +302,16 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
                 renamed = [relane.y if item == name else item for item in renamed]
             op = op.with_inputs(renamed)
         operators.append(op)
-    return replace(graph, operators=tuple(operators), shapes=shapes), patterns, copies
+    return replace(graph, operators=tuple(operators), shapes=shapes, types=types), patterns, copies
 
 
-def _identity_conv(name: str, x: str, y: str, shape: Shape, order: Sequence[int] | None = None) -> Conv:
-    """order: the channels of x that y has; all of them unless given."""
-    weights = np.eye(shape[1], dtype=np.float32)[:, :, None, None]
-    chosen = weights if order is None else weights[list(order)]
-    return Conv(name, x, y, chosen, np.zeros(len(chosen), np.float32))
+def _identity_conv(name: str, x: str, y: str, shape: Shape, dtype: DataType | None, order: Sequence[int] | None = None) -> Convolution:
+    """dtype: of integers.  order: the channels of x that y has; all of them unless given."""
+    chosen = range(shape[1]) if order is None else order
+    if dtype is not None:
+        return identity(name, x, y, dtype, chosen, shape[1])
+    weights = np.eye(shape[1], dtype=np.float32)[list(chosen)][:, :, None, None]
+    return Conv(name, x, y, weights, np.zeros(len(weights), np.float32))
 
 
 def _containers(graph: Graph, parts: Parts) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -326,6 +342,8 @@ def _images(graph: Graph, dtype: DataType) -> set[str]:
         readers = consumers[port.tensor]
         ungrouped = all(op.reads_fours(port.tensor) for op in readers)
         is_output = any(item.tensor == port.tensor for item in graph.outputs)
-        if dtype is DataType.float16 and c <= IMAGE_LANES and w % IMAGE_LANES == 0 and readers and ungrouped and not is_output:
+        own = graph.types.get(port.tensor, dtype)
+        whole = own is not DataType.float32 and w * IMAGE_LANES % own.lanes == 0  # blocks of a row
+        if c <= IMAGE_LANES and whole and readers and ungrouped and not is_output:
             found.add(port.tensor)
     return found

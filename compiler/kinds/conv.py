@@ -69,22 +69,33 @@ class ConvSpec(OperatorSpec):
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
+        values, dtype = cls.multiplied(op, into.type_of(op.x))
         fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
-        groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, fractal)
-        taps = op.weights.shape[2] * op.weights.shape[3]
-        packed = weights.pack_conv(op, x, y, groups, into.type_of(op.x), fractal, lanes)
+        groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
+        taps, n = op.weights.shape[2] * op.weights.shape[3], y.planes * result.lanes
+        packed = weights.pack_conv(weights.dense_weights(values, op.groups), x, y, n, groups, dtype, fractal, lanes)
         return cls(
             **into.fields(index, op),
             fractal=fractal,
             groups=groups,
             c1=x.planes // groups,
             k1=-(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
-            n1=y.planes * result.lanes // fractal.columns // groups,
+            n1=n // fractal.columns // groups,
             lanes=lanes,
             weights_at=into.constants.add(f"{op.name}/weights", packed),
-            bias_at=into.constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, result)),
+            bias_at=into.constants.add(f"{op.name}/bias", cls.of_columns(op, y, n, into.type_of(op.x).sums)),
         )
+
+    @staticmethod
+    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType]:
+        """Weights as the machine multiplies them, and their type; dtype: of x."""
+        return op.weights, dtype
+
+    @staticmethod
+    def of_columns(op: Any, y: Placement, n: int, sums: DataType) -> weights.Bytes:
+        """What FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
+        return weights.pack_columns(op.bias, y, n, sums)
 
     @property
     def weight_blocks(self) -> int:

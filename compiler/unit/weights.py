@@ -6,71 +6,77 @@ costs nothing here but an index.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
-from compiler.ir.operators import Conv, Floats
+from compiler.ir.operators import Convolution, Floats
 from simulator.npu.parts import DataType, Fractal
 
 Bytes = NDArray[np.uint8]
 _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, before they leave it
 
 
-def in_type(values: Floats, dtype: DataType) -> NDArray[np.floating]:
+def in_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
     """Values as the machine holds them; infinite beyond its range, which whoever opened the model is told of."""
     with np.errstate(over="ignore"):
         return values.astype(dtype.storage, copy=False)
 
 
-def effective_groups(conv: Conv, x: Placement, y: Placement, fractal: Fractal) -> int:
-    """The largest count of equal groups of whole planes (input) and whole fractals of channels (output) that holds every weight.
+def effective_groups(conv: Convolution, x: Placement, y: Placement, result: DataType, fractal: Fractal) -> int:
+    """The largest count of equal groups of whole planes (input) and whole fractals and planes (output) that holds every weight.
 
     Depthwise convolutions come out as block-diagonal products of a fractal's channels, grouped ones whose groups do not fill
     planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
     """
-    n1, planes = y.planes * fractal.lanes // fractal.columns, x.planes
+    whole, planes = max(fractal.columns, result.lanes), x.planes
+    blocks = y.planes * result.lanes // whole
     c_out, c_in_group = conv.weights.shape[:2]
-    if conv.groups == 1 or n1 == 1 or planes == 1:
+    if conv.groups == 1 or blocks == 1 or planes == 1:
         return 1
-    out_block = np.asarray(y.lanes) // fractal.columns
+    out_block = np.asarray(y.lanes) // whole
     in_plane = np.asarray(x.lanes) // fractal.lanes
-    connected = np.zeros((n1, planes), bool)
+    connected = np.zeros((blocks, planes), bool)
     per_group = c_out // conv.groups
     for group in range(conv.groups):
         rows = np.unique(out_block[group * per_group : (group + 1) * per_group])
         columns = np.unique(in_plane[group * c_in_group : (group + 1) * c_in_group])
         connected[np.ix_(rows, columns)] = True
-    for count in range(min(n1, planes), 1, -1):
-        if n1 % count or planes % count:
+    for count in range(min(blocks, planes), 1, -1):
+        if blocks % count or planes % count:
             continue
-        own = np.arange(n1)[:, None] // (n1 // count) == np.arange(planes)[None, :] // (planes // count)
+        own = np.arange(blocks)[:, None] // (blocks // count) == np.arange(planes)[None, :] // (planes // count)
         if not (connected & ~own).any():
             return count
     return 1
 
 
-def dense_weights(conv: Conv) -> Floats:
+def dense_weights(weights: NDArray[Any], groups: int) -> NDArray[Any]:
     """[c_out, c_in, kh, kw], zero between groups."""
-    if conv.groups == 1:
-        return conv.weights
-    c_out, c_in_group, kh, kw = conv.weights.shape
-    per_group = c_out // conv.groups
-    dense = np.zeros((c_out, c_in_group * conv.groups, kh, kw), np.float32)
-    for group in range(conv.groups):
+    if groups == 1:
+        return weights
+    c_out, c_in_group, kh, kw = weights.shape
+    per_group = c_out // groups
+    dense = np.zeros((c_out, c_in_group * groups, kh, kw), weights.dtype)
+    for group in range(groups):
         rows = slice(group * per_group, (group + 1) * per_group)
-        dense[rows, group * c_in_group : (group + 1) * c_in_group] = conv.weights[rows]
+        dense[rows, group * c_in_group : (group + 1) * c_in_group] = weights[rows]
     return dense
 
 
-def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int) -> Bytes:
-    """Blocks [groups][N1][K1][16] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
+def pack_conv(
+    dense: NDArray[Any], x: Placement, y: Placement, n: int, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int
+) -> Bytes:
+    """Blocks [groups][N1][K1][16] of C0 values; K1 over (c1, ky, kx), or over kernel positions for four-lane images.
+
+    dense: see `dense_weights`.  n: lanes of the result.  dtype: of the weights, as the machine has them.
+    """
     (_, c0, n0, *_), kind = fractal, dtype.storage
-    kh, kw = conv.weights.shape[2:]
-    n = y.planes * fractal.lanes // n0 * n0
-    dense = dense_weights(conv)
+    kh, kw = dense.shape[2:]
     if pixel_lanes == 4:
-        positions = (kh * kw + 3) // 4 * 4
+        positions = -(-kh * kw * 4 // c0) * c0 // 4
         packed = np.zeros((n, positions, 4), kind)
         columns = np.asarray(x.lanes)
         values = in_type(dense, dtype).reshape(len(y.lanes), len(columns), kh * kw)
@@ -98,10 +104,10 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
     return lanes == tuple(range(len(lanes)))
 
 
-def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
-    """[N1 * 16] by lane, in the type of sums.  dtype: of the result."""
-    out = np.zeros(y.planes * dtype.lanes, dtype.sums.storage)
-    out[np.asarray(y.lanes)] = bias
+def pack_columns(values: NDArray[Any], y: Placement, n: int, dtype: DataType) -> Bytes:
+    """[N1 * 16] by lane: biases and scales.  n: lanes of the result."""
+    out = np.zeros(n, dtype.storage)
+    out[np.asarray(y.lanes)] = values
     return out.view(np.uint8)
 
 

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.reach import NO_BOUNDS, WINDOW
+from simulator.npu.parts import DataType
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
 Values = frozenset[float]
+Type = DataType | None  # of integers; None: in whichever float type the graph is compiled
 Spell = Callable[[Floats], str]  # a constant, as a text form of the graph shows it
 ROWS, COLUMNS = 0, 1  # axes of an image
 
@@ -26,6 +28,11 @@ class Operator(ABC):
     """
 
     computes: ClassVar[bool] = True
+
+    @property
+    def moves(self) -> bool:
+        """Whether it only picks values of its inputs, so that these may be integers, all of one type."""
+        return False
 
     if TYPE_CHECKING:  # a field or a property, as a class likes
 
@@ -47,9 +54,16 @@ class Operator(ABC):
         """Logical shape of what it makes."""
         return inputs[0]
 
+    def result_type(self, inputs: Sequence[Type]) -> Type:
+        """Type of what it makes, given those of its inputs.  Raises ValueError where it does not take these."""
+        if any(dtype is not None for dtype in inputs) and not (self.moves and len(set(inputs)) == 1):
+            found = ", ".join("float" if dtype is None else dtype.name for dtype in inputs)
+            raise ValueError(f"inputs of type {found}; accepted: {'one type' if self.moves else 'float'}")
+        return inputs[0]
+
     @abstractmethod
     def apply(self, inputs: Sequence[Floats]) -> Floats:
-        """What it means: float32 [n, c, h, w] of each input.  Plain, not fast."""
+        """What it means: float32 [n, c, h, w] of each input, or integers of its type.  Plain, not fast."""
 
     def without_values(self) -> Self:
         """The operator for those who need the sizes of its constants only."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compiler.ir.operators.base import ROWS, Floats, Operator, Shape, Spell, Values, sized
 from compiler.ir.operators.windows import spelt_window, window_size, windows_of
@@ -26,28 +27,22 @@ class Shaped:
 
 
 @dataclass(frozen=True, eq=False)
-class Conv(Operator):
-    """y = activation(conv(x, weights) + bias + residual).  Also Gemm and MatMul (a kernel as large as the image)."""
+class Convolution(Operator):
+    """Of what weights are multiplied with and where they lie; what is made of the sums is a subclass's."""
 
     name: str
     x: str
     y: str
-    weights: Floats  # [c_out, c_in / groups, kh, kw]
-    bias: Floats  # [c_out]
+    weights: NDArray[Any]  # [c_out, c_in / groups, kh, kw]
+    bias: NDArray[Any]  # [c_out]
     stride: tuple[int, int] = (1, 1)
     dilation: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
     groups: int = 1
-    activation: Literal["none", "relu", "clip"] = "none"
-    residual: str | None = None
-    limit: float = 0.0  # clip: min(relu, limit)
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return (self.x,) if self.residual is None else (self.x, self.residual)
-
-    def _reading(self, names: tuple[str, ...]) -> Self:
-        return replace(self, x=names[0], residual=names[1] if len(names) > 1 else None)
+        return (self.x,)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, _, h, w = inputs[0]
@@ -65,9 +60,7 @@ class Conv(Operator):
     def attributes(self, spell: Spell) -> list[str]:
         out = [f"weights={spell(self.weights)}", f"bias={spell(self.bias)}", *spelt_window(self.stride, self.pads)]
         out += [f"dilation={sized(self.dilation)}"] if self.dilation != (1, 1) else []
-        out += [f"groups={self.groups}"] if self.groups > 1 else []
-        out += [f"limit={self.limit:.9g}"] if self.activation == "clip" else []
-        return out + ([self.activation] if self.activation != "none" else [])
+        return out + ([f"groups={self.groups}"] if self.groups > 1 else [])
 
     @property
     def is_depthwise(self) -> bool:
@@ -86,7 +79,28 @@ class Conv(Operator):
         return near and (wide <= MAX_WINDOW or high == 1) and self.pads[0] <= MAX_WINDOW
 
     def reads_fours(self, tensor: str) -> bool:
-        return self.groups == 1 and self.takes_fours and self.residual != tensor
+        return self.groups == 1 and self.takes_fours and tensor not in self.inputs[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class Conv(Convolution):
+    """y = activation(conv(x, weights) + bias + residual).  Also Gemm and MatMul (a kernel as large as the image)."""
+
+    activation: Literal["none", "relu", "clip"] = "none"
+    residual: str | None = None
+    limit: float = 0.0  # clip: min(relu, limit)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,) if self.residual is None else (self.x, self.residual)
+
+    def _reading(self, names: tuple[str, ...]) -> Self:
+        return replace(self, x=names[0], residual=names[1] if len(names) > 1 else None)
+
+    def attributes(self, spell: Spell) -> list[str]:
+        out = super().attributes(spell)
+        out += [f"limit={self.limit:.9g}"] if self.activation == "clip" else []
+        return out + ([self.activation] if self.activation != "none" else [])
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         residual = inputs[1] if self.residual is not None else frozenset({0.0})  # weights are zero there

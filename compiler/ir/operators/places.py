@@ -21,6 +21,10 @@ class Concat(Operator):
     inputs: tuple[str, ...]
     y: str
 
+    @property
+    def moves(self) -> bool:
+        return True
+
     def _reading(self, names: tuple[str, ...]) -> Self:
         return replace(self, inputs=names)
 
@@ -48,6 +52,10 @@ class Shuffle(OfOne):
     x: str
     y: str
     order: tuple[int, ...]
+
+    @property
+    def moves(self) -> bool:
+        return True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, _, h, w = inputs[0]

@@ -25,6 +25,10 @@ class Pool(OfOne):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     count_include_pad: bool = False
 
+    @property
+    def moves(self) -> bool:
+        return self.mode == "max"
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, c, h, w = inputs[0]
         top, left, bottom, right = self.pads
@@ -42,7 +46,8 @@ class Pool(OfOne):
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         if self.mode == "max":
-            return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, -np.inf).max(axis=(4, 5))
+            least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+            return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, least).max(axis=(4, 5))
         total = windows_of(x, self.kernel, self.stride, (1, 1), self.pads, 0.0).sum(axis=(4, 5), dtype=np.float32)
         ones = np.ones((1, 1, *x.shape[2:]), np.float32)
         count = windows_of(ones, self.kernel, self.stride, (1, 1), self.pads, 1.0 if self.count_include_pad else 0.0).sum(axis=(4, 5))

@@ -60,6 +60,10 @@ class Vector(Operator):
     y: str
     steps: tuple[Step, ...]
 
+    @property
+    def moves(self) -> bool:
+        return not self.steps
+
     def _reading(self, names: tuple[str, ...]) -> Self:
         return replace(self, inputs=names)
 
