@@ -39,7 +39,7 @@ from compiler.plan.plan import ConvTiling
 from compiler.unit.machine import writes_l1
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
-from simulator.npu.parts import Memory
+from simulator.npu.parts import Fractal, Memory
 from simulator.npu.tiles import ROWS
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
@@ -144,7 +144,7 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
     for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
         n1, k1 = chunks[i]
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.ub_blocks, s.cut)
+        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.n1_step, s.result_lanes, s.ub_blocks, s.cut)
         best = _best(chunk, c, most)
         found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
         if len(best) > FEW:
@@ -198,9 +198,15 @@ def _chunk_choices(weight_blocks: int, sum_blocks: int, n1: int, k1: int, pixels
 
 def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:
     """(chunk_n1, chunk_k1) of streamed weights within `budget` blocks that are looked at for `rows` output rows."""
-    fractal, pixels = spec.fractal, rows * spec.out_w
-    found = _chunk_choices(fractal.weight_blocks, fractal.sum_blocks, spec.n1, spec.k1, pixels, budget, l0c_blocks)
-    return [(n, k) for n, k in found.tolist()]
+    return [(n, k) for n, k in _chunks(spec.fractal, layer_of(spec), rows * spec.out_w, budget, l0c_blocks).tolist()]
+
+
+def _chunks(fractal: Fractal, layer: Layer, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
+    """int64 [p, 2] of (chunk_n1, chunk_k1): of whole planes of the result."""
+    step = layer.n1_step
+    found = _chunk_choices(fractal.weight_blocks * step, fractal.sum_blocks * step, layer.n1 // step, layer.k1, pixels, budget, l0c_blocks)
+    found[:, 0] *= step
+    return found
 
 
 @lru_cache(maxsize=1 << 16)
@@ -212,8 +218,7 @@ def _ranked(
     if resident:
         chunks = np.array([(layer.n1, layer.k1)], np.int64)
     else:
-        fractal, l0c = machine.fractal(dtype), machine.buffer_blocks(Memory.L0C)
-        chunks = _chunk_choices(fractal.weight_blocks, fractal.sum_blocks, layer.n1, layer.k1, shape.pixels, budget, l0c)
+        chunks = _chunks(machine.fractal(dtype), layer, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
     found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
     return found
 

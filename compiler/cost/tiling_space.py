@@ -32,7 +32,7 @@ class Shape(NamedTuple):
     """A convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group.
 
     ub_blocks: what one tile of results may take of UB, on its way out or as a residual; 0 where none goes through it.
-    cut: where IM2COL ends along k (`ir.im2col`).
+    n1_step: tiles along n1 are whole multiples of it.  cut: where IM2COL ends along k (`ir.im2col`).
     """
 
     pixels: int
@@ -43,24 +43,33 @@ class Shape(NamedTuple):
     chunks_k: int
     to_l1: bool
     dtype: int
+    n1_step: int
+    result_lanes: int
     ub_blocks: int = 0
     cut: Cut = WHOLE
 
 
 class Layer(NamedTuple):
-    """What a convolution's tilings depend on, apart from its block: equal layers share their ranking."""
+    """What a convolution's tilings depend on, apart from its block: equal layers share their ranking.
+
+    columns: blocks of what FIXPIPE reads for all channels.  n1_step, result_lanes: see `ConvSpec`.
+    """
 
     out_w: int
     groups: int
     n1: int
     k1: int
+    columns: int
+    n1_step: int
+    result_lanes: int
     residual: bool
     cut: Cut
 
 
 @lru_cache(maxsize=1 << 14)
 def layer_of(spec: ConvSpec) -> Layer:
-    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, spec.residual is not None, spec.parts.cut)
+    columns, result = spec.groups * spec.n1 * spec.column_blocks, (spec.n1_step, spec.result_lanes)
+    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, spec.residual is not None, spec.parts.cut)
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
@@ -72,17 +81,17 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
     n1, k1 = chunk
     slots = 2 * (not direct) + 2 * layer.residual
     fractal = machine.fractal(dtype)
-    ub, bias_blocks = machine.buffer_blocks(Memory.UB), layer.groups * layer.n1 * fractal.sum_blocks
+    ub = machine.buffer_blocks(Memory.UB)
     if slots:
-        whole = (ub - bias_blocks) // slots // REPEAT_BLOCKS * REPEAT_BLOCKS
+        whole = (ub - layer.columns) // slots // REPEAT_BLOCKS * REPEAT_BLOCKS
         # a bias that leaves no room for the smallest tile comes in chunks (`space.fit_ub`)
-        ub = (
-            whole if whole >= ROWS * -(-fractal.columns // fractal.lanes) else max(1, ub * 3 // 4 // slots // REPEAT_BLOCKS * REPEAT_BLOCKS)
-        )
+        least = ROWS * -(-layer.n1_step * fractal.columns // layer.result_lanes)
+        ub = whole if whole >= least else max(1, ub * 3 // 4 // slots // REPEAT_BLOCKS * REPEAT_BLOCKS)
     else:
         ub = 0
     chunks_n, chunks_k = -(-layer.n1 // n1), -(-layer.k1 // k1)
-    return Shape(rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, ub, layer.cut)
+    result = layer.n1_step, layer.result_lanes
+    return Shape(rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, *result, ub, layer.cut)
 
 
 @njit(cache=True)
@@ -108,7 +117,7 @@ def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     a, b, sums = l0_blocks(c.weight_blocks, c.sum_blocks, m, n, k)
     if a > c.half_a or b > c.half_b or sums > c.half_c:
         return False
-    if s.ub_blocks and (n * c.columns + c.lanes - 1) // c.lanes * m > s.ub_blocks:
+    if s.ub_blocks and (n * c.columns + s.result_lanes - 1) // s.result_lanes * m > s.ub_blocks:
         return False
     return s.chunks_k == 1 or partial_blocks(c.sum_blocks, s.pixels, s.n1, m) <= 2 * c.half_c
 
@@ -237,7 +246,9 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
 def axes(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Sizes of tiles along m (pixels), n1 and k1 that are looked at."""
     ms = _sizes((s.pixels + ROWS - 1) // ROWS, c.half_a // ROWS, ROWS)
-    return ms, _sizes(s.n1, c.half_b // c.weight_blocks), _sizes(s.k1, c.half_a // ROWS)
+    step = s.n1_step
+    ns = _sizes((s.n1 + step - 1) // step, c.half_b // c.weight_blocks // step, step)
+    return ms, ns, _sizes(s.k1, c.half_a // ROWS)
 
 
 def legal_points(machine: Machine, s: Shape) -> NDArray[np.int64]:

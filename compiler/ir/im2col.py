@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.ir.operators.conv import Conv
+from compiler.ir.operators.conv import Convolution
 from simulator.npu.isa import MAX_WINDOW
 from simulator.npu.tiles import ROWS
 
@@ -38,9 +38,9 @@ class Parts(NamedTuple):
     cut: Cut
 
 
-def parts_of(kernel: Sequence[int], dilation: Sequence[int], in_fours: bool) -> Parts:
-    """in_fours: the image is a four-lane one, where four taps share a block of k (and `Conv.takes_fours` holds)."""
-    (high, wide), (down, across), per_block = kernel, dilation, 4 if in_fours else 1
+def parts_of(kernel: Sequence[int], dilation: Sequence[int], per_block: int) -> Parts:
+    """per_block: taps that share a block of k; several of a four-lane image (and `Convolution.takes_fours` holds)."""
+    (high, wide), (down, across) = kernel, dilation
     most = MAX_WINDOW // per_block * per_block  # a part begins with a block
     if wide > MAX_WINDOW or (wide > 1 and across > MAX_WINDOW):
         columns = 1 if across > MAX_WINDOW else most
@@ -51,7 +51,7 @@ def parts_of(kernel: Sequence[int], dilation: Sequence[int], in_fours: bool) -> 
     return Parts(high, wide, WHOLE)
 
 
-def beyond(conv: Conv) -> str:
+def beyond(conv: Convolution) -> str:
     """What of a window no number of instructions can name, and what they can; '' where there is nothing."""
     top, left = conv.pads[:2]
     kernel, most = conv.weights.shape[2:], f"at most {MAX_WINDOW} is supported"

@@ -41,7 +41,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
 
     Raises `UnsupportedError` for a machine that lacks a path that every program uses.
     """
-    check_machine(machine, dtype)
+    check_machine(machine, dtype, *sorted(set(graph.types.values())))
     layout = assign(with_curves(graph, dtype), dtype)
     layout.verify()
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
@@ -95,22 +95,25 @@ def _place_storages(
     storages, buffers = [], []
     for name in names:
         s = layout.storages[name]
-        row = s.w // 4 if s.pixel_lanes == 4 else s.w
+        own = layout.type_of(name)
+        row, other = s.w * s.pixel_lanes // own.lanes, None if own == dtype else own.name
         if name in known:
             storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name], dtype))
             continue
-        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address, dtype))
+        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address, own))
         size = s.n * s.planes * s.h * row
         exposed = [(port, kind) for port, kind in ports if layout.placements[port.tensor].storage == name]
         if not exposed:
-            buffers.append(DdrBuffer(name, "scratch", address, size))
+            buffers.append(DdrBuffer(name, "scratch", address, size, dtype=other))
         for port, kind in exposed[:1]:
             p = layout.placements[port.tensor]
             lanes = tuple(p.plane * layout.type_of(port.tensor).lanes + lane for lane in p.lanes)
             shape = layout.graph.shapes[port.tensor]
             buffers.append(
-                DdrBuffer(port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order)  # type: ignore[arg-type]
-            )
+                DdrBuffer(
+                    port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order, other,  # type: ignore[arg-type]
+                )
+            )  # fmt: skip
         address = aligned(address + size)
     return tuple(storages), buffers, address
 

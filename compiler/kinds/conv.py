@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+from numpy.typing import NDArray
 
 from compiler.ir.im2col import Parts, beyond, parts_of
-from compiler.ir.operators import Conv
+from compiler.ir.layout import Placement
+from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
@@ -22,7 +25,7 @@ from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Machine
-from simulator.npu.parts import DataType, Engine, Fractal, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
@@ -65,7 +68,12 @@ class ConvSpec(OperatorSpec):
     bias_at: int
 
     @classmethod
-    def lower(cls, index: int, op: Conv, into: Lowering) -> Self:
+    def lower(cls, index: int, op: Any, into: Lowering) -> Self:
+        return cls(**cls.lowered(index, op, into))
+
+    @classmethod
+    def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
+        """Its fields.  Raises `UnsupportedError`."""
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
@@ -75,17 +83,16 @@ class ConvSpec(OperatorSpec):
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
         taps, n = op.weights.shape[2] * op.weights.shape[3], y.planes * result.lanes
         packed = weights.pack_conv(weights.dense_weights(values, op.groups), x, y, n, groups, dtype, fractal, lanes)
-        return cls(
-            **into.fields(index, op),
-            fractal=fractal,
-            groups=groups,
-            c1=x.planes // groups,
-            k1=-(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
-            n1=n // fractal.columns // groups,
-            lanes=lanes,
-            weights_at=into.constants.add(f"{op.name}/weights", packed),
-            bias_at=into.constants.add(f"{op.name}/bias", cls.of_columns(op, y, n, into.type_of(op.x).sums)),
-        )
+        return into.fields(index, op) | {
+            "fractal": fractal,
+            "groups": groups,
+            "c1": x.planes // groups,
+            "k1": -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
+            "n1": n // fractal.columns // groups,
+            "lanes": lanes,
+            "weights_at": into.constants.add(f"{op.name}/weights", packed),
+            "bias_at": into.constants.add(f"{op.name}/bias", cls.of_columns(op, y, n)),
+        }
 
     @staticmethod
     def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType]:
@@ -93,9 +100,9 @@ class ConvSpec(OperatorSpec):
         return op.weights, dtype
 
     @staticmethod
-    def of_columns(op: Any, y: Placement, n: int, sums: DataType) -> weights.Bytes:
+    def of_columns(op: Any, y: Placement, n: int) -> weights.Bytes:
         """What FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
-        return weights.pack_columns(op.bias, y, n, sums)
+        return weights.pack_columns(op.bias, y, n, DataType.float32)
 
     @property
     def weight_blocks(self) -> int:
@@ -103,7 +110,23 @@ class ConvSpec(OperatorSpec):
 
     @property
     def bias_blocks(self) -> int:
-        return self.groups * self.n1 * self.fractal.sum_blocks
+        """Of what FIXPIPE reads for its channels."""
+        return self.groups * self.n1 * self.column_blocks
+
+    @property
+    def column_blocks(self) -> int:
+        """The same for a fractal's channels."""
+        return self.fractal.sum_blocks
+
+    @property
+    def result_lanes(self) -> int:
+        """C0 of the result."""
+        return self.groups * self.n1 * self.fractal.columns // self.y.planes
+
+    @property
+    def n1_step(self) -> int:
+        """Tiles along n1 are whole multiples of it: fractals that make a plane of the result."""
+        return max(1, self.result_lanes // self.fractal.columns)
 
     @property
     def residual(self) -> Piece | None:
@@ -112,13 +135,13 @@ class ConvSpec(OperatorSpec):
     @property
     def window(self) -> Window:
         conv = self.operator
-        assert isinstance(conv, Conv)
+        assert isinstance(conv, Convolution)
         kh, kw = conv.weights.shape[2:]
         return Window(kh, kw, *conv.stride, *conv.dilation, *conv.pads)
 
     @cached_property
     def parts(self) -> Parts:
-        return parts_of(self.window[:2], self.window[4:6], self.lanes == 4)
+        return parts_of(self.window[:2], self.window[4:6], self.pixels_per_block)
 
     @property
     def activation(self) -> str:
@@ -132,7 +155,7 @@ class ConvSpec(OperatorSpec):
     @property
     def macs(self) -> int:
         """Multiply-accumulates of the model, without any padding."""
-        assert isinstance(self.operator, Conv)
+        assert isinstance(self.operator, Convolution)
         return self.out_h * self.out_w * int(self.operator.weights.size)
 
     def described(self) -> dict[str, object]:
@@ -150,7 +173,7 @@ class ConvSpec(OperatorSpec):
 
     @property
     def pixels_per_block(self) -> int:
-        return 4 if self.lanes == 4 else 1
+        return self.fractal.lanes // self.lanes
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return self.y.planes // self.groups if self.groups >= count else block_of_channels(self, dtype)
@@ -182,7 +205,7 @@ class ConvSpec(OperatorSpec):
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
         conv = self.operator
-        assert isinstance(conv, Conv)
+        assert isinstance(conv, Convolution)
         pads = padded_columns(conv, main, made)
         if made.start * conv.stride[1] - conv.pads[1] >= self.in_w:
             # every window lies in the padding behind the image; in front of it is the same, and can be said
@@ -205,8 +228,8 @@ class ConvSpec(OperatorSpec):
             found.append(UbBuffers("constants", 1, rounded(self.bias_blocks, 8), True))
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
-            found.append(UbBuffers("constants", 2, rounded(self.fractal.sum_blocks * columns, 8)))
-        tile = rounded(min(tiling.tile_n1, self.n1) * (self.fractal.columns // dtype.lanes) * tiling.tile_m, 8)
+            found.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
+        tile = rounded(-(-min(tiling.tile_n1, self.n1) * self.fractal.columns // dtype.lanes) * tiling.tile_m, 8)
         found += [UbBuffers("out", 2, tile)] if through_ub else []
         found += [UbBuffers("residual", 2, tile)] if self.residual is not None else []
         return tuple(found)
@@ -219,7 +242,8 @@ class ConvSpec(OperatorSpec):
         right = lies[1] if self.right is not None else Memory.DDR
         reads = [Operand("x", ("g", "m", "k"), left, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), left, right, Memory.L0B)]
         if self.bias_blocks:
-            reads.append(Operand("bias", ("g", "n"), dtype.sums.size_bits, Memory.DDR, Memory.UB))
+            bits = 8 * BLOCK_BYTES * self.column_blocks // self.fractal.columns
+            reads.append(Operand("bias", ("g", "n"), bits, Memory.DDR, Memory.UB))
         if self.residual is not None:
             reads.append(Operand("residual", ("g", "m", "n"), others[0], lies[1], Memory.UB))
         result = Operand("y", ("g", "m", "n"), dtype.size_bits, Memory.L1 if inside else Memory.DDR, Memory.L0C)
@@ -239,6 +263,7 @@ class ConvSpec(OperatorSpec):
         right, right_planes, right_pixels = self._right_operand()
         return ConvJob(
             dtype=int(given.dtype),
+            operands=int(given.storages[self.reads[0].storage].dtype),
             tag=self.tag,
             in_w=self.in_w,
             in_pitch=given.storages[self.reads[0].storage].row_blocks,
@@ -285,12 +310,17 @@ class ConvSpec(OperatorSpec):
             fractal_columns=self.fractal.columns,
             weight_blocks=self.fractal.weight_blocks,
             sum_blocks=self.fractal.sum_blocks,
-            planes_per_n1=self.fractal.columns // given.dtype.lanes,
+            result_lanes=given.dtype.lanes,
             fixpipe_engine=int(Engine[path.engine]),
             right=right,
             right_planes=right_planes,
             right_pixels=right_pixels,
+            **self.of_integers(),
         )
+
+    def of_integers(self) -> dict[str, int]:
+        """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
+        return {"right_type": 0, "pad": -1, "sums": 0, "scale_after": 0, "scale_at": 0, "zero": 0, "low": 0, "high": 0}
 
     def _right_operand(self) -> tuple[int, int, int]:
         """`ConvJob`'s right, right_planes, right_pixels."""

@@ -56,8 +56,11 @@ class ConvJob(NamedTuple):
     """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
 
     weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
+    operands: type of what is multiplied; right_type: of the right operand where that may differ.  pad: around the image, see IM2COL.
     bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
     -1.
+    sums: of FIXPIPE.  Of integers a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at in DDR.
+    zero, low, high: of the result.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
     right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
@@ -68,6 +71,8 @@ class ConvJob(NamedTuple):
     """
 
     dtype: int
+    operands: int
+    right_type: int
     tag: int
     in_w: int
     in_pitch: int
@@ -114,8 +119,15 @@ class ConvJob(NamedTuple):
     fractal_columns: int
     weight_blocks: int
     sum_blocks: int
-    planes_per_n1: int
+    result_lanes: int
     fixpipe_engine: int
+    pad: int
+    sums: int
+    scale_after: int
+    scale_at: int
+    zero: int
+    low: int
+    high: int
     right: int
     right_planes: int
     right_pixels: int
@@ -151,13 +163,17 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
         for n_start in range(0, j.n1, j.chunk_n1):
             n_size = min(j.chunk_n1, j.n1 - n_start)
             tiles_n = -(-n_size // j.tile_n1)
-            bias = j.bias
+            bias, scale_after = j.bias, j.scale_after
             if j.bias_at >= 0:
                 if at >= capacity:
                     return -1
                 here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (group * j.n1 + n_start) * j.sum_blocks
                 parity[BIAS_SLOT] ^= 1
-                at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.bias_at + first, here, n_size * j.sum_blocks, 1, 0, 0, 1, 0, 0)
+                run, vectors = n_size * j.sum_blocks, 2 if j.sums else 1
+                scale_after = run if j.sums else 0
+                at = copy(
+                    out, at, j.dtype, j.tag, MTE2, DDR, UB, j.bias_at + first, here, run, vectors, j.scale_at, scale_after, 1, 0, 0,
+                )  # fmt: skip
                 bias = here - first
             for k_start in range(0, j.k1, j.chunk_k1):
                 k_size = min(j.chunk_k1, j.k1 - k_start)
@@ -175,19 +191,19 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                     if j.right == WEIGHTS:
                         source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * j.weight_blocks
                         at = copy(
-                            out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * j.weight_blocks, w_row, 1, 0, 0,
+                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * j.weight_blocks, w_row, 1, 0, 0,
                         )  # fmt: skip
                     else:
                         if j.right == PIXELS_N:
                             plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.fractal_columns, n_size * j.fractal_columns
                         else:
-                            plane, planes = n_start * j.planes_per_n1, n_size * j.planes_per_n1
+                            plane, planes = _planes(j, n_start, n_size, j.fractal_lanes)
                             pixel, right_pixels = k_start * j.fractal_lanes, k_size * j.fractal_lanes
                         right_pixels = min(right_pixels, j.right_pixels - pixel)
                         source = right.base + plane * right.plane + pixel
                         right = dense(L1, w_base, right_pixels)
                         at = copy(
-                            out, at, j.dtype, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
+                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
                             1, 0, 0,
                         )  # fmt: skip
                 in_a, in_b = -1, -1
@@ -220,9 +236,9 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                                     return -1
                             else:
                                 at = im2col(
-                                    out, at, j.dtype, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
+                                    out, at, j.operands, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
                                     j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
-                                    k_start + k_tile, k, j.lanes, j.in_ring, j.in_first,
+                                    k_start + k_tile, k, j.lanes, j.in_ring, j.in_first, j.pad,
                                 )  # fmt: skip
                         want_b = tn * 65536 + k_tile
                         if want_b != in_b:
@@ -232,14 +248,14 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                             if j.right == WEIGHTS:
                                 source = w_base + n_tile * w_row + k_tile * j.weight_blocks
                                 run = k * j.weight_blocks
-                                at = copy(out, at, j.dtype, j.tag, MTE1, L1, L0B, source, b, run, n, w_row, run, 1, 0, 0)
+                                at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, source, b, run, n, w_row, run, 1, 0, 0)
                             else:
                                 at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
                         a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
-                        at = mmad(out, at, j.dtype, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1)
+                        at = mmad(out, at, j.operands, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, j.right_type)
                     if k_start + k_size == j.k1:
                         n_out = group * j.n1 + n_start + n_tile
-                        at = _way_out(out, at, j, bias, target, residual, parity, c, m_start, m, mpad, n_out, n)
+                        at = _way_out(out, at, j, bias, scale_after, target, residual, parity, c, m_start, m, mpad, n_out, n)
     return at
 
 
@@ -254,7 +270,7 @@ def _left(out: Code, at: int, j: ConvJob, base: int, d: int, first: int, m: int,
     row = first // j.out_w
     above = j.pad_top - row * j.sh  # rows between the image and the window of the tile's first pixel
     spread = ((first + m - 1) // j.out_w - row) * j.sh  # rows from the first window to the last one
-    four = 4 if j.lanes == 4 else 1
+    four = j.fractal_lanes // j.lanes
     by_columns = j.part_columns < j.kw
     plane_k = (j.kh * j.kw + four - 1) // four
     if j.part_rows == j.kh and not by_columns and above <= MAX_WINDOW:
@@ -315,19 +331,26 @@ def _part(
             begin -= top * j.in_pitch
         top = 0
     if left < 0:
-        per_block = 4 if j.lanes == 4 else 1
+        per_block = j.fractal_lanes // j.lanes
         blocks = -left // per_block
         begin += blocks
         width -= blocks * per_block
         left += blocks * per_block
     if height <= 0 or width <= 0 or top > spread + (kh - 1) * j.dh:  # nothing but padding: windows below an image of one pixel
         return im2col(
-            out, at, j.dtype, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0,
+            out, at, j.operands, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0, j.pad,
         )  # fmt: skip
     return im2col(
-        out, at, j.dtype, j.tag, begin, d, height, width, j.in_pitch, j.in_plane, kh, kw, j.sh, j.sw, j.dh if kh > 1 else 1,
+        out, at, j.operands, j.tag, begin, d, height, width, j.in_pitch, j.in_plane, kh, kw, j.sh, j.sw, j.dh if kh > 1 else 1,
         j.dw if kw > 1 else 1, top, left, j.out_w, first - row * j.out_w, m, mpad, koff, k, j.lanes, j.in_ring, ring_first,
+        j.pad,
     )  # fmt: skip
+
+
+@njit(cache=True)
+def _planes(j: ConvJob, n_start: int, n: int, lanes: int) -> tuple[int, int]:
+    """(first, how many) planes that hold [n_start, n_start + n) times a fractal's columns; the last one may be half full."""
+    return n_start * j.fractal_columns // lanes, (n * j.fractal_columns + lanes - 1) // lanes
 
 
 @njit(cache=True)
@@ -336,9 +359,9 @@ def _right(out: Code, at: int, j: ConvJob, d: int, right: TilePlace, pixels: int
     if j.right == PIXELS_N:
         pixel, plane = n_start * j.fractal_columns, k_start
     else:
-        pixel, plane = k_start * j.fractal_lanes, n_start * j.planes_per_n1
+        pixel, plane = k_start * j.fractal_lanes, _planes(j, n_start, n, j.fractal_lanes)[0]
     source = right.base + plane * right.plane + pixel
-    return fractal(out, at, j.dtype, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
+    return fractal(out, at, j.operands, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
 
 
 @njit(cache=True)
@@ -347,6 +370,7 @@ def _way_out(
     at: int,
     j: ConvJob,
     bias: int,
+    scale_after: int,
     target: TilePlace,
     residual: TilePlace,
     parity: Ints,
@@ -358,9 +382,9 @@ def _way_out(
     n: int,
 ) -> int:
     """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of channel 0 lies, or would."""
-    plane = n_out * j.planes_per_n1
-    planes = n * j.planes_per_n1
+    plane, planes = _planes(j, n_out, n, j.result_lanes)
     bias = bias + n_out * j.sum_blocks if j.bias >= 0 else -1
+    scale = bias + scale_after if j.sums else 0
     added = -1
     if residual.base >= 0:
         added = j.res_1 if parity[RES_SLOT] else j.res_0
@@ -376,12 +400,16 @@ def _way_out(
             s = c + j.sum_blocks * done
             at = fixpipe(
                 out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, other, run, mpad, n, target.plane, m, j.act, j.limit,
+                j.sums, scale, j.zero, j.low, j.high,
             )  # fmt: skip
             done += run
         return at
     slot = j.out_1 if parity[OUT_SLOT] else j.out_0
     parity[OUT_SLOT] ^= 1
-    at = fixpipe(out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, added, m, mpad, n, m, m, j.act, j.limit)
+    at = fixpipe(
+        out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, added, m, mpad, n, m, m, j.act, j.limit, j.sums, scale, j.zero, j.low,
+        j.high,
+    )  # fmt: skip
     return move(out, at, j.dtype, j.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
 
 

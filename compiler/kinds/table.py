@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ir.operators import Conv, DepthToSpace, LayerNorm, MatMul, Pool, Reflow, Resample, Softmax, Vector
+from compiler.ir.operators import Conv, DepthToSpace, LayerNorm, MatMul, Pool, QuantisedConv, Reflow, Resample, Softmax, Vector
 from compiler.kinds.base import OperatorKind
 from compiler.kinds.chain import VectorSpec
 from compiler.kinds.chain_emitter import VectorJob, chain_rows
@@ -15,6 +15,7 @@ from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.norm_emitter import LayerNormJob, norm_rows
 from compiler.kinds.pool import PoolSpec
 from compiler.kinds.pool_emitter import PoolJob, pool_rows
+from compiler.kinds.quantised_conv import QuantisedConvSpec
 from compiler.kinds.reflow import ReflowSpec
 from compiler.kinds.reflow_emitter import ReflowJob, reflow_rows
 from compiler.kinds.resample import ResampleSpec
@@ -24,6 +25,7 @@ from compiler.kinds.softmax_emitter import SoftmaxJob, softmax_rows
 
 KINDS = (
     OperatorKind(Conv, ConvSpec, ConvJob, conv_rows),
+    OperatorKind(QuantisedConv, QuantisedConvSpec, ConvJob, conv_rows),
     OperatorKind(MatMul, MatMulSpec, ConvJob, conv_rows),
     OperatorKind(Vector, VectorSpec, VectorJob, chain_rows),
     OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),

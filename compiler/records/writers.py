@@ -216,12 +216,13 @@ def fractal(out: Code, at: int, dtype: int, tag: int, base: int, d: int, plane: 
 
 
 @njit(cache=True, inline="always")
-def mmad(out: Code, at: int, dtype: int, tag: int, a: int, b: int, c: int, mpad: int, k: int, n1: int, acc: int) -> int:
+def mmad(out: Code, at: int, dtype: int, tag: int, a: int, b: int, c: int, mpad: int, k: int, n1: int, acc: int, right: int) -> int:
     row = _begun(out, at, _MMAD, CUBE, dtype, tag, L0A, L0C, c, a, b, -1)
     row[P] = mpad
     row[P + 1] = k
     row[P + 2] = n1
     row[P + 3] = acc
+    row[P + 4] = right
     return at + 1
 
 
@@ -244,6 +245,11 @@ def fixpipe(
     rplane: int,
     act: int,
     limit: int,
+    sums: int,
+    scale: int,
+    zero: int,
+    low: int,
+    high: int,
 ) -> int:
     row = _begun(out, at, _FIXPIPE, engine, dtype, tag, L0C, dst, d, s, bias, residual)
     row[P] = m
@@ -253,6 +259,11 @@ def fixpipe(
     row[P + 4] = rplane
     row[P + 5] = act
     row[P + 6] = limit
+    row[P + 7] = sums
+    row[P + 8] = scale
+    row[P + 9] = zero
+    row[P + 10] = low
+    row[P + 11] = high
     return at + 1
 
 
@@ -285,8 +296,9 @@ def im2col(
     lanes: int,
     ring: int,
     first: int,
+    pad: int,
 ) -> int:
-    row = _begun(out, at, _IM2COL, MTE1, dtype, tag, L1, L0A, d, base, -1, -1)
+    row = _begun(out, at, _IM2COL, MTE1, dtype, tag, L1, L0A, d, base, -1, pad)
     row[I_H] = h
     row[I_W] = w
     row[I_PITCH] = pitch

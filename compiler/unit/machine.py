@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
-from simulator.npu.parts import DataType, Memory
+from simulator.npu.parts import BYTES, DataType, Memory
 
 # (source, destination) -> engines for which records are written; L0C straight to L1 is used where the machine lists it
 PATHS = {
@@ -30,8 +30,8 @@ SHARED_PATHS = {
 }
 
 
-def check_machine(machine: Machine, dtype: DataType | None = None) -> None:
-    """Raise `UnsupportedError` where the compiler has no code for a machine: paths that it needs are missing, or the data type is."""
+def check_machine(machine: Machine, *dtypes: DataType) -> None:
+    """Raise `UnsupportedError` where the compiler has no code for a machine: paths that it needs are missing, or a data type is."""
     lacks = list[str]()
     for (source, destination), engines in (PATHS if machine.shared is None else PATHS | SHARED_PATHS).items():
         path = machine.path(Memory[source], Memory[destination])
@@ -41,7 +41,9 @@ def check_machine(machine: Machine, dtype: DataType | None = None) -> None:
     if lacks:
         raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(lacks)}")
     types = machine.matrix.data_types
-    if dtype is not None and dtype.name not in types:
+    for dtype in dtypes:
+        if (DataType.int8 if dtype in BYTES else dtype).name in types:
+            continue
         raise UnsupportedError(f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}")
 
 

@@ -116,7 +116,7 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 
 # IM2COL: L1 -> L0A.  Element (m, k1): pixel (oy, ox) = divmod(M_OFF + m, OW); for LANES = C0:
 #   (c1, ky, kx) from k1 = K_OFF + k, kx fastest; block at S0 + c1*PLANE + y*PITCH + x with
-#   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) every lane is the pad value.  PL may be as low as -3:
+#   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) every lane is the pad value.  PL may be as low as -7:
 #   the image then begins in front of the first window.
 # LANES = 4 (only where C0 is 16 or 32): an image of [H][W] pixels of 4 lanes, C0/4 in a block, PITCH and PLANE in blocks, W in pixels;
 #   block k1 holds kernel positions C0/4*k1 .. C0/4*k1 + C0/4-1 of 4 lanes each, positions >= KH*KW give the pad value.

@@ -245,7 +245,7 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         *((word, 1, 1 << 20) for word in (isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_OW, isa.I_M, isa.I_K)),
         *((word, 1, isa.MAX_WINDOW) for word in (isa.I_KH, isa.I_KW, isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW)),
         (isa.I_PT, 0, isa.MAX_WINDOW),
-        (isa.I_PL, -3, isa.MAX_WINDOW),  # below 0 the image begins in front of the first window: inside a block where four pixels share one
+        (isa.I_PL, -7, isa.MAX_WINDOW),  # below 0 the image begins in front of the first window: inside a block where pixels share one
         *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
         *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
         (isa.I_MPAD, 1, 1 << 20),

@@ -1,0 +1,88 @@
+"""Convolutions of integers: sums in int32, to which FIXPIPE adds a bias and which it multiplies by a scale, one of each for a channel.
+
+Zero points cost nothing: that of weights is taken from them, that of the input goes into the bias, and the padding is that zero point
+(`QuantisedConv.folded`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.layout import Placement
+from compiler.ir.operators import Convolution, QuantisedConv
+from compiler.kinds.base import Lowering
+from compiler.kinds.conv import ConvSpec
+from compiler.unit import weights
+from compiler.unit.operators import Fetch, Given
+from simulator.npu.parts import DataType, Memory
+
+_BYTE = 0xFF
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedConvSpec(ConvSpec):
+    """weights_type: of the packed weights.  scale_at: DDR blocks from a channel's bias to its scale."""
+
+    word: ClassVar[str] = "quantised_conv"
+
+    weights_type: DataType
+    scale_at: int
+
+    @classmethod
+    def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
+        found = super().lowered(index, op, into)
+        n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
+        return found | {"weights_type": cls.multiplied(op, into.type_of(op.x))[1], "scale_at": n}
+
+    @staticmethod
+    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType]:
+        found: tuple[NDArray[Any], DataType] = op.centred()
+        return found
+
+    @staticmethod
+    def of_columns(op: Any, y: Placement, n: int) -> weights.Bytes:
+        """Biases, then scales."""
+        biases = weights.pack_columns(op.folded(), y, n, DataType.int32)
+        return np.concatenate([biases, weights.pack_columns(op.scale, y, n, DataType.float32)])
+
+    @property
+    def column_blocks(self) -> int:
+        return 2 * self.fractal.sum_blocks
+
+    def described(self) -> dict[str, object]:
+        op = self.quantised
+        types = [op.x_q.dtype.name, self.weights_type.name, op.y_q.dtype.name]
+        return super().described() | {"types": types}
+
+    @property
+    def quantised(self) -> QuantisedConv:
+        assert isinstance(self.operator, QuantisedConv)
+        return self.operator
+
+    def of_integers(self) -> dict[str, int]:
+        op = self.quantised
+        low, high = op.limits
+        return {
+            "right_type": int(self.weights_type),
+            "pad": op.x_q.single(self.name)[1] & _BYTE,
+            "sums": int(DataType.int32),
+            "scale_after": self.groups * self.n1 * self.fractal.sum_blocks,
+            "scale_at": self.scale_at,
+            "zero": op.y_q.single(self.name)[1],
+            "low": low,
+            "high": high,
+        }
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        found = []
+        for fetch in super().fetches(given):
+            if fetch.memory != Memory.UB:
+                found.append(fetch)
+                continue
+            half = fetch.blocks // 2  # biases and scales of all channels need not be those of a part
+            found += [fetch._replace(blocks=half), fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half)]
+        return found
