@@ -1,4 +1,7 @@
-"""What a Graph means: a numpy evaluator on logical (n, c, h, w) tensors, float32 or of the integers that they are.  Plain, not fast; every rewrite is held to it."""
+"""What a Graph means: a numpy evaluator on logical (n, c, h, w) tensors, float32 or of the integers that they are.
+
+Plain, not fast; every rewrite is held to it.
+"""
 
 from __future__ import annotations
 

@@ -177,11 +177,12 @@ class OnVector(OperatorSpec):
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
-        whole = max(1, self.tile_blocks(1, max(1, rows), self.out_w, dtype))
+        deep = self.planes_together
+        whole = max(1, self.tile_blocks(deep, max(1, rows), self.out_w, dtype))
         if whole <= slot_blocks:
-            return VectorTiling(tile_planes=max(1, min(self.y.planes, slot_blocks // whole)), tile_rows=max(1, rows))
-        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=lambda tall: self.tile_blocks(1, tall, self.out_w, dtype))
-        return VectorTiling(tile_planes=1, tile_rows=max(1, min(rows, fitting)))
+            return VectorTiling(tile_planes=deep * max(1, min(self.y.planes // deep, slot_blocks // whole)), tile_rows=max(1, rows))
+        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=lambda tall: self.tile_blocks(deep, tall, self.out_w, dtype))
+        return VectorTiling(tile_planes=deep, tile_rows=max(1, min(rows, fitting)))
 
     def columns_tiling(self, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
         """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
@@ -221,7 +222,8 @@ class OnVector(OperatorSpec):
         result = Operand("y", plane, bits, Memory.L1 if inside else Memory.DDR, Memory.UB)
         loops = {"p": self.y.planes, "h": rows, "w": self.out_w}
         main = self.reads[0]
-        source = main.planes, self.input_rows(rows) * storages[main.storage].row_blocks
+        planes = main.planes * storages[main.storage].dtype.lanes // dtype.lanes  # of so many lanes as the result's
+        source = planes, self.input_rows(rows) * storages[main.storage].row_blocks
         return Nest("VECTOR", loops, tuple(reads), result, dtype.lanes, *source, self.steps_of_tile)
 
     def work(self, tiles: VectorTiles) -> VectorWork:

@@ -191,7 +191,8 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                     if j.right == WEIGHTS:
                         source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * j.weight_blocks
                         at = copy(
-                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * j.weight_blocks, w_row, 1, 0, 0,
+                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * j.weight_blocks, w_row,
+                            1, 0, 0,
                         )  # fmt: skip
                     else:
                         if j.right == PIXELS_N:

@@ -22,7 +22,7 @@ from compiler.unit.weights import pack_pixels
 from simulator.npu.isa import float_bits
 from simulator.npu.parts import DataType
 
-_LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38}
+_LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38, DataType.int8: -128.0, DataType.uint8: 0.0}
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,11 +53,6 @@ class QuantisedConvSpec(ConvSpec):
     def column_blocks(self) -> int:
         return 2 * self.fractal.sum_blocks
 
-    def described(self) -> dict[str, object]:
-        op = self.quantised
-        types = [op.x_q.dtype.name, self.weights_type.name, op.y_q.dtype.name]
-        return super().described() | {"types": types}
-
     @property
     def quantised(self) -> QuantisedConv:
         assert isinstance(self.operator, QuantisedConv)
@@ -84,5 +79,8 @@ class QuantisedConvSpec(ConvSpec):
                 found.append(fetch)
                 continue
             half = fetch.blocks // 2  # biases and scales of all channels need not be those of a part
-            found += [fetch._replace(blocks=half), fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half)]
+            found += [
+                fetch._replace(blocks=half),
+                fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half),
+            ]
         return found

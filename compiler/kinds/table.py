@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from compiler.ir.operators import Conv, DepthToSpace, LayerNorm, MatMul, Pool, QuantisedConv, Reflow, Resample, Softmax, Vector
+from compiler.ir.operators import (
+    Conv,
+    DepthToSpace,
+    Dequantise,
+    LayerNorm,
+    Lookup,
+    MatMul,
+    Pool,
+    Quantise,
+    QuantisedConv,
+    QuantisedProduct,
+    QuantisedSum,
+    Reflow,
+    Requantise,
+    Resample,
+    Softmax,
+    Vector,
+)
 from compiler.kinds.base import OperatorKind
 from compiler.kinds.chain import VectorSpec
 from compiler.kinds.chain_emitter import VectorJob, chain_rows
@@ -22,6 +39,8 @@ from compiler.kinds.resample import ResampleSpec
 from compiler.kinds.resample_emitter import ResampleJob, resample_rows
 from compiler.kinds.softmax import SoftmaxSpec
 from compiler.kinds.softmax_emitter import SoftmaxJob, softmax_rows
+from compiler.kinds.typed import TypedSpec
+from compiler.kinds.typed_emitter import TypedJob, typed_rows
 
 KINDS = (
     OperatorKind(Conv, ConvSpec, ConvJob, conv_rows),
@@ -34,6 +53,10 @@ KINDS = (
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
     OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
+    *(
+        OperatorKind(op, TypedSpec, TypedJob, typed_rows)
+        for op in (Quantise, Dequantise, Requantise, Lookup, QuantisedSum, QuantisedProduct)
+    ),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
 EMITTERS = {kind.job: kind.emitter for kind in KINDS}  # those of equal jobs are one

@@ -110,6 +110,9 @@ class OperatorSpec(ABC):
         """What its cost depends on, apart from its block and its tiling: the text under which tasks are shared.  storages: the unit's."""
         planes = [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)]
         sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], "planes": planes, **self.described()}
+        types = [storages[piece.storage].dtype for piece in (*self.reads, self.y)]
+        if not all(dtype.is_float for dtype in types):
+            sizes["types"] = [dtype.name for dtype in types]
         return _text(self.word, sizes)
 
     @property

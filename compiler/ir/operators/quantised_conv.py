@@ -93,5 +93,3 @@ def identity(name: str, x: str, y: str, dtype: DataType, order: Sequence[int], c
     weights = np.eye(channels, dtype=np.int8)[list(order)][:, :, None, None]
     one = Quantisation.of(np.float32(1), None, np.int8)
     return QuantisedConv(name, x, y, weights, np.zeros(len(weights), np.int32), x_q=q, w_q=one, y_q=q)
-
-

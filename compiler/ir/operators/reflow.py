@@ -26,6 +26,10 @@ class Reflow(OfOne):
     size: tuple[int, int]
     before: int = 0
 
+    @property
+    def moves(self) -> bool:
+        return True
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], *self.size
 
@@ -43,7 +47,7 @@ class Reflow(OfOne):
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         n, c, h, w = x.shape
-        out = np.zeros((n, c, self.size[0] * self.size[1]), np.float32)
+        out = np.zeros((n, c, self.size[0] * self.size[1]), x.dtype)
         inside = out[:, :, self.before : self.before + h * w]
         inside[...] = x.reshape(n, c, -1)[:, :, : inside.shape[2]]
         return out.reshape(n, c, *self.size)

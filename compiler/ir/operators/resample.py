@@ -28,6 +28,11 @@ class Resample(OfOne):
     columns: Taps
     fill: float = 0.0
 
+    @property
+    def moves(self) -> bool:
+        taps = (*self.rows.taps, *self.columns.taps)
+        return all(len(each) <= 1 and all(weight == 1 for _, weight in each) for each in taps)
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], len(self.rows), len(self.columns)
 
@@ -57,7 +62,7 @@ class Resample(OfOne):
         out = np.einsum("ih,nchw,jw->ncij", rows, x, columns, optimize=True)
         out[:, :, [not taps for taps in self.rows.taps]] = self.fill
         out[:, :, :, [not taps for taps in self.columns.taps]] = self.fill
-        return np.asarray(out, np.float32)
+        return np.asarray(out, x.dtype if x.dtype.kind in "iu" else np.float32)
 
 
 def _spelt(taps: Taps) -> str:

@@ -15,11 +15,16 @@ def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Qua
     """
     if _repeats(a.shape, b.shape):
         a, a_q, b, b_q = b, b_q, a, a_q
-    (sa, za), (sb, zb), (sy, zy) = a_q.single("a"), b_q.single("b"), y_q.single("y")
-    ra, rb = sa / sy, sb / sy
-    fixed = np.float32(zy) - fma(np.asarray(ra), np.float32(za), rb * np.float32(zb))
+    ra, rb, fixed = add_factors(a_q, b_q, y_q)
     inner = fma(_floats(b), rb, fixed)
     return saturated(to_int32(fma(_floats(a), ra, inner)), y_q)
+
+
+def add_factors(a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> tuple[np.float32, np.float32, np.float32]:
+    """Of `add`: ra, rb, and what is added to both products."""
+    (sa, za), (sb, zb), (sy, zy) = a_q.single("a"), b_q.single("b"), y_q.single("y")
+    ra, rb = sa / sy, sb / sy
+    return ra, rb, np.float32(zy) - np.float32(fma(np.asarray(ra), np.float32(za), rb * np.float32(zb)))
 
 
 def mul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:
