@@ -6,9 +6,8 @@ order for costs that add up; they do not quite (neighbours overlap), so it propo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -101,16 +100,6 @@ class SegmentTable:
                 self._set(leanest, (structure, width), lean)
         return True
 
-    def beside(self, hints: Iterable[tuple[Gene, NDArray[np.float64]]]) -> SegmentTable:
-        """One that knows of these, too, what they are expected to take, where they were not measured."""
-        other = copy(self)
-        other.cycles, other.moved_bytes, other._undo = dict(self.cycles), dict(self.moved_bytes), None
-        other._best, other._lean = [dict(each) for each in self._best], [dict(each) for each in self._lean]
-        other._alone = [dict(each) for each in self._alone]
-        for gene, expected in hints:
-            other.add(gene, np.minimum(np.ceil(expected), NEVER).astype(np.int64))
-        return other
-
     def _set(self, where: dict[Any, Any], key: Any, value: Any) -> None:
         if self._undo is not None:
             self._undo.append((where, key, where.get(key, _ABSENT)))
@@ -198,10 +187,7 @@ class SegmentTable:
     def singles(self, group: int = 0) -> Genome | None:
         """Every operator alone, each with the gene that is best over the levels of a group that grants the same (geometric mean): the tuned
         layer-by-layer genome."""
-        genes = tuple(gene for k in range(self.operators) if (gene := self.single(k, group)) is not None)
-        return genes if len(genes) == self.operators else None
-
-    def single(self, operator: int, group: int = 0) -> Gene | None:
-        """An operator alone, with the gene that is best over the levels of a group; None where none is known."""
-        found = self._alone[group].get(self._operators[operator])
-        return None if found is None else Gene(operator, operator + 1, *found[1])
+        alone = self._alone[group]
+        if any(structure not in alone for structure in self._operators):
+            return None
+        return tuple(Gene(k, k + 1, *alone[structure][1]) for k, structure in enumerate(self._operators))
