@@ -33,8 +33,9 @@ def less_border(cycles: float, border: float) -> float:
 class SegmentTable:
     """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
 
-    moved_bytes: key -> to and from DDR.  seen: structure -> features (float32, scaled) as bytes -> cycles of the first way that has them.
-    fastest: structure -> the fastest of those, `WAYS` at most, that fit every level: (mean logarithm of the cycles, features, cycles).
+    moved_bytes: key -> to and from DDR.  seen: (structure, features), float32, scaled, as bytes.
+    fastest: structure -> the fastest of ways that differ in features, `WAYS` at most, that fit every level: (mean logarithm of the cycles,
+    features, cycles); of those with equal features the first counts.
     groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
     """
 
@@ -44,7 +45,7 @@ class SegmentTable:
         self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
-        self.seen: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
+        self.seen: dict[tuple[str, bytes], None] = {}
         self.fastest: dict[str, tuple[Way, ...]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
@@ -72,8 +73,8 @@ class SegmentTable:
         if key in self.cycles:
             return False
         self._set(self.cycles, key, cycles)
-        if features and features not in (ways := self.seen.setdefault(key[0], {})):
-            self._set(ways, features, cycles)
+        if features and (key[0], features) not in self.seen:
+            self._set(self.seen, (key[0], features), None)
             if cycles is not None and (cycles < NEVER).all():
                 mine: Way = float(np.log(cycles).mean()), features, cycles
                 found = sorted((*self.fastest.get(key[0], ()), mine), key=lambda way: way[:2])
