@@ -12,9 +12,8 @@ import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import onnx
 import typer
 
@@ -23,16 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from tuner.checks.integers import cpu_features, differences, integers_of, multiplies_exactly, summary  # noqa: E402
 from tuner.networks.load import load_network  # noqa: E402
-from tuner.networks.quantise import Quantiser, inputs_of, quantised  # noqa: E402
-
-
-def drawn(model: onnx.ModelProto, count: int, seed: int) -> dict[str, Any]:
-    """[count, ...] of every input: normal values, integers below 100."""
-    rng = np.random.default_rng(seed)
-    return {
-        name: (rng.normal(0, 1, (count, *shape)) if dtype.kind == "f" else rng.integers(0, 100, (count, *shape))).astype(dtype)
-        for name, (dtype, shape) in inputs_of(model).items()
-    }
+from tuner.networks.quantise import quantised, random_samples  # noqa: E402
+from tuner.networks.quantiser import Quantiser  # noqa: E402
 
 
 def forms_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
@@ -41,7 +32,7 @@ def forms_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:
         yield "as it is", model
         return
     for how in (Quantiser(*each) for each in product(("qdq", "qop"), ("uint8", "int8"), (False, True))):
-        made = onnx.load_model_from_string(quantised(model, drawn(model, 2, 0), how))
+        made = onnx.load_model_from_string(quantised(model, random_samples(model, 2, 0), how))
         yield f"{how.format} {how.activations} {'per channel' if how.per_channel else 'per tensor'}", made
 
 
@@ -55,7 +46,7 @@ def main(
     for name in models:
         model = load_network(name)
         for form, made in forms_of(model):
-            found = differences(integers_of(made, {key: value[0] for key, value in drawn(model, 1, 1).items()}))
+            found = differences(integers_of(made, {key: value[0] for key, value in random_samples(model, 1, 1).items()}))
             differing, without = sum(one.differing or 0 for one in found), [one.kind for one in found if one.differing is None]
             wrong |= differing > 0
             left = f"; without a formula: {', '.join(sorted(set(without)))}" if without else ""

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.ir.quantised import elementwise, linear, pooling, products, tables
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.products import Window
+from compiler.ir.quantised.products import SlidingWindow
 from tuner.checks.integers import multiplies_exactly
 
 Array = NDArray[Any]
@@ -162,7 +162,7 @@ def conv_case(batch: Batch, rng: Rng) -> None:
     if rng.random() < 0.3:  # depthwise
         groups = c_out = int(rng.integers(2, 24))
         c_in = 1
-    window = Window(sizes(rng, 1, 4, rank), sizes(rng, 1, 3, rank), sizes(rng, 0, 3, 2 * rank), sizes(rng, 1, 3, rank), groups)
+    window = SlidingWindow(sizes(rng, 1, 4, rank), sizes(rng, 1, 3, rank), sizes(rng, 0, 3, 2 * rank), sizes(rng, 1, 3, rank), groups)
     x, w = (
         some(rng, dtype, (int(rng.integers(1, 3)), c_in * groups, *sizes(rng, 5, 9, rank))),
         weights(rng, weight_type, (c_out, c_in, *window.kernel)),
@@ -273,7 +273,7 @@ def pool_case(batch: Batch, rng: Rng) -> None:
     dtype, rank, last = kind(rng), int(rng.choice([1, 2, 2, 3])), int(rng.random() < 0.4)
     kernel = sizes(rng, 1, 4, rank)
     pads = tuple(int(rng.integers(0, size)) for size in (*kernel, *kernel))
-    window = Window(kernel, sizes(rng, 1, 3, rank), pads, (1,) * rank)
+    window = SlidingWindow(kernel, sizes(rng, 1, 3, rank), pads, (1,) * rank)
     x = some(rng, dtype, (int(rng.integers(1, 3)), int(rng.integers(1, 20)), *sizes(rng, 3, 12, rank)))
     scale, padded = near(rng, 0.01), int(rng.random() < 0.5)
     x_q, y_q = single(rng, dtype, scale), single(rng, dtype, near(rng, float(scale) / 8, 4, 12))

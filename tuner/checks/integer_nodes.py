@@ -14,7 +14,7 @@ from onnx import NodeProto, helper
 
 from compiler.ir.quantised import elementwise, linear, pooling, products, tables
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.products import Window
+from compiler.ir.quantised.products import SlidingWindow
 
 Array = NDArray[Any]
 Inputs = Sequence[Array | None]  # None where an optional one is not there
@@ -60,7 +60,7 @@ def _back(x: Array, last: Any) -> Array:
     return np.moveaxis(x, 1, -1) if last else x
 
 
-def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
+def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int]) -> SlidingWindow:
     rank = len(spatial)
     kernel = tuple(int(size) for size in attributes.get("kernel_shape", kernel))
     strides, dilations = (tuple(attributes.get(name, (1,) * rank)) for name in ("strides", "dilations"))
@@ -77,7 +77,7 @@ def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int
             more = -free % strides[axis]
             if spatial[axis] + pads[axis] > (free + more) // strides[axis] * strides[axis]:  # the last window begins in the image
                 pads[rank + axis] += more
-    return Window(kernel, strides, tuple(pads), dilations, int(attributes.get("group", 1)))
+    return SlidingWindow(kernel, strides, tuple(pads), dilations, int(attributes.get("group", 1)))
 
 
 def _quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:

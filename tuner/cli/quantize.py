@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json
+from tuner.networks.quantiser import ActivationName, FormatName
 
 app = new_app()
 
@@ -26,10 +27,10 @@ def quantize(
         Path | None, typer.Option(metavar="X.npz", help="Samples that ranges are taken from: an array [samples, ...] for every input.")
     ] = None,
     form: Annotated[
-        Literal["qdq", "qop"],
+        FormatName,
         typer.Option("--format", help="qdq: operators between QuantizeLinear and DequantizeLinear; qop: operators on integers."),
     ] = "qdq",
-    activations: Annotated[Literal["uint8", "int8"], typer.Option(help="Type of activations; weights are int8.")] = "uint8",
+    activations: Annotated[ActivationName, typer.Option(help="Type of activations; weights are int8.")] = "uint8",
     per_channel: Annotated[bool, typer.Option("--per-channel", help="A scale for each output channel of weights.")] = False,
     shape: options.Shape = None,
     random_weights: options.RandomWeights = None,
@@ -41,7 +42,8 @@ def quantize(
     from simulator.feeds import load_feeds
     from simulator.npu.files import atomic_write
     from tuner.networks.load import load_network
-    from tuner.networks.quantise import Quantiser, check_data, expected_data, quantised
+    from tuner.networks.quantise import check_data, expected_data, quantised
+    from tuner.networks.quantiser import Quantiser
 
     check_out(out)
     loaded = load_network(model, parse_shapes(shape or ()), random_weights=random_weights)

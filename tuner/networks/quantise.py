@@ -6,9 +6,8 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +15,9 @@ from onnx import ModelProto, helper
 
 from compiler.frontend.attributes import one_line
 from simulator.npu.errors import BadInputError
+from tuner.networks.quantiser import Quantiser
 
 Array = NDArray[Any]
-FormatName = Literal["qdq", "qop"]
-ActivationName = Literal["uint8", "int8"]
-
-
-@dataclass(frozen=True)
-class Quantiser:
-    """qdq: operators between QuantizeLinear and DequantizeLinear; qop: operators on integers.  Weights are int8 around 0.
-
-    per_channel: a scale for each output channel of weights.
-    """
-
-    format: FormatName = "qdq"
-    activations: ActivationName = "uint8"
-    per_channel: bool = False
 
 
 def expected_data(model: ModelProto) -> str:
@@ -49,6 +35,15 @@ def inputs_of(model: ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ..
         )
         for item in model.graph.input
         if item.name not in constants
+    }
+
+
+def random_samples(model: ModelProto, count: int, seed: int) -> dict[str, Array]:
+    """[count, ...] of every input: normal values, and integers below 100, which are tokens of any vocabulary."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: (rng.normal(0, 1, (count, *shape)) if dtype.kind == "f" else rng.integers(0, 100, (count, *shape))).astype(dtype)
+        for name, (dtype, shape) in inputs_of(model).items()
     }
 
 

@@ -11,10 +11,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from simulator.npu.errors import BadInputError
-from tests.quantised_models import samples_of
 from tuner.checks.integers import FEATURES, Difference, differences, integers_of, summary
 from tuner.networks.load import load_network
-from tuner.networks.quantise import Quantiser, quantised
+from tuner.networks.quantise import quantised, random_samples
+from tuner.networks.quantiser import Quantiser
 
 FAST = [
     ("mobilenet_v2", Quantiser("qdq", "uint8", per_channel=True)), ("mobilenet_v2", Quantiser("qop", "int8")),
@@ -38,8 +38,8 @@ WITHOUT = {"Slice"}  # moves integers, and has no formula
 
 def ran(network, how, seed=0):
     model = load_network(f"made:{network}-small")
-    made = onnx.load_model_from_string(quantised(model, samples_of(model, 2, seed), how))
-    return integers_of(made, {name: array[0] for name, array in samples_of(model, 1, seed + 1).items()})
+    made = onnx.load_model_from_string(quantised(model, random_samples(model, 2, seed), how))
+    return integers_of(made, {name: array[0] for name, array in random_samples(model, 1, seed + 1).items()})
 
 
 @pytest.mark.parametrize(("network", "how"), FAST)

@@ -9,14 +9,14 @@ import onnx
 import pytest
 
 from compiler.frontend import load_model
-from tests.quantised_models import samples_of
 from tuner.checks.integers import differences, integers_of
+from tuner.networks.quantise import random_samples
 
 
 @pytest.fixture
 def samples(model, tmp_path):
     path = tmp_path / "samples.npz"
-    np.savez(path, **samples_of(load_model(model), 3, 0))
+    np.savez(path, **random_samples(load_model(model), 3, 0))
     return path
 
 
@@ -35,7 +35,7 @@ def test_the_model_is_quantised(cli, model, samples, tmp_path, form, activations
         {onnx.TensorProto.UINT8} if activations == "uint8" else set()
     )
     assert any(item.dims and item.dims[0] > 1 for item in zeros)  # per channel
-    feeds = {name: array[0] for name, array in samples_of(load_model(model), 1, 1).items()}
+    feeds = {name: array[0] for name, array in random_samples(load_model(model), 1, 1).items()}
     found = differences(integers_of(made, feeds))
     assert found
     assert [one for one in found if one.differing] == []
