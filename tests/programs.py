@@ -122,7 +122,7 @@ def _random_fixpipe(machine: Machine, dst: Memory, a: int, b: int, c: int, d: in
     path = machine.path(Memory.L0C, dst)
     assert path is not None
     kinds = [(dtype, 0) for dtype in FLOATS]
-    kinds += [(dtype, int(DataType.int32)) for dtype in DataType] * ("int8" in machine.matrix.data_types)
+    kinds += [(dtype, int(DataType.int32)) for dtype in DataType if DataType.int32 in machine.data_types]
     m, mpad, n1, (dtype, sums), rest = a % 16 + 1, 16, b % 2 + 1, kinds[b // 2 % len(kinds)], b // 2 // len(kinds)
     planes = -(-n1 * 16 // dtype.lanes)
     to = _place(machine, dst, d, planes * m)
@@ -135,7 +135,7 @@ def _random_fixpipe(machine: Machine, dst: Memory, a: int, b: int, c: int, d: in
 
 
 def _random_vector(machine: Machine, op: Op, a: int, b: int, c: int, d: int) -> Code:
-    types = [dtype for dtype in OPS[op].types if dtype in FLOATS or "int8" in machine.matrix.data_types]
+    types = [dtype for dtype in OPS[op].types if dtype in machine.data_types]
     blocks, repeats, dtype = a % isa.REPEAT_BLOCKS + 1, b % 4 + 1, types[a // 8 % len(types)]
     source = types[b // 4 % len(types)] if op == Op.VCONVERT else dtype
     lanes = max(dtype.lanes, source.lanes)

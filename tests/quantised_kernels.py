@@ -18,11 +18,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler.ir.quantised import elementwise, linear, pooling, products, tables
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.products import Window
+from compiler.ir.quantised.products import SlidingWindow
+from tuner.checks.integers import multiplies_exactly
 
 Array = NDArray[Any]
 Rng = np.random.Generator
 MS = "com.microsoft"
+EXACT = multiplies_exactly()  # else weights of int8 are as small as two products of them fit into int16 with
 
 
 @dataclass
@@ -100,6 +102,11 @@ def some(rng: Rng, dtype: Any, shape: tuple[int, ...]) -> Array:
     return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
 
 
+def weights(rng: Rng, dtype: Any, shape: tuple[int, ...]) -> Array:
+    found = some(rng, dtype, shape)
+    return found if EXACT or dtype == np.uint8 else found.clip(-64, 63)
+
+
 def zero(rng: Rng, dtype: Any) -> Any:
     """A zero point: often at an end or in the middle of the range, as quantisers choose it."""
     limits = np.iinfo(dtype)
@@ -155,10 +162,10 @@ def conv_case(batch: Batch, rng: Rng) -> None:
     if rng.random() < 0.3:  # depthwise
         groups = c_out = int(rng.integers(2, 24))
         c_in = 1
-    window = Window(sizes(rng, 1, 4, rank), sizes(rng, 1, 3, rank), sizes(rng, 0, 3, 2 * rank), sizes(rng, 1, 3, rank), groups)
+    window = SlidingWindow(sizes(rng, 1, 4, rank), sizes(rng, 1, 3, rank), sizes(rng, 0, 3, 2 * rank), sizes(rng, 1, 3, rank), groups)
     x, w = (
         some(rng, dtype, (int(rng.integers(1, 3)), c_in * groups, *sizes(rng, 5, 9, rank))),
-        some(rng, weight_type, (c_out, c_in, *window.kernel)),
+        weights(rng, weight_type, (c_out, c_in, *window.kernel)),
     )
     x_q, w_q = single(rng, dtype, near(rng, 0.01)), single(rng, weight_type, near(rng, 0.01))
     if rng.random() < 0.5:  # onnxruntime wants one zero point of all channels
@@ -168,9 +175,9 @@ def conv_case(batch: Batch, rng: Rng) -> None:
     attributes = {
         "kernel_shape": window.kernel, "strides": window.strides, "pads": window.pads, "dilations": window.dilations, "group": groups,
     }  # fmt: skip
-    weights = batch.constant(w) if rng.random() < 0.6 else batch.fed(w)
+    kernel = batch.constant(w) if rng.random() < 0.6 else batch.fed(w)
     scales = [batch.constant(w_q.scale), batch.constant(w_q.zero_point)]
-    rest = [*batch.parameters(x_q), weights, *scales, *batch.parameters(y_q), *([] if bias is None else [batch.constant(bias)])]
+    rest = [*batch.parameters(x_q), kernel, *scales, *batch.parameters(y_q), *([] if bias is None else [batch.constant(bias)])]
     expected = products.conv(x, x_q, w, w_q, y_q, window, bias)
     batch.node("QLinearConv", [batch.fed(x), *rest], expected, **attributes)
     moved = np.ascontiguousarray(np.moveaxis(expected, 1, -1))
@@ -186,7 +193,7 @@ def product_case(batch: Batch, rng: Rng) -> None:
     m, k, n = sizes(rng, 1, 70, 3)
     lead: tuple[int, ...] = ((), (2,), (2, 3))[int(rng.integers(3))]
     batched = lead if rng.random() < 0.3 else ()
-    a, b = some(rng, dtype, (*lead, m, k)), some(rng, weight_type, (*batched, k, n))
+    a, b = some(rng, dtype, (*lead, m, k)), weights(rng, weight_type, (*batched, k, n))
     a_q, b_q = single(rng, dtype, near(rng, 0.01)), single(rng, weight_type, near(rng, 0.01))
     if rng.random() < 0.5 and not batched and n > 1:
         b_q = Quantisation.of(np.array([near(rng, 0.01) for _ in range(n)]), some(rng, weight_type, (n,)), weight_type, b.shape, -1)
@@ -237,7 +244,7 @@ def outer_case(batch: Batch, rng: Rng) -> None:
 def dynamic_case(batch: Batch, rng: Rng) -> None:
     m, k, n = sizes(rng, 1, 30, 3)
     x = np.asarray(rng.normal(rng.choice([-5, 0, 0, 5]), 1, (m, k)), np.float32)
-    q, b = linear.measured(x), some(rng, np.int8, (k, n))
+    q, b = linear.measured(x), weights(rng, np.int8, (k, n))
     b_q = single(rng, np.int8, near(rng, 0.01))
     made = linear.scaled(products.matmul_sums(linear.quantize(x, q), q, b, b_q), linear.output_scale(q, b_q, None))
     batch.node("DynamicQuantizeMatMul", [batch.fed(x), batch.constant(b), *batch.parameters(b_q)], made, MS)
@@ -266,7 +273,7 @@ def pool_case(batch: Batch, rng: Rng) -> None:
     dtype, rank, last = kind(rng), int(rng.choice([1, 2, 2, 3])), int(rng.random() < 0.4)
     kernel = sizes(rng, 1, 4, rank)
     pads = tuple(int(rng.integers(0, size)) for size in (*kernel, *kernel))
-    window = Window(kernel, sizes(rng, 1, 3, rank), pads, (1,) * rank)
+    window = SlidingWindow(kernel, sizes(rng, 1, 3, rank), pads, (1,) * rank)
     x = some(rng, dtype, (int(rng.integers(1, 3)), int(rng.integers(1, 20)), *sizes(rng, 3, 12, rank)))
     scale, padded = near(rng, 0.01), int(rng.random() < 0.5)
     x_q, y_q = single(rng, dtype, scale), single(rng, dtype, near(rng, float(scale) / 8, 4, 12))

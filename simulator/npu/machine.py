@@ -471,6 +471,12 @@ class Machine(_Spec):
             return least[a if lighter else b]
         return least[a] + (least[b] - least[a]) * (a - share_units) * b // ((a - b) * share_units)
 
+    @cached_property
+    def data_types(self) -> tuple[DataType, ...]:
+        """What records may be of: what the matrix unit multiplies; of a machine with integers of 8 bits all, for sums and borders."""
+        found = tuple(DataType[name] for name in self.matrix.data_types)
+        return tuple(DataType) if DataType.int8 in found or self.vector.lookup_cycles is not None else found
+
     def fractal(self, dtype: int) -> Fractal:
         """In what operands of products of a data type lie."""
         return self.fractals[dtype]

@@ -204,12 +204,10 @@ def _check_kinds(code: Code, core: int, machine: Machine) -> None:
     opcodes, everywhere = _opcodes(code), np.arange(len(code))
     known = np.isin(opcodes, list(OPS))
     _reject(code, core, everywhere, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
-    multiplied = [DataType[name] for name in machine.matrix.data_types]
-    types = list(DataType) if DataType.int8 in multiplied else multiplied  # results, sums and borders of 8 bits are of all types
     flags = (opcodes == Op.SET) | (opcodes == Op.WAIT)
-    _reject(code, core, everywhere, ~flags & ~np.isin(code[:, isa.DTYPE], types), f"data type not supported by {machine.name}")
-    if DataType.int8 in multiplied:
-        multiplied += BYTES
+    _reject(code, core, everywhere, ~flags & ~np.isin(code[:, isa.DTYPE], machine.data_types), f"data type not supported by {machine.name}")
+    multiplied = {DataType[name] for name in machine.matrix.data_types}
+    multiplied |= set(BYTES) if DataType.int8 in multiplied else set()
     counts = np.bincount(opcodes, minlength=max(OPS) + 1)
     for op, spec in OPS.items():
         if not counts[op]:
@@ -217,7 +215,7 @@ def _check_kinds(code: Code, core: int, machine: Machine) -> None:
         rows = _rows(opcodes, op)
         if op not in (Op.SET, Op.WAIT):
             accepted = [dtype for dtype in spec.types if op != Op.MMAD or dtype in multiplied]
-            why = f"data type not supported by {op.name} on {machine.name}; accepted: {', '.join(d.name for d in accepted) or 'none'}"
+            why = f"data type not supported by {op.name} on {machine.name}; accepted: {', '.join(dtype.name for dtype in accepted)}"
             _reject(code, core, rows, ~np.isin(code[rows, isa.DTYPE], accepted), why)
         if spec.cost_class and getattr(machine.vector, f"{spec.cost_class}_cycles") is None:
             _reject(

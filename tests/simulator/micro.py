@@ -12,9 +12,10 @@ from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, BYTES, FLOATS, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program
+from tests.integers import with_integers
 from tests.shared_machine import with_shared
 
-TINY = with_shared(load_machine("tiny"))  # so that every move that there is can be made
+TINY = with_integers(with_shared(load_machine("tiny")))  # so that every record that there is can be made
 DDR_BLOCKS = 2048
 TYPES = {0: np.float16, 1: np.float32, 2: np.int8, 3: np.uint8, 4: np.int32}
 

@@ -379,12 +379,22 @@ def test_illegal_records_are_refused():
 ENGINES = (Engine.MTE2, Engine.MTE1, Engine.MTE3, Engine.VECTOR)
 
 
+VECTORS = (
+    "VCOPY UB[{a}] UB[{b}] blocks={n}",
+    "VLUT UB[{a}] UB[{b}] UB[3] blocks={n} u8",
+    "VCONVERT UB[{a}] UB[{b}] blocks={n} imm=i8 f32",
+    "VCONVERT UB[{a}] UB[{b}] blocks={n} imm=i32 u8",
+)
+# a row of one or two blocks of eight pixels and one pixel more, each of which is looked at
+WINDOWS = "MTE1 IM2COL L0A[{l0a}] L1[{a}] h=1 w={w} pitch=3 plane=3 kh=1 kw=1 sh=1 sw=1 dh=1 dw=1 ow={w} m={w} mpad=32 k=1 lanes=4 pad=9 i8"
+
+
 @st.composite
 def tangled(draw):
-    """Short two-core programs: copies and vector instructions on few blocks, flags whose WAIT follows its SET."""
+    """Short two-core programs: copies, windows and vector instructions on few blocks, flags whose WAIT follows its SET."""
     lines: list[list[str]] = [[], []]
     for _ in range(draw(st.integers(2, 12))):
-        core, kind = draw(st.integers(0, 1)), draw(st.integers(0, 5))
+        core, kind = draw(st.integers(0, 1)), draw(st.integers(0, 6))
         a, b, n = draw(st.integers(0, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 2))
         if kind <= 2:
             engine, to, source = (("MTE2", "L1", "DDR"), ("MTE1", "UB", "L1"), ("MTE3", "DDR", "UB"))[kind]
@@ -393,7 +403,9 @@ def tangled(draw):
                 f"{engine} COPY {to}[{at.get(to, 0) + a}] {source}[{at.get(source, 0) + b}] length={n} count=1 count2=1"
             )  # fmt: skip
         elif kind == 3:
-            lines[core].append(f"VECTOR VCOPY UB[{a}] UB[{b}] blocks={n} repeats=1 dbs=1 s0bs=1")
+            lines[core].append(f"VECTOR {draw(st.sampled_from(VECTORS)).format(a=a, b=b, n=n)} repeats=1 dbs=1 s0bs=1")
+        elif kind == 4:
+            lines[core].append(WINDOWS.format(a=a, w=8 * n + 1, l0a=draw(st.sampled_from([0, 32]))))
         else:
             other = draw(st.integers(0, 1))
             e, f = draw(st.sampled_from(ENGINES)), draw(st.sampled_from(ENGINES))

@@ -40,10 +40,9 @@ class Quantisation:
         scales, zeros = np.asarray(scale), np.asarray(0 if zero_point is None else zero_point)
         if scales.dtype != np.float32:
             raise BadInputError(f"{at}scale of type {scales.dtype}; expected float32")
-        if scales.ndim > 1 or zeros.ndim > 1:
-            raise BadInputError(
-                f"{at}scale or zero point of shape {list(max(scales.shape, zeros.shape, key=len))}; expected one axis at most"
-            )
+        for given in (scales, zeros):
+            if given.ndim > 1:
+                raise BadInputError(f"{at}scale or zero point of shape {list(given.shape)}; expected one axis at most")
         several = scales.size != 1 or zeros.size != 1
         along = None
         if several:

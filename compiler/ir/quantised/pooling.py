@@ -8,17 +8,17 @@ import numpy as np
 
 from compiler.ir.quantised.linear import dequantize, requantize
 from compiler.ir.quantised.parameters import Integers, Quantisation
-from compiler.ir.quantised.products import Window
+from compiler.ir.quantised.products import SlidingWindow
 from compiler.ir.quantised.rounding import saturated, to_int32
 
 
-def max_pool(x: Integers, window: Window) -> Integers:
+def max_pool(x: Integers, window: SlidingWindow) -> Integers:
     """MaxPool: it only moves integers; padding is the least of them."""
     rank = len(window.kernel)
     return np.asarray(window.over(x, np.iinfo(x.dtype).min).max(axis=tuple(range(2 + rank, 2 + 2 * rank))))
 
 
-def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: Window, count_include_pad: bool = False) -> Integers:
+def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: SlidingWindow, count_include_pad: bool = False) -> Integers:
     """QLinearAveragePool: real values added in float32 in the order of the window, over their number, over sy, plus zy, rounded, saturated.
 
     One window over the whole image without padding is `global_average_pool`, as onnxruntime has it.

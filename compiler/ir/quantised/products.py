@@ -19,7 +19,7 @@ MOST = 2**31 - 1  # of a sum
 
 
 @dataclass(frozen=True)
-class Window:
+class SlidingWindow:
     """How a window goes over the spatial axes.  pads: in front of each axis, then behind each."""
 
     kernel: tuple[int, ...]
@@ -67,7 +67,7 @@ def _int32(sums: NDArray[np.float64]) -> Sums:
     return sums.astype(np.int64).astype(np.int32)
 
 
-def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, window: Window, bias: Sums | None = None) -> Sums:
+def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, window: SlidingWindow, bias: Sums | None = None) -> Sums:
     """sum (x - x's zero point) * (w - w's) + bias: [n, c_out, places..].  x: [n, c, spatial..], w: [c_out, c / groups, kernel..].
 
     Padding is the zero point, so it adds nothing.
@@ -88,7 +88,7 @@ def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, wi
 
 
 def conv(
-    x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, y_q: Quantisation, window: Window, bias: Sums | None = None
+    x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, y_q: Quantisation, window: SlidingWindow, bias: Sums | None = None
 ) -> Integers:
     """QLinearConv."""
     sums = conv_sums(x, x_q, w, w_q, window, bias)

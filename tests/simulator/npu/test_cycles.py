@@ -14,6 +14,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
+from tests.integers import with_integers
 from tests.plans import multiplying
 from tests.programs import record
 
@@ -105,7 +106,7 @@ def test_look_up_and_conversions() -> None:
 
     def cycles(op: Op, dtype: DataType, source: DataType) -> int:
         code = record(op, Engine.VECTOR, 8, 5, *[1] * 8, source, dtype=dtype, src=UB, dst=UB, d=0, s=(0, 100))
-        return int(price(code[None], TINY).busy[0])
+        return int(price(code[None], with_integers(TINY)).busy[0])
 
     assert cycles(Op.VLUT, DataType.int8, DataType.float16) == 5
     for wide, narrow, expected in (

@@ -11,9 +11,10 @@ from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
+from tests.integers import with_integers
 from tests.plans import multiplying
 
-TINY = load_machine("tiny")
+TINY = with_integers(load_machine("tiny"))
 F16, F32, I8, U8 = DataType.float16, DataType.float32, DataType.int8, DataType.uint8
 MAP = MemoryMap(
     F16,
