@@ -44,9 +44,9 @@ def random_tiling(unit: Unit, blocks: Blocks, k: int, rng: np.random.Generator) 
     resident = not blocks.streamed >> k & 1 if isinstance(spec, MatMulSpec) else bool(rng.integers(2))
     n1, k1 = spec.n1, spec.k1
     if not resident:
-        n1 = int(rng.integers(1, n1 + 1))
+        n1 = spec.n1_step * int(rng.integers(1, n1 // spec.n1_step + 1))
         k1 = int(rng.choice([k1, -(-k1 // 2), int(rng.integers(1, k1 + 1))]))
-    shape = shape_of(unit.machine, unit.dtype, spec, rows, blocks.inside[k], (n1, k1))
+    shape = shape_of(unit.machine, unit.type_of(spec.reads[0]), spec, rows, blocks.inside[k], (n1, k1))
     points = legal_points(unit.machine, shape)
     if not len(points):
         return None

@@ -34,6 +34,8 @@ class QuantisedConvSpec(ConvSpec):
 
     @classmethod
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
+        assert isinstance(op, QuantisedConv)
+        op.verify()
         found = super().lowered(index, op, into)
         n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
         return found | {"weights_type": cls.multiplied(op, into.type_of(op.x))[1], "scale_at": n}

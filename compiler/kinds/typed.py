@@ -227,6 +227,10 @@ class TypedSpec(OnVector):
     def planes_together(self) -> int:
         return self.together
 
+    def planes_of_tile(self, tiling: VectorTiling) -> int:
+        """Those of whole planes of bytes."""
+        return min(self.y.planes, max(self.together, tiling.tile_planes // self.together * self.together))
+
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         return self.blocks * -(-planes // self.together) * rows * columns
 

@@ -69,7 +69,8 @@ class QuantisedConv(Convolution):
 
     def result_type(self, inputs: Sequence[Type]) -> Type:
         if list(inputs) != [DataType[self.x_q.dtype.name]]:
-            raise ValueError(f"an input of type {inputs[0]}; accepted: {self.x_q.dtype}")
+            found = "float" if inputs[0] is None else inputs[0].name
+            raise ValueError(f"an input of type {found}; accepted: {self.x_q.dtype}")
         return DataType[self.y_q.dtype.name]
 
     def attributes(self, spell: Spell) -> list[str]:

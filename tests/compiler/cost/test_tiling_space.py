@@ -27,7 +27,7 @@ TINY, EDGE = load_machine("tiny"), load_machine("edge")
 
 def test_points_on_paper() -> None:
     """Half of L0A and of L0B are 128 blocks, half of L0C 256: m * k <= 128, n * k * 16 <= 128, n * m * 2 <= 256."""
-    s = Shape(pixels=60, groups=1, n1=4, k1=4, chunks_n=1, chunks_k=1, to_l1=True, dtype=int(DataType.float16))
+    s = Shape(pixels=60, groups=1, n1=4, k1=4, chunks_n=1, chunks_k=1, to_l1=True, dtype=int(DataType.float16), n1_step=1, result_lanes=16)
     expected = {
         (m, n, k, order)
         for m in (16, 32, 48, 64)
@@ -43,7 +43,7 @@ def test_points_on_paper() -> None:
 
 def test_partial_sums_take_all_of_l0c() -> None:
     """Chunks of k keep every tile of the chunk: 64 pixels by n1 * 16 channels, n1 * 64 * 2 <= 512 blocks."""
-    four = Shape(64, 1, 4, 2, 1, 2, True, int(DataType.float16))
+    four = Shape(64, 1, 4, 2, 1, 2, True, int(DataType.float16), 1, 16)
     assert len(legal_points(TINY, four))
     # three tiles of m = 32 hold 96 rows: 96 * 4 * 2 > 512
     assert 32 not in legal_points(TINY, four._replace(pixels=80))[:, 0]
@@ -67,7 +67,7 @@ def test_results_on_their_way_fit_ub() -> None:
 
 def test_estimates_are_above_the_matrix_unit() -> None:
     """16 x 16 x 16 MACs in a cycle: 64 pixels, 64 channels in and out are 4 * 4 * 4 cycles."""
-    s = Shape(64, 1, 4, 4, 1, 1, True, int(DataType.float16))
+    s = Shape(64, 1, 4, 4, 1, 1, True, int(DataType.float16), 1, 16)
     cycles = estimate(TINY, s, legal_points(TINY, s))
     assert cycles.min() >= 64
     # weights go to L0B at 32 bytes a cycle: 4 * 4 tiles of 512 bytes take 256 cycles, so MTE1 is what limits

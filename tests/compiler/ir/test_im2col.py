@@ -27,22 +27,23 @@ EDGE = load_machine("edge")
 
 
 @pytest.mark.parametrize(
-    ("kernel", "dilation", "in_fours", "expected"),
+    ("kernel", "dilation", "per_block", "expected"),
     [
-        ((255, 255), (255, 255), False, Parts(255, 255, WHOLE)),
-        ((256, 3), (1, 1), False, Parts(255, 3, (768, 765))),
-        ((2, 256), (1, 1), False, Parts(1, 255, (256, 255))),
-        ((2, 3), (256, 1), False, Parts(1, 3, (6, 3))),
-        ((2, 3), (1, 256), False, Parts(1, 1, (3, 1))),
-        ((1, 3), (256, 1), False, Parts(1, 3, WHOLE)),
-        ((300, 300), (1, 300), False, Parts(1, 1, (300, 1))),
-        ((256, 3), (1, 1), True, Parts(252, 3, (192, 189))),
-        ((1, 511), (1, 1), True, Parts(1, 252, (128, 63))),
-        ((1, 255), (1, 1), True, Parts(1, 255, WHOLE)),
+        ((255, 255), (255, 255), 1, Parts(255, 255, WHOLE)),
+        ((256, 3), (1, 1), 1, Parts(255, 3, (768, 765))),
+        ((2, 256), (1, 1), 1, Parts(1, 255, (256, 255))),
+        ((2, 3), (256, 1), 1, Parts(1, 3, (6, 3))),
+        ((2, 3), (1, 256), 1, Parts(1, 1, (3, 1))),
+        ((1, 3), (256, 1), 1, Parts(1, 3, WHOLE)),
+        ((300, 300), (1, 300), 1, Parts(1, 1, (300, 1))),
+        ((256, 3), (1, 1), 4, Parts(252, 3, (192, 189))),
+        ((1, 511), (1, 1), 4, Parts(1, 252, (128, 63))),
+        ((1, 255), (1, 1), 4, Parts(1, 255, WHOLE)),
+        ((256, 3), (1, 1), 8, Parts(248, 3, (96, 93))),
     ],
 )  # fmt: skip
-def test_parts(kernel: Sequence[int], dilation: Sequence[int], in_fours: bool, expected: Parts) -> None:
-    assert parts_of(kernel, dilation, in_fours) == expected
+def test_parts(kernel: Sequence[int], dilation: Sequence[int], per_block: int, expected: Parts) -> None:
+    assert parts_of(kernel, dilation, per_block) == expected
 
 
 def counted(cut: Cut, start: int, stop: int, chunk: int, tile: int) -> int:

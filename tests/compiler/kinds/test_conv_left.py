@@ -26,7 +26,9 @@ BASE, AT, ROOM = 7, 16, 64  # blocks of L1 and of L0A in front of what is read a
 def drawn(rng: np.random.Generator, fractal_rows: int = 16) -> tuple[ConvJob, int, int, int, int, int]:
     """A job, and (first pixel, pixels, padded, k_start, k) of a tile of it; windows that the frontend hands on."""
     while True:
+        dtype = DataType.uint8 if rng.integers(3) == 0 else DataType.float16
         four = bool(rng.integers(4) == 0)
+        per_block = dtype.lanes // 4 if four else 1
         kernel = [int(rng.choice(SIZES)) if rng.integers(2) else int(rng.integers(1, 8)) for _ in range(2)]
         dilation = [int(rng.choice((1, 2, 255, 256, 300))) if size > 1 and rng.integers(3) == 0 else 1 for size in kernel]
         stride = [int(rng.choice((1, 2, 3, MOST_APART, MOST_APART + 1, 255))) for _ in range(2)]
@@ -35,19 +37,20 @@ def drawn(rng: np.random.Generator, fractal_rows: int = 16) -> tuple[ConvJob, in
                       (dilation[0], dilation[1]), (top, left, 0, 0))  # fmt: skip
         if kernel[0] * kernel[1] < 20_000 and not beyond(window) and (not four or window.takes_fours):
             break
-    height, width, planes = int(rng.integers(1, 520)), 4 * int(rng.integers(1, 80)), 1 if four else int(rng.integers(1, 4))
-    pitch = (width // 4 if four else width) + int(rng.integers(3))
+    height, width, planes = int(rng.integers(1, 520)), per_block * int(rng.integers(1, 80)), 1 if four else int(rng.integers(1, 4))
+    pitch = width // per_block + int(rng.integers(3))
     ring = height + int(rng.integers(9)) if rng.integers(3) == 0 else 0
-    out_w, parts = int(rng.choice((1, 1, 2, 5, 40))), parts_of(kernel, dilation, four)
-    plane_k = -(-kernel[0] * kernel[1] // (4 if four else 1))
+    out_w, parts = int(rng.choice((1, 1, 2, 5, 40))), parts_of(kernel, dilation, per_block)
+    plane_k = -(-kernel[0] * kernel[1] // per_block)
     m = int(rng.choice((1, 16, 40, 300, 600)))
     k_start = int(rng.integers(planes * plane_k))
     k = min(planes * plane_k - k_start, int(rng.choice((1, 40, 700, 2000))), max(1, 60_000 // m))
-    fractal = FRACTALS[DataType.float16]._replace(rows=fractal_rows)
+    fractal = FRACTALS[dtype]._replace(rows=fractal_rows)
     numbers: Ints = {
-        "dtype": int(DataType.float16), "in_w": width, "in_pitch": pitch, "kh": kernel[0], "kw": kernel[1], "sh": stride[0],
-        "sw": stride[1], "dh": dilation[0], "dw": dilation[1], "pad_left": -int(rng.integers(4)) if four and rng.integers(3) == 0 else left,
-        "part_rows": parts.rows, "part_columns": parts.columns, "lanes": 4 if four else 16, "out_w": out_w, "in_rows": height,
+        "dtype": int(dtype), "operands": int(dtype), "pad": int(rng.integers(256)) if dtype == DataType.uint8 else -1, "in_w": width,
+        "in_pitch": pitch, "kh": kernel[0], "kw": kernel[1], "sh": stride[0], "sw": stride[1], "dh": dilation[0], "dw": dilation[1],
+        "pad_left": -int(rng.integers(per_block)) if four and rng.integers(3) == 0 else left,
+        "part_rows": parts.rows, "part_columns": parts.columns, "lanes": 4 if four else dtype.lanes, "out_w": out_w, "in_rows": height,
         "in_plane": (ring or height) * pitch, "in_ring": ring, "in_first": int(rng.integers(ring)) if ring else 0, "pad_top": top,
         "fractal_rows": fractal.rows, "fractal_lanes": fractal.lanes, "fractal_columns": fractal.columns,
     }  # fmt: skip
@@ -65,7 +68,7 @@ def executed(code: NDArray[np.int32], l1: NDArray[np.uint8], blocks: int) -> NDA
 
 @pytest.mark.parametrize("fractal_rows", [16, 4, 1])
 def test_the_parts_are_the_whole(fractal_rows: int) -> None:
-    machine = multiplying(load_machine("tiny"), float16=(fractal_rows, 16, 16, 1))
+    machine = multiplying(load_machine("tiny"), float16=(fractal_rows, 16, 16, 1), int8=(fractal_rows, 32, 16, 1))
     rng = np.random.default_rng(0)
     several = cut_along_m = 0
     for _ in range(300):
@@ -76,12 +79,12 @@ def test_the_parts_are_the_whole(fractal_rows: int) -> None:
         assert used > 0
         im2col(
             one, 0, j.dtype, 0, BASE, AT, j.in_rows, j.in_w, j.in_pitch, j.in_plane, j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top,
-            j.pad_left, j.out_w, first, m, mpad, k_start, k, j.lanes, j.in_ring, j.in_first,
+            j.pad_left, j.out_w, first, m, mpad, k_start, k, j.lanes, j.in_ring, j.in_first, j.pad,
         )  # fmt: skip
         blocks = AT + k * mpad + ROOM
         assert np.array_equal(executed(out[:used], l1, blocks), executed(one, l1, blocks)), j
         _check_parameters(out[:used], 0, machine)
-        counted = instructions(parts_of((j.kh, j.kw), (j.dh, j.dw), j.lanes == 4).cut, k_start, k_start + k, k, k)
+        counted = instructions(parts_of((j.kh, j.kw), (j.dh, j.dw), j.fractal_lanes // j.lanes).cut, k_start, k_start + k, k, k)
         if j.pad_top <= isa.MAX_WINDOW:
             assert used == counted
         several += used > 1

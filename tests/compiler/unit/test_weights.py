@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv
-from compiler.unit.weights import dense_weights, effective_groups, pack_bias, pack_conv, pack_lanes, pack_pixels
+from compiler.unit.weights import dense_weights, effective_groups, pack_columns, pack_conv, pack_lanes, pack_pixels
 from simulator.npu.parts import FRACTALS, DataType
 
 
@@ -52,12 +52,13 @@ def test_round_trip(c_out: int, c_in: int, kernel: tuple[int, int], groups: int,
     for x_lanes, y_lanes in orders:
         x, y = place(x_lanes, dtype.lanes), place(y_lanes, dtype.lanes)
         fractal = FRACTALS[dtype]
-        count = effective_groups(c, x, y, fractal)
+        count = effective_groups(c, x, y, dtype, fractal)
         n1, c1 = y.planes * dtype.lanes // 16 // count, x.planes // count
-        data = pack_conv(c, x, y, count, dtype, fractal, dtype.lanes)
+        whole = dense_weights(c.weights, groups)
+        data = pack_conv(whole, x, y, y.planes * dtype.lanes, count, dtype, fractal, dtype.lanes)
         assert data.size == count * n1 * c1 * kernel[0] * kernel[1] * 16 * 32
         dense = unpacked(data, dtype, count, n1, c1, kernel)
-        assert (dense[np.ix_(y.lanes, x.lanes)] == dense_weights(c)).all()
+        assert (dense[np.ix_(y.lanes, x.lanes)] == whole).all()
         assert np.abs(dense).sum() == pytest.approx(np.abs(c.weights).sum(dtype=np.float64), rel=1e-5)  # the rest is zero
 
 
@@ -66,25 +67,26 @@ def test_groups_on_paper() -> None:
 
     def groups(c_out: int, c_in: int, count: int, dtype: DataType = DataType.float16) -> int:
         x, y = place(range(c_in), dtype.lanes), place(range(c_out), dtype.lanes)
-        return effective_groups(conv(c_out, c_in, (1, 1), count), x, y, FRACTALS[dtype])
+        return effective_groups(conv(c_out, c_in, (1, 1), count), x, y, dtype, FRACTALS[dtype])
 
     assert groups(96, 64, 2) == 2  # 32 in, 48 out: 2 planes, 3 blocks each
     assert groups(64, 64, 64) == 4  # depthwise: a product of 16 channels per plane
     assert groups(64, 64, 64, DataType.float32) == 4  # C0 = 8: still 16 output channels at a time
+    assert groups(64, 64, 64, DataType.int8) == 2  # C0 = 32: whole planes of the result, two fractals each
     assert groups(12, 18, 3) == 1  # groups within one plane
     assert groups(48, 96, 3) == 3
     assert groups(72, 72, 3) == 1  # 24 channels each: a plane is shared by two groups
     shuffled = tuple(np.arange(64).reshape(2, 32).T.reshape(-1).tolist())
     y = Placement("s", 0, 4, shuffled)
-    assert (
-        effective_groups(conv(64, 64, (1, 1), 2), place(range(64), 16), y, FRACTALS[DataType.float16]) == 1
-    )  # every output block meets both groups
+    x, dtype = place(range(64), 16), DataType.float16
+    assert effective_groups(conv(64, 64, (1, 1), 2), x, y, dtype, FRACTALS[dtype]) == 1  # every output block meets both groups
 
 
 def test_four_lane_image() -> None:
     """Blocks hold four kernel positions of four lanes; what is behind the last position is zero."""
     c = conv(5, 3, (3, 3))
-    data = pack_conv(c, Placement("s", 0, 1, (2, 0, 1)), place(range(5), 16), 1, DataType.float16, FRACTALS[DataType.float16], 4)
+    x, y, dtype = Placement("s", 0, 1, (2, 0, 1)), place(range(5), 16), DataType.float16
+    data = pack_conv(c.weights, x, y, 16, 1, dtype, FRACTALS[dtype], 4)
     blocks = data.view(np.float16).reshape(1, 3, 16, 4, 4)  # [n1][k1][16][position][lane]
     for channel in range(5):
         for tap in range(9):
@@ -98,7 +100,7 @@ def test_four_lane_image() -> None:
 def test_biases_lanes_and_pixels() -> None:
     y = Placement("s", 0, 2, (3, 0, 17))
     values = np.array([1, 2, 3], np.float32)
-    bias = pack_bias(values, y, DataType.float16).view(np.float32)
+    bias = pack_columns(values, y, 32, DataType.float32).view(np.float32)
     assert bias.size == 32
     assert (bias[[3, 0, 17]] == values).all()
     assert bias.sum() == 6

@@ -1,0 +1,138 @@
+"""Convolutions of integers give onnxruntime's integers, however they are cut, tiled and fused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.build import default_plan
+from compiler.ir.graph import Graph
+from compiler.ir.operators import QuantisedConv
+from compiler.ir.quantised.parameters import Quantisation
+from compiler.kinds.build import make_unit, pack_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.quick import quick_genomes
+from compiler.space.decode import decode_all
+from compiler.space.order import ordered
+from compiler.space.predicted import by_estimate
+from simulator.npu.errors import BadInputError, UnsupportedError
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from simulator.timing import simulate
+from tests.integer_graphs import check_integers, conv, graph, quantisation
+from tests.plans import multiplying, random_plan
+
+TINY = load_machine("tiny")
+
+
+def chain(seed: int, shape: tuple[int, int, int, int] = (1, 40, 9, 10)) -> Graph:
+    """3x3, 3x3 with stride 2 and a ReLU, 1x1, of any types."""
+    rng = np.random.default_rng(seed)
+    x, a, b, c = (quantisation(rng) for _ in range(4))
+    zero = int(b.zero_point[0])
+    operators = [
+        conv(rng, "a", "x", (shape[1], 48), x, a),
+        conv(rng, "b", "a", (48, 70), a, b, stride=2, low=zero),
+        conv(rng, "c", "b", (70, 33), b, c, kernel=1),
+    ]
+    return graph(shape, DataType[x.dtype.name], operators)
+
+
+def first_layers(seed: int) -> Graph:
+    """An image of three channels, depthwise, grouped, and all of the image."""
+    rng = np.random.default_rng(seed)
+    x, a, b, c, d = (quantisation(rng) for _ in range(5))
+    operators = [
+        conv(rng, "a", "x", (3, 64), x, a, kernel=5, stride=2),
+        conv(rng, "b", "a", (64, 64), a, b, groups=64),
+        conv(rng, "c", "b", (64, 128), b, c, groups=4, dilation=2),
+        conv(rng, "d", "c", (128, 50), c, d, kernel=8, pad=0),
+    ]
+    return graph((2, 3, 16, 16), DataType[x.dtype.name], operators)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("network", [chain, first_layers])
+def test_layer_by_layer_and_fused(network, seed: int) -> None:
+    made = network(seed)
+    packed = pack_unit(made, TINY, DataType.float16)
+    compiler = Compiler(packed.unit)
+    expected = check_integers(made, packed, compiler.compile(default_plan(packed.unit)), seed)
+    for values in expected.values():
+        assert np.unique(values).size > 50  # most do not saturate
+    rng = np.random.default_rng(seed)
+    done = 0
+    while done < 6:
+        plan = random_plan(packed.unit, rng, 4, strips=True)
+        program = None if plan is None else compiler.compile(plan)
+        if program is None or isinstance(program, Infeasible):
+            continue
+        check_integers(made, packed, program, seed)
+        done += 1
+
+
+def test_fusion_and_a_search_by_simulation_pay() -> None:
+    """What `compile` does without a plan: fewer cycles than layer by layer, the same integers."""
+    made = chain(7, (1, 32, 32, 32))
+    packed = pack_unit(made, TINY, DataType.float16)
+    unit, compiler = ordered(packed.unit, "depth"), Compiler(packed.unit)
+    plan = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit))["none"])
+    assert not isinstance(plan, Infeasible)
+    tuned, first = compiler.compile(plan), compiler.compile(default_plan(packed.unit))
+    check_integers(made, packed, tuned)
+    level = TINY.contention["none"]
+    assert simulate(tuned, TINY, level).cycles < 0.9 * simulate(first, TINY, level).cycles
+
+
+def test_bytes_take_half_of_what_halves_take() -> None:
+    """The same layer, of channels that fill planes: half the blocks of weights, and of the tensors."""
+    rng = np.random.default_rng(0)
+    q = quantisation(rng)
+    made = graph((1, 64, 8, 8), DataType[q.dtype.name], [conv(rng, "y", "x", (64, 64), q, q)])
+    unit = make_unit(made, TINY, DataType.float16)
+    assert unit.operators[0].weight_blocks == 64 * 64 * 9 // 32
+    assert [storage.planes for storage in unit.storages] == [2, 2]
+    assert {unit.memory.type_of(buffer).name for buffer in unit.memory.of_kind("input")} == {q.dtype.name}
+
+
+def test_half_a_plane_is_no_tile() -> None:
+    """Two fractals of 16 channels make a plane of 32 lanes, so an odd tile is refused with what would be accepted."""
+    unit = make_unit(chain(0), TINY, DataType.float16)
+    plan = default_plan(unit)
+    first = plan.segments[0]
+    tiling = first.tilings[0].model_copy(update={"tile_n1": 1})
+    odd = plan.model_copy(update={"segments": (first.model_copy(update={"tilings": (tiling,)}), *plan.segments[1:])})
+    found = Compiler(unit).compile(odd)
+    assert isinstance(found, Infeasible)
+    assert "tile_n1 1: 2 n1 are a plane of its result, so accepted: multiples of 2" in str(found)
+
+
+def test_what_no_instruction_can_multiply_is_refused() -> None:
+    made = chain(0)
+    halves = multiplying(TINY, float16=(16, 16, 16, 1))
+    with pytest.raises(UnsupportedError, match="its matrix unit has no u?int8; it has float16"):
+        make_unit(made, halves, DataType.float16)
+    q = quantisation(np.random.default_rng(0))
+    weights = np.array([0, 255], np.uint8).reshape(2, 1, 1, 1)
+    w_q = Quantisation.of(np.float32(0.1), np.uint8(100), np.uint8)
+    lopsided = QuantisedConv("y", "x", "y", weights, np.zeros(2, np.int32), x_q=q, w_q=w_q, y_q=q)
+    with pytest.raises(UnsupportedError, match="'y': weights of -100 to 155 around their zero point; -128 to 127 or 0 to 255 is supported"):
+        make_unit(graph((1, 1, 2, 2), DataType[q.dtype.name], [lopsided]), TINY, DataType.float16)
+
+
+def test_sums_beyond_int32_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    q = quantisation(rng)
+    op = conv(rng, "y", "x", (4, 4), q, q)
+    make_unit(graph((1, 4, 4, 4), DataType[q.dtype.name], [op]), TINY, DataType.float16)
+    large = QuantisedConv("y", "x", "y", op.weights, np.full(4, 2**31 - 1, np.int32), x_q=op.x_q, w_q=op.w_q, y_q=op.y_q)
+    with pytest.raises(BadInputError, match="sums of up to"):
+        make_unit(graph((1, 4, 4, 4), DataType[q.dtype.name], [large]), TINY, DataType.float16)
+
+
+def test_a_graph_says_what_types_do_not_follow() -> None:
+    rng = np.random.default_rng(0)
+    q, other = quantisation(rng, DataType.int8), quantisation(rng, DataType.uint8)
+    with pytest.raises(ValueError, match="an input of type int8; accepted: uint8"):
+        graph((1, 4, 4, 4), DataType.int8, [conv(rng, "y", "x", (4, 4), other, q)])

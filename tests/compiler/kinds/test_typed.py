@@ -1,0 +1,163 @@
+"""Element-wise operators on integers, moves of them, and what leads to floats and back, beside convolutions as networks have them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.build import default_plan
+from compiler.ir.graph import Graph
+from compiler.ir.operators import (
+    Concat,
+    Dequantise,
+    Lookup,
+    Operator,
+    Pool,
+    Quantise,
+    QuantisedProduct,
+    QuantisedSum,
+    Requantise,
+    Resample,
+    Vector,
+)
+from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.tables import leaky, logistic, table
+from compiler.ir.taps import Taps
+from compiler.kinds.build import make_unit, pack_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.integer_graphs import check_integers, conv, feeds_of, graph, outputs_of, quantisation
+from tests.plans import random_plan
+
+TINY = load_machine("tiny")
+WITHOUT_LOOKUP = Machine.model_validate(TINY.model_dump() | {"vector": TINY.vector.model_dump() | {"lookup_cycles": None}})
+TWICE = Taps(tuple(((i // 2, 1.0),) for i in range(16)))
+
+
+def residual(seed: int) -> Graph:
+    """As ResNet has it: a pool, a branch of two convolutions, the sum."""
+    rng = np.random.default_rng(seed)
+    x, a, b, c = (quantisation(rng) for _ in range(4))
+    operators: list[Operator] = [
+        conv(rng, "a", "x", (3, 40), x, a, kernel=7, stride=2),
+        Pool("p", "a", "p", "max", (3, 3), (2, 2), (1, 1, 1, 1)),
+        conv(rng, "b", "p", (40, 24), a, b, kernel=1),
+        conv(rng, "c", "b", (24, 40), b, c),
+        QuantisedSum("s", "c", "p", "s", c, a, quantisation(rng, scale=0.12)),
+    ]
+    return graph((1, 3, 24, 32), DataType[x.dtype.name], operators)
+
+
+def upwards(seed: int) -> Graph:
+    """As U-Net has it: down, up by nearest neighbours, beside what was there before, in one scale; tables and a product."""
+    rng = np.random.default_rng(seed)
+    x, a, b, c, d = (quantisation(rng) for _ in range(5))
+    of_d, of_a = DataType[d.dtype.name], DataType[a.dtype.name]
+    operators: list[Operator] = [
+        conv(rng, "a", "x", (16, 24), x, a),
+        Pool("p", "a", "p", "max", (2, 2), (2, 2)),
+        conv(rng, "b", "p", (24, 48), a, b),
+        Resample("u", "b", "u", TWICE, TWICE),
+        Requantise("ud", "u", "ud", b, d),
+        Requantise("ad", "a", "ad", a, d),
+        Concat("k", ("ud", "ad"), "k"),
+        conv(rng, "e", "k", (72, 24), d, a),
+        Lookup("l", "e", "l", of_a, table(lambda v: leaky(v, 0.1), a, b)),
+        Lookup("g", "e", "g", of_a, table(logistic, a, c)),
+        QuantisedProduct("m", "l", "g", "m", b, c, quantisation(rng, of_d, 0.02)),
+    ]
+    return graph((1, 16, 16, 16), DataType[x.dtype.name], operators)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("network", [residual, upwards])
+def test_networks_layer_by_layer_and_fused(network, seed: int) -> None:
+    made = network(seed)
+    packed = pack_unit(made, TINY, DataType.float16)
+    compiler = Compiler(packed.unit)
+    expected = check_integers(made, packed, compiler.compile(default_plan(packed.unit)), seed)
+    for values in expected.values():
+        assert np.unique(values).size > 30
+    rng = np.random.default_rng(seed)
+    done = 0
+    while done < 4:
+        plan = random_plan(packed.unit, rng, 6, strips=True)
+        program = None if plan is None else compiler.compile(plan)
+        if program is None or isinstance(program, Infeasible):
+            continue
+        check_integers(made, packed, program, seed)
+        done += 1
+
+
+@pytest.mark.parametrize("machine", [TINY, WITHOUT_LOOKUP])
+def test_every_integer_takes_another_scale(machine: Machine) -> None:
+    """All 256 of a type, to a finer, an equal and a coarser scale, by a table and without one."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        x = quantisation(rng)
+        y = quantisation(rng, scale=float(x.scale[0]) * (0.37, 1.0, 2.9)[seed % 3])
+        made = graph((1, 64, 4, 4), DataType[x.dtype.name], [Requantise("y", "x", "y", x, y)])
+        packed = pack_unit(made, machine, DataType.float16)
+        check_integers(made, packed, Compiler(packed.unit).compile(default_plan(packed.unit)), seed)
+
+
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
+def test_floats_become_integers_and_floats_again(dtype: DataType) -> None:
+    """Of values that the float type holds: the same integers; back in float32 to the bit, in float16 rounded once."""
+    rng = np.random.default_rng(3)
+    for q in (quantisation(rng) for _ in range(4)):
+        made = graph((1, 40, 5, 6), None, [Quantise("i", "x", "i", q), Dequantise("f", "i", "f", q)], ["i", "f"])
+        packed = pack_unit(made, TINY, dtype)
+        feeds = {"x": feeds_of(made, rng)["x"].astype(dtype.storage).astype(np.float32) * np.float32(2)}
+        found = outputs_of(packed, Compiler(packed.unit).compile(default_plan(packed.unit)), feeds)
+        integers = made.operators[0].apply([feeds["x"]])
+        np.testing.assert_array_equal(found["i"].reshape(integers.shape), integers)
+        back = made.operators[1].apply([integers]).astype(dtype.storage).astype(np.float32)
+        np.testing.assert_array_equal(found["f"].reshape(back.shape), back)
+
+
+def test_floats_between_integers_keep_finite_lanes() -> None:
+    """A reciprocal between: lanes without a channel hold what the zero point stands for, and spoil no convolution."""
+    rng = np.random.default_rng(1)
+    a, b, c = (quantisation(rng) for _ in range(3))
+    one = Quantisation.of(np.float32(0.01), np.zeros((), np.uint8), np.uint8)
+    operators: list[Operator] = [
+        conv(rng, "a", "x", (8, 20), a, one, low=40),
+        Dequantise("f", "a", "f", one),
+        Vector("r", ("f",), "r", ()),
+        Quantise("q", "r", "q", b),
+        conv(rng, "y", "q", (20, 8), b, c),
+    ]
+    made = graph((1, 8, 6, 6), DataType[a.dtype.name], operators)
+    packed = pack_unit(made, TINY, DataType.float32)
+    check_integers(made, packed, Compiler(packed.unit).compile(default_plan(packed.unit)))
+
+
+def test_a_table_needs_look_up() -> None:
+    q = quantisation(np.random.default_rng(0))
+    of = DataType[q.dtype.name]
+    made = graph((1, 8, 2, 2), of, [Lookup("y", "x", "y", of, table(logistic, q, q))])
+    with pytest.raises(UnsupportedError, match="'y': a table; machine tiny has no look-up"):
+        make_unit(made, WITHOUT_LOOKUP, DataType.float16)
+
+
+def test_sums_beyond_int32_are_refused() -> None:
+    rng = np.random.default_rng(0)
+    x, fine = quantisation(rng, DataType.int8, 1.0), quantisation(rng, DataType.int8, 1e-8)
+    for op, what in ((QuantisedSum, "summands 1e"), (QuantisedProduct, "a product 1e")):
+        with pytest.raises(UnsupportedError, match=f"'y': {what}"):
+            make_unit(graph((1, 8, 2, 2), DataType.int8, [op("y", "x", "x", "y", x, x, fine)]), TINY, DataType.float16)
+
+
+def test_types_that_do_not_go_together_are_refused() -> None:
+    x = quantisation(np.random.default_rng(0), DataType.int8)
+    with pytest.raises(ValueError, match="inputs of type int8; accepted: float"):
+        graph((1, 8, 2, 2), DataType.int8, [Pool("y", "x", "y", "average", (2, 2), (2, 2))])
+    with pytest.raises(ValueError, match="inputs of type int8, float; accepted: one type"):
+        graph((1, 8, 2, 2), DataType.int8, [Dequantise("f", "x", "f", x), Concat("y", ("x", "f"), "y")])
+    with pytest.raises(ValueError, match="inputs of type float; accepted: int8"):
+        graph((1, 8, 2, 2), None, [Dequantise("f", "x", "f", x)])
