@@ -41,7 +41,7 @@ def conv(
     dtype, zero = (np.uint8, 128) if rng.integers(3) == 0 else (np.int8, 0)  # 128 around it: what int8 holds
     found = np.iinfo(dtype)
     weights = rng.integers(found.min, found.max + 1, (out, inside, kernel, kernel)).astype(dtype)
-    scales = rng.uniform(0.3, 1.0, out) * 0.03 / np.sqrt(inside * kernel * kernel) * float(y_q.scale[0] / x_q.scale[0])
+    scales = rng.uniform(0.3, 1.0, out) * 0.05 / np.sqrt(inside * kernel * kernel) * float(y_q.scale[0] / x_q.scale[0])
     w_q = Quantisation.of(scales.astype(np.float32), np.full(out, zero, dtype), dtype, weights.shape, 0)
     bias = rng.integers(-5000, 5000, out).astype(np.int32)
     window = (stride, stride), (dilation, dilation), (p, p, p, p), groups

@@ -66,8 +66,8 @@ class _Writer:
         self.constants.append(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
         return -2 - at
 
-    def all_lanes(self, value: float) -> int:
-        return self.constant(np.full(_F32.lanes, value, np.float32))
+    def all_lanes(self, value: np.float32) -> int:
+        return self.constant(np.full(_F32.lanes, value))
 
     def flat(self, op: Op, d: int, s: int, value: float = 0.0, s1: int = -1, s2: int = -1) -> None:
         self.rows.append((FLAT, int(op), int(_F32), d, s, s1, s2, float_bits(value), WIDE, WIDE))

@@ -46,7 +46,7 @@ class Pool(OfOne):
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         if self.mode == "max":
-            least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+            least = float(np.iinfo(x.dtype.name).min) if x.dtype.kind in "iu" else -np.inf
             return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, least).max(axis=(4, 5))
         total = windows_of(x, self.kernel, self.stride, (1, 1), self.pads, 0.0).sum(axis=(4, 5), dtype=np.float32)
         ones = np.ones((1, 1, *x.shape[2:]), np.float32)

@@ -13,7 +13,7 @@ from compiler.ir.operators.base import Spell, Type, Values
 from compiler.ir.operators.conv import Convolution
 from compiler.ir.quantised.linear import output_scale, requantize
 from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
-from compiler.ir.quantised.products import Window, check_bound, conv_sums
+from compiler.ir.quantised.products import SlidingWindow, check_bound, conv_sums
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType
 
@@ -83,7 +83,7 @@ class QuantisedConv(Convolution):
         return frozenset({float(min(max(self.y_q.single(self.name)[1], least), greatest))})
 
     def apply(self, inputs: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        window = Window(self.weights.shape[2:], self.stride, self.pads, self.dilation, self.groups)
+        window = SlidingWindow(self.weights.shape[2:], self.stride, self.pads, self.dilation, self.groups)
         sums = conv_sums(inputs[0], self.x_q, self.weights, self.w_q, window, self.bias)
         return np.clip(requantize(sums, self.scale.reshape(-1, 1, 1), self.y_q), *self.limits)
 

@@ -21,9 +21,10 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.timing import simulate
 from tests.integer_graphs import check_integers, conv, graph, quantisation
+from tests.integers import with_integers
 from tests.plans import multiplying, random_plan
 
-TINY = load_machine("tiny")
+TINY = with_integers(load_machine("tiny"))
 
 
 def chain(seed: int, shape: tuple[int, int, int, int] = (1, 40, 9, 10)) -> Graph:
@@ -60,7 +61,7 @@ def test_layer_by_layer_and_fused(network, seed: int) -> None:
     compiler = Compiler(packed.unit)
     expected = check_integers(made, packed, compiler.compile(default_plan(packed.unit)), seed)
     for values in expected.values():
-        assert np.unique(values).size > 50  # most do not saturate
+        assert np.unique(values).size > 20  # most do not saturate
     rng = np.random.default_rng(seed)
     done = 0
     while done < 6:
@@ -111,7 +112,7 @@ def test_half_a_plane_is_no_tile() -> None:
 def test_what_no_instruction_can_multiply_is_refused() -> None:
     made = chain(0)
     halves = multiplying(TINY, float16=(16, 16, 16, 1))
-    with pytest.raises(UnsupportedError, match="its matrix unit has no u?int8; it has float16"):
+    with pytest.raises(UnsupportedError, match=r"its matrix unit has no u?int8; it has float16"):
         make_unit(made, halves, DataType.float16)
     q = quantisation(np.random.default_rng(0))
     weights = np.array([0, 255], np.uint8).reshape(2, 1, 1, 1)

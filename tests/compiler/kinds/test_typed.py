@@ -31,9 +31,10 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.integer_graphs import check_integers, conv, feeds_of, graph, outputs_of, quantisation
+from tests.integers import with_integers
 from tests.plans import random_plan
 
-TINY = load_machine("tiny")
+TINY = with_integers(load_machine("tiny"))
 WITHOUT_LOOKUP = Machine.model_validate(TINY.model_dump() | {"vector": TINY.vector.model_dump() | {"lookup_cycles": None}})
 TWICE = Taps(tuple(((i // 2, 1.0),) for i in range(16)))
 
@@ -81,7 +82,7 @@ def test_networks_layer_by_layer_and_fused(network, seed: int) -> None:
     compiler = Compiler(packed.unit)
     expected = check_integers(made, packed, compiler.compile(default_plan(packed.unit)), seed)
     for values in expected.values():
-        assert np.unique(values).size > 30
+        assert np.unique(values).size > 20
     rng = np.random.default_rng(seed)
     done = 0
     while done < 4:
