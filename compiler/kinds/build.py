@@ -96,7 +96,8 @@ def _place_storages(
     for name in names:
         s = layout.storages[name]
         own = layout.type_of(name)
-        row, other = s.w * s.pixel_lanes // own.lanes, None if own == dtype else own.name
+        row = s.w * s.pixel_lanes // own.lanes
+        other: Any = None if own == dtype else own.name  # than that of the whole map
         if name in known:
             storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name], dtype))
             continue

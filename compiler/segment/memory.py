@@ -99,9 +99,9 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
                 have = half[memory] * BLOCK_BYTES
                 return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
         step = product.n1_step
-        for what, size, whole in (("tile_n1", tiling.tile_n1, product.n1), ("chunk_n1", tiling.chunk_n1, product.n1)):
-            if size % step and size < whole:
-                return f"{spec.name}: {what} {size}: {step} n1 are a plane of its result, so accepted: multiples of {step}"
+        for what, n1 in (("tile_n1", tiling.tile_n1), ("chunk_n1", tiling.chunk_n1)):
+            if n1 % step and n1 < product.n1:
+                return f"{spec.name}: {what} {n1}: {step} n1 are a plane of its result, so accepted: multiples of {step}"
         if spec.right is not None and tiling.weights == "streamed" and not can_stream(unit, start, k):
             return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < product.k1:
