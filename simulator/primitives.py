@@ -231,4 +231,5 @@ def _scaled(memories: list[Bytes], record: Words, value: NDArray[Any]) -> NDArra
     if record[DTYPE] not in BYTES:
         return value
     zero = record[F_ZERO]
-    return np.rint(np.nan_to_num(value).clip(record[F_LOW] - zero, record[F_HIGH] - zero)) + np.float32(zero)
+    low, high = np.float32(record[F_LOW] - zero), np.float32(record[F_HIGH] - zero)
+    return np.rint(np.fmin(np.fmax(value, low), high)) + np.float32(zero)

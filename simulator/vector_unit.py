@@ -4,7 +4,7 @@ A repeat reads its blocks, then writes them; repeats run in order.  Where no rep
 them are one numpy expression; where dst stays in place and is a source (accumulation), one `accumulate`; else a loop.
 
 float16 operands go to numpy's float16 ufuncs where those exist: they compute in float32 and round once.  VMADD in float32
-computes in float64, which leaves one rounding to float32, as a fused multiply-add does.
+is a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu import isa
+from simulator.npu.fused import fma
 from simulator.npu.isa import DTYPE, S0, S1, V_BLOCKS, V_DBS, V_DRS, V_IMM, V_REPEATS, V_S0BS, VECTOR_SOURCES, D, Op
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.primitives import Bytes, Words
@@ -170,8 +171,10 @@ def _relu(target: Values, values: list[Values], _imm_bits: int) -> None:
 
 
 def _multiply_add(target: Values, values: list[Values], _imm_bits: int) -> None:
-    wider = np.float64 if target.dtype == _F32_TYPE else np.float32
-    target[...] = np.multiply(values[0], values[1], dtype=wider) + values[2]
+    if target.dtype == _F32_TYPE:
+        target[...] = fma(values[0], values[1], values[2])
+    else:
+        target[...] = np.multiply(values[0], values[1], dtype=np.float32) + values[2]
 
 
 def _lane_max(target: Values, values: list[Values], _imm_bits: int) -> None:

@@ -147,8 +147,8 @@ M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = range(P, P + 5)
 #   LIMIT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
 # SUMS = int32: S1: int32 bias[N1*16] in UB or -1; SCALE: float32 scale[N1*16] in UB or -1.  v = float32(sum + bias) * scale, in float32,
 #   each rounded to nearest even, the sum of the two wraps; no residual.  The result, by DTYPE:
-#   int8, uint8: round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even, where v is 0 if it is NaN; SCALE is needed, ZERO, LOW
-#     and HIGH are of the type
+#   int8, uint8: round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even, LOW of NaN; SCALE is needed, ZERO, LOW and HIGH are
+#     of the type
 #   float16, float32: v, or float32(sum + bias) without SCALE, then ACT, then one rounding
 #   int32: sum + bias
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH = range(P, P + 12)

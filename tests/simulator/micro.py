@@ -157,8 +157,8 @@ def _result(cores, record, p, n, m, j, residual):
         if p["scale"] >= 0:
             value = value * look(cores[Memory.UB], p["scale"] + 2 * n, (16,), np.float32)[j]
         if record[isa.DTYPE] in BYTES:
-            value = 0.0 if np.isnan(value) else float(value)
-            return round(min(max(value, p["low"] - p["zero"]), p["high"] - p["zero"])) + p["zero"]
+            low, high = p["low"] - p["zero"], p["high"] - p["zero"]
+            return p["low"] if np.isnan(value) else round(min(max(float(value), low), high)) + p["zero"]
     else:
         value = value + bias
         if residual is not None:

@@ -245,9 +245,9 @@ def test_a_result_of_8_bits_is_clipped_rounded_and_then_moved(dtype: type, zero:
     assert (data[1, :, 16:] == zero).all()
 
 
-def test_a_scale_that_is_no_number_gives_the_zero_point() -> None:
-    data = requantised(SUMS[:1], "zero=-3 low=-128 high=127", np.full(16, np.nan, np.float32), "i8", 16).view(np.int8)
-    assert (data == -3).all()
+def test_a_scale_that_is_no_number_gives_the_lower_bound() -> None:
+    data = requantised(SUMS[:1], "zero=-3 low=-100 high=127", np.full(16, np.nan, np.float32), "i8", 16).view(np.int8).reshape(16, 32)
+    assert (data[:, :16] == -100).all()
 
 
 def test_sums_become_floats_with_a_scale_and_without() -> None:
@@ -299,6 +299,16 @@ def test_a_sum_of_two_quantised_tensors(dtype: type) -> None:
     assert total.dtype == np.float32
     expected = saturated(np.rint(total).astype(np.int64) + zeros[2], dtype)
     np.testing.assert_array_equal(found, expected)
+
+
+def test_a_multiply_add_is_rounded_once() -> None:
+    """A product halfway between two float32, and an addend too small for float64: it decides, for rounding up and down."""
+    near, small = np.float32(1 + 2**-12), np.float32(2.0**-60)
+    a, b, c = (np.resize(values, 8).astype(np.float32) for values in ([near], [near, -near], [small, small, -small, -small]))
+    lines = [moved("UB[0]", "DDR[0]", 3), vector_text(["VMADD UB[8] UB[0] UB[1] UB[2] blocks=1 f32"]), moved("DDR[9]", "UB[8]", 1)]
+    found = look(run("\n".join(lines), (0, a), (1, b), (2, c)), 9, (8,), np.float32)
+    below, above = 1 + 2**-11, 1 + 2**-11 + 2**-23
+    assert found.tolist() == [above, -below, below, -above] * 2
 
 
 def test_an_average_of_integers_is_exact_to_the_last_step() -> None:

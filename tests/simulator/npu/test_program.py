@@ -204,7 +204,7 @@ def test_an_illegal_record_is_named(at, word, value, message):
 
 
 def test_a_machine_without_the_types_or_the_table_refuses_their_records():
-    floats = multiplying(TINY, float16=(16, 16, 16, 1), float32=(16, 8, 16, 1))
+    floats = multiplying(load_machine("tiny"), float16=(16, 16, 16, 1), float32=(16, 8, 16, 1))
     without = TINY.model_copy(update={"vector": TINY.vector.model_copy(update={"lookup_cycles": None})})
     for machine, at, message in (
         (floats, IM2COL8, "data type not supported by tiny"),
