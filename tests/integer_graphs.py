@@ -1,24 +1,21 @@
-"""Graphs of integers by hand: compiled, run by the simulator, and held to `ir.quantised` integer by integer."""
+"""Graphs of integers by hand, and what they mean by `ir.quantised`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto
 
-from compiler.ir.graph import Graph, Port
+from compiler.ir.graph import Graph
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Operator, QuantisedConv, Shape
+from compiler.ir.operators import QuantisedConv
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.kinds.build import Packed
-from simulator.functional import execute
-from simulator.host_layout import load_input, read_output
-from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType
-from simulator.npu.program import Program
-from simulator.sanitizer import check
-from tests.compiled import check_times
+from compiler.kinds.build import pack_unit
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BYTES, DataType
+from tests.compiled import Case
 
 Array = NDArray[Any]
 
@@ -48,21 +45,8 @@ def conv(
     return QuantisedConv(y, x, y, weights, bias, *window, x_q=x_q, w_q=w_q, y_q=y_q, **limits)  # type: ignore[arg-type]
 
 
-def graph(shape: Shape, dtype: DataType | None, operators: Sequence[Operator], outputs: Sequence[str] | None = None) -> Graph:
-    """One input "x"; the last operator's output where none is named."""
-    shapes, types = {"x": shape}, {} if dtype is None else {"x": dtype}
-    for op in operators:
-        shapes[op.y] = op.output_shape([shapes[name] for name in op.inputs])
-        made = op.result_type([types.get(name) for name in op.inputs])
-        types |= {} if made is None else {op.y: made}
-    ports = tuple(Port(name, name, shapes[name]) for name in outputs or [operators[-1].y])
-    found = Graph("integers", (Port("x", "x", shape),), ports, tuple(operators), shapes, "0" * 32, {}, types)
-    found.verify()
-    return found
-
-
-def feeds_of(made: Graph, rng: np.random.Generator) -> dict[str, Array]:
-    """Every integer of the type of an input, or normal values."""
+def feeds_of(made: Graph, rng: np.random.Generator, dtype: DataType) -> dict[str, Array]:
+    """Every integer of the type of an input, or normal values that floats of a type hold."""
     found = {}
     for port in made.inputs:
         shape = made.shapes[port.tensor]
@@ -70,30 +54,12 @@ def feeds_of(made: Graph, rng: np.random.Generator) -> dict[str, Array]:
             limits = np.iinfo(made.types[port.tensor].storage)
             found[port.onnx_name] = rng.integers(limits.min, limits.max + 1, shape).astype(limits.dtype)
         else:
-            found[port.onnx_name] = rng.standard_normal(shape).astype(np.float32)
+            found[port.onnx_name] = rng.standard_normal(shape).astype(dtype.storage).astype(np.float32)
     return found
 
 
-def outputs_of(packed: Packed, program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
-    """As the NPU computes them; asserts that the program is legal, free of races, and within its bounds."""
-    unit = packed.unit
-    program.verify(unit.machine)
-    findings = check(program, unit.machine)
-    assert not findings, "; ".join(str(f) for f in findings[:3])
-    check_times(program, unit.machine)
-    ddr: NDArray[np.uint8] = np.full(unit.memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
-    ddr[: len(packed.constants)] = packed.constants
-    for buffer in unit.memory.of_kind("input"):
-        load_input(ddr, buffer, feeds[buffer.name], unit.memory.type_of(buffer))
-    execute(program, unit.machine, ddr, verify=False)
-    return {b.name: read_output(ddr, b, unit.memory.type_of(b)) for b in unit.memory.of_kind("output")}
-
-
-def check_integers(made: Graph, packed: Packed, program: Program, seed: int = 0) -> dict[str, Array]:
-    """Assert that every output is that of the formulas, in its type; returns them."""
-    feeds = feeds_of(made, np.random.default_rng(seed))
-    found, expected = outputs_of(packed, program, feeds), evaluate(made, feeds)
-    for name, values in expected.items():
-        assert found[name].dtype == values.dtype
-        np.testing.assert_array_equal(found[name].reshape(values.shape), values)
-    return expected
+def case_of(made: Graph, machine: Machine, dtype: DataType = DataType.float16, seed: int = 0) -> Case:
+    """The graph compiled for a machine, its inputs, and what it means."""
+    unit, constants = pack_unit(made, machine, dtype)
+    feeds = feeds_of(made, np.random.default_rng(seed), dtype)
+    return Case(ModelProto(), unit, constants, feeds, evaluate(made, feeds))

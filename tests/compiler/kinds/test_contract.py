@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import ModelProto
 
 from compiler.cost.features import FEATURES, raw_features
 from compiler.emit.segment import lower_segment
 from compiler.ir import taps
-from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Conv, DepthToSpace, LayerNorm, MatMul, Operator, Pool, Reflow, Resample, Softmax, Step, Vector
+from compiler.ir.graph import Graph
+from compiler.ir.operators import (
+    Conv,
+    DepthToSpace,
+    Dequantise,
+    LayerNorm,
+    Lookup,
+    MatMul,
+    Operator,
+    Pool,
+    Quantise,
+    QuantisedProduct,
+    QuantisedSum,
+    Reflow,
+    Requantise,
+    Resample,
+    Softmax,
+    Step,
+    Vector,
+)
+from compiler.ir.quantised.parameters import Quantisation
 from compiler.kinds.base import OnVector
-from compiler.kinds.build import make_unit, pack_unit
+from compiler.kinds.build import make_unit
 from compiler.kinds.table import KINDS
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.pipeline import Compiler
@@ -32,9 +50,12 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
 from tests.compiled import Case, check_program
 from tests.graphs import graph
+from tests.integer_graphs import case_of
+from tests.integer_graphs import conv as integer_conv
+from tests.integers import with_integers
 from tests.plans import random_segment
 
-MACHINES = {name: load_machine(name) for name in ("edge", "tiny", "ascend310")}
+MACHINES = {name: with_integers(load_machine(name)) for name in ("edge", "tiny", "ascend310")}
 Shape = tuple[int, int, int, int]
 RNG = np.random.default_rng(0)
 
@@ -59,17 +80,31 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "resample": ((1, 20, 6, 8), Resample("y", "x", "y", HALVES, taps.places([None, *range(7)]))),
     "depth to space": ((2, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
 }  # fmt: skip
+Q, OTHER = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9)))
+INTEGERS: dict[str, tuple[Shape, Operator]] = {
+    "dense, of bytes": ((2, 20, 9, 8), integer_conv(RNG, "y", "x", (20, 70), Q, OTHER, stride=2)),
+    "depthwise, of bytes": ((1, 70, 9, 8), integer_conv(RNG, "y", "x", (70, 70), Q, OTHER, groups=70)),
+    "four lanes, of bytes": ((1, 3, 9, 16), integer_conv(RNG, "y", "x", (3, 40), Q, OTHER)),
+    "pooling of bytes": ((2, 40, 9, 8), Pool("y", "x", "y", "max", (3, 2), (2, 1), (1, 1, 0, 1))),
+    "dequantise": ((2, 70, 9, 8), Dequantise("y", "x", "y", Q)),
+    "requantise": ((1, 70, 9, 8), Requantise("y", "x", "y", Q, OTHER)),
+    "table": ((2, 70, 9, 7), Lookup("y", "x", "y", DataType.int8, np.arange(256).astype(np.uint8))),
+    "sum": ((2, 70, 9, 8), QuantisedSum("y", "x", "x", "y", Q, Q, OTHER)),
+    "multiplication": ((2, 70, 9, 8), QuantisedProduct("y", "x", "x", "y", Q, Q, OTHER)),
+}  # that read int8
+EXAMPLES |= {"quantise": ((2, 70, 9, 8), Quantise("y", "x", "y", Q))} | INTEGERS
 EVERYWHERE = [(name, machine, dtype) for name in EXAMPLES for machine in MACHINES for dtype in (DataType.float16, DataType.float32)]
 everywhere = pytest.mark.parametrize(("name", "machine", "dtype"), EVERYWHERE)
 
 
 def example(name: str, machine: str, dtype: DataType) -> Case:
     """An operator alone, its input, and what it means."""
+    return case_of(graph_of(name), MACHINES[machine], dtype)
+
+
+def graph_of(name: str) -> Graph:
     shape, op = EXAMPLES[name]
-    made = graph(shape, [op])
-    unit, constants = pack_unit(made, MACHINES[machine], dtype)
-    x = np.random.default_rng(1).standard_normal(shape).astype(np.float16).astype(np.float32)
-    return Case(ModelProto(), unit, constants, {"x": x}, evaluate(made, {"x": x}))
+    return graph(shape, [op], dtype=DataType.int8 if name in INTEGERS else None)
 
 
 def plans(unit: Unit, count: int, seed: int) -> list[SegmentPlan]:
@@ -81,8 +116,8 @@ def plans(unit: Unit, count: int, seed: int) -> list[SegmentPlan]:
 
 def test_every_kind_has_an_example() -> None:
     assert {kind.operator for kind in KINDS} == {type(op) for _, op in EXAMPLES.values()}
-    for shape, op in EXAMPLES.values():
-        made = make_unit(graph(shape, [op]), MACHINES["edge"], DataType.float16)
+    for name, (_, op) in EXAMPLES.items():
+        made = make_unit(graph_of(name), MACHINES["edge"], DataType.float16)
         kind = next(kind for kind in KINDS if kind.operator is type(op))
         assert type(made.operators[0]) is kind.spec
         assert len(made.operators[0].tables()) <= 3
@@ -203,4 +238,5 @@ def test_a_signature_on_paper() -> None:
     window = "window=[3,3,1,1,1,1,1,1,1,1]"
     sizes = "in=[9,8] out=[9,8] planes=[[3,3],[3,3]] groups=3 c1=1 k1=9 n1=1 lanes=16"
     assert unit.operators[0].signature(unit.storages) == f'conv {sizes} {window} act="none"'
-    assert len({kind.spec.word for kind in KINDS}) == len(KINDS)
+    specs = {kind.spec for kind in KINDS}
+    assert len({spec.word for spec in specs}) == len(specs)

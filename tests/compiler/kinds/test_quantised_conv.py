@@ -7,9 +7,9 @@ import pytest
 
 from compiler.build import default_plan
 from compiler.ir.graph import Graph
-from compiler.ir.operators import QuantisedConv
+from compiler.ir.operators import Operator, QuantisedConv
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.kinds.build import make_unit, pack_unit
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.quick import quick_genomes
@@ -20,7 +20,9 @@ from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.timing import simulate
-from tests.integer_graphs import check_integers, conv, graph, quantisation
+from tests.compiled import check_program
+from tests.graphs import graph
+from tests.integer_graphs import case_of, conv, quantisation
 from tests.integers import with_integers
 from tests.plans import multiplying, random_plan
 
@@ -32,56 +34,54 @@ def chain(seed: int, shape: tuple[int, int, int, int] = (1, 40, 9, 10)) -> Graph
     rng = np.random.default_rng(seed)
     x, a, b, c = (quantisation(rng) for _ in range(4))
     zero = int(b.zero_point[0])
-    operators = [
+    operators: list[Operator] = [
         conv(rng, "a", "x", (shape[1], 48), x, a),
         conv(rng, "b", "a", (48, 70), a, b, stride=2, low=zero),
         conv(rng, "c", "b", (70, 33), b, c, kernel=1),
     ]
-    return graph(shape, DataType[x.dtype.name], operators)
+    return graph(shape, operators, dtype=DataType[x.dtype.name])
 
 
 def first_layers(seed: int) -> Graph:
     """An image of three channels, depthwise, grouped, and all of the image."""
     rng = np.random.default_rng(seed)
     x, a, b, c, d = (quantisation(rng) for _ in range(5))
-    operators = [
+    operators: list[Operator] = [
         conv(rng, "a", "x", (3, 64), x, a, kernel=5, stride=2),
         conv(rng, "b", "a", (64, 64), a, b, groups=64),
         conv(rng, "c", "b", (64, 128), b, c, groups=4, dilation=2),
         conv(rng, "d", "c", (128, 50), c, d, kernel=8, pad=0),
     ]
-    return graph((2, 3, 16, 16), DataType[x.dtype.name], operators)
+    return graph((2, 3, 16, 16), operators, dtype=DataType[x.dtype.name])
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("network", [chain, first_layers])
 def test_layer_by_layer_and_fused(network, seed: int) -> None:
-    made = network(seed)
-    packed = pack_unit(made, TINY, DataType.float16)
-    compiler = Compiler(packed.unit)
-    expected = check_integers(made, packed, compiler.compile(default_plan(packed.unit)), seed)
-    for values in expected.values():
+    case = case_of(network(seed), TINY, seed=seed)
+    compiler = Compiler(case.unit)
+    check_program(case, compiler.compile(default_plan(case.unit)))
+    for values in case.expected.values():
         assert np.unique(values).size > 20  # most do not saturate
     rng = np.random.default_rng(seed)
     done = 0
     while done < 6:
-        plan = random_plan(packed.unit, rng, 4, strips=True)
+        plan = random_plan(case.unit, rng, 4, strips=True)
         program = None if plan is None else compiler.compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
-        check_integers(made, packed, program, seed)
+        check_program(case, program)
         done += 1
 
 
 def test_fusion_and_a_search_by_simulation_pay() -> None:
     """What `compile` does without a plan: fewer cycles than layer by layer, the same integers."""
-    made = chain(7, (1, 32, 32, 32))
-    packed = pack_unit(made, TINY, DataType.float16)
-    unit, compiler = ordered(packed.unit, "depth"), Compiler(packed.unit)
+    case = case_of(chain(7, (1, 32, 32, 32)), TINY)
+    unit, compiler = ordered(case.unit, "depth"), Compiler(case.unit)
     plan = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit))["none"])
     assert not isinstance(plan, Infeasible)
-    tuned, first = compiler.compile(plan), compiler.compile(default_plan(packed.unit))
-    check_integers(made, packed, tuned)
+    tuned, first = compiler.compile(plan), compiler.compile(default_plan(case.unit))
+    check_program(case, tuned)
     level = TINY.contention["none"]
     assert simulate(tuned, TINY, level).cycles < 0.9 * simulate(first, TINY, level).cycles
 
@@ -90,7 +90,7 @@ def test_bytes_take_half_of_what_halves_take() -> None:
     """The same layer, of channels that fill planes: half the blocks of weights, and of the tensors."""
     rng = np.random.default_rng(0)
     q = quantisation(rng)
-    made = graph((1, 64, 8, 8), DataType[q.dtype.name], [conv(rng, "y", "x", (64, 64), q, q)])
+    made = graph((1, 64, 8, 8), [conv(rng, "y", "x", (64, 64), q, q)], dtype=DataType[q.dtype.name])
     unit = make_unit(made, TINY, DataType.float16)
     assert unit.operators[0].weight_blocks == 64 * 64 * 9 // 32
     assert [storage.planes for storage in unit.storages] == [2, 2]
@@ -119,21 +119,21 @@ def test_what_no_instruction_can_multiply_is_refused() -> None:
     w_q = Quantisation.of(np.float32(0.1), np.uint8(100), np.uint8)
     lopsided = QuantisedConv("y", "x", "y", weights, np.zeros(2, np.int32), x_q=q, w_q=w_q, y_q=q)
     with pytest.raises(UnsupportedError, match="'y': weights of -100 to 155 around their zero point; -128 to 127 or 0 to 255 is supported"):
-        make_unit(graph((1, 1, 2, 2), DataType[q.dtype.name], [lopsided]), TINY, DataType.float16)
+        make_unit(graph((1, 1, 2, 2), [lopsided], dtype=DataType[q.dtype.name]), TINY, DataType.float16)
 
 
 def test_sums_beyond_int32_are_refused() -> None:
     rng = np.random.default_rng(0)
     q = quantisation(rng)
     op = conv(rng, "y", "x", (4, 4), q, q)
-    make_unit(graph((1, 4, 4, 4), DataType[q.dtype.name], [op]), TINY, DataType.float16)
+    make_unit(graph((1, 4, 4, 4), [op], dtype=DataType[q.dtype.name]), TINY, DataType.float16)
     large = QuantisedConv("y", "x", "y", op.weights, np.full(4, 2**31 - 1, np.int32), x_q=op.x_q, w_q=op.w_q, y_q=op.y_q)
     with pytest.raises(BadInputError, match="sums of up to"):
-        make_unit(graph((1, 4, 4, 4), DataType[q.dtype.name], [large]), TINY, DataType.float16)
+        make_unit(graph((1, 4, 4, 4), [large], dtype=DataType[q.dtype.name]), TINY, DataType.float16)
 
 
 def test_a_graph_says_what_types_do_not_follow() -> None:
     rng = np.random.default_rng(0)
     q, other = quantisation(rng, DataType.int8), quantisation(rng, DataType.uint8)
     with pytest.raises(ValueError, match="an input of type int8; accepted: uint8"):
-        graph((1, 4, 4, 4), DataType.int8, [conv(rng, "y", "x", (4, 4), other, q)])
+        graph((1, 4, 4, 4), [conv(rng, "y", "x", (4, 4), other, q)], dtype=DataType.int8)

@@ -24,14 +24,16 @@ from compiler.ir.operators import (
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import leaky, logistic, table
 from compiler.ir.taps import Taps
-from compiler.kinds.build import make_unit, pack_unit
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
-from tests.integer_graphs import check_integers, conv, feeds_of, graph, outputs_of, quantisation
+from tests.compiled import check_program, run_program
+from tests.graphs import graph
+from tests.integer_graphs import case_of, conv, quantisation
 from tests.integers import with_integers
 from tests.plans import random_plan
 
@@ -51,7 +53,7 @@ def residual(seed: int) -> Graph:
         conv(rng, "c", "b", (24, 40), b, c),
         QuantisedSum("s", "c", "p", "s", c, a, quantisation(rng, scale=0.12)),
     ]
-    return graph((1, 3, 24, 32), DataType[x.dtype.name], operators)
+    return graph((1, 3, 24, 32), operators, dtype=DataType[x.dtype.name])
 
 
 def upwards(seed: int) -> Graph:
@@ -73,26 +75,25 @@ def upwards(seed: int) -> Graph:
         Lookup("g", "e", "g", of_a, table(logistic, a, share)),
         QuantisedProduct("m", "l", "g", "m", a, share, quantisation(rng, of_d, float(a.scale[0]))),
     ]
-    return graph((1, 16, 16, 16), DataType[x.dtype.name], operators)
+    return graph((1, 16, 16, 16), operators, dtype=DataType[x.dtype.name])
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("network", [residual, upwards])
 def test_networks_layer_by_layer_and_fused(network, seed: int) -> None:
-    made = network(seed)
-    packed = pack_unit(made, TINY, DataType.float16)
-    compiler = Compiler(packed.unit)
-    expected = check_integers(made, packed, compiler.compile(default_plan(packed.unit)), seed)
-    for values in expected.values():
+    case = case_of(network(seed), TINY, seed=seed)
+    compiler = Compiler(case.unit)
+    check_program(case, compiler.compile(default_plan(case.unit)))
+    for values in case.expected.values():
         assert np.unique(values).size > 8
     rng = np.random.default_rng(seed)
     done = 0
     while done < 4:
-        plan = random_plan(packed.unit, rng, 6, strips=True)
+        plan = random_plan(case.unit, rng, 6, strips=True)
         program = None if plan is None else compiler.compile(plan)
         if program is None or isinstance(program, Infeasible):
             continue
-        check_integers(made, packed, program, seed)
+        check_program(case, program)
         done += 1
 
 
@@ -103,9 +104,9 @@ def test_every_integer_takes_another_scale(machine: Machine) -> None:
         rng = np.random.default_rng(seed)
         x = quantisation(rng)
         y = quantisation(rng, scale=float(x.scale[0]) * (0.37, 1.0, 2.9)[seed % 3])
-        made = graph((1, 64, 4, 4), DataType[x.dtype.name], [Requantise("y", "x", "y", x, y)])
-        packed = pack_unit(made, machine, DataType.float16)
-        check_integers(made, packed, Compiler(packed.unit).compile(default_plan(packed.unit)), seed)
+        made = graph((1, 64, 4, 4), [Requantise("y", "x", "y", x, y)], dtype=DataType[x.dtype.name])
+        case = case_of(made, machine, seed=seed)
+        check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
 
 
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
@@ -113,14 +114,12 @@ def test_floats_become_integers_and_floats_again(dtype: DataType) -> None:
     """Of values that the float type holds: the same integers; back in float32 to the bit, in float16 rounded once."""
     rng = np.random.default_rng(3)
     for q in (quantisation(rng) for _ in range(4)):
-        made = graph((1, 40, 5, 6), None, [Quantise("i", "x", "i", q), Dequantise("f", "i", "f", q)], ["i", "f"])
-        packed = pack_unit(made, TINY, dtype)
-        feeds = {"x": feeds_of(made, rng)["x"].astype(dtype.storage).astype(np.float32) * np.float32(2)}
-        found = outputs_of(packed, Compiler(packed.unit).compile(default_plan(packed.unit)), feeds)
-        integers = made.operators[0].apply([feeds["x"]])
-        np.testing.assert_array_equal(found["i"].reshape(integers.shape), integers)
-        back = made.operators[1].apply([integers]).astype(dtype.storage).astype(np.float32)
-        np.testing.assert_array_equal(found["f"].reshape(back.shape), back)
+        made = graph((1, 40, 5, 6), [Quantise("i", "x", "i", q), Dequantise("f", "i", "f", q)], ["i", "f"])
+        case = case_of(made, TINY, dtype)
+        program = Compiler(case.unit).compile(default_plan(case.unit))
+        check_program(case, program)
+        back = case.expected["f"].astype(dtype.storage).astype(np.float32)
+        np.testing.assert_array_equal(run_program(case, program)[0]["f"].reshape(back.shape), back)
 
 
 def test_floats_between_integers_keep_finite_lanes() -> None:
@@ -135,15 +134,14 @@ def test_floats_between_integers_keep_finite_lanes() -> None:
         Quantise("q", "r", "q", b),
         conv(rng, "y", "q", (20, 8), b, c),
     ]
-    made = graph((1, 8, 6, 6), DataType[a.dtype.name], operators)
-    packed = pack_unit(made, TINY, DataType.float32)
-    check_integers(made, packed, Compiler(packed.unit).compile(default_plan(packed.unit)))
+    case = case_of(graph((1, 8, 6, 6), operators, dtype=DataType[a.dtype.name]), TINY, DataType.float32)
+    check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
 
 
 def test_a_table_needs_look_up() -> None:
     q = quantisation(np.random.default_rng(0))
     of = DataType[q.dtype.name]
-    made = graph((1, 8, 2, 2), of, [Lookup("y", "x", "y", of, table(logistic, q, q))])
+    made = graph((1, 8, 2, 2), [Lookup("y", "x", "y", of, table(logistic, q, q))], dtype=of)
     with pytest.raises(UnsupportedError, match="'y': a table; machine tiny has no look-up"):
         make_unit(made, WITHOUT_LOOKUP, DataType.float16)
 
@@ -153,14 +151,14 @@ def test_sums_beyond_int32_are_refused() -> None:
     x, fine = quantisation(rng, DataType.int8, 1.0), quantisation(rng, DataType.int8, 1e-8)
     for op, what in ((QuantisedSum, "summands 1e"), (QuantisedProduct, "a product 1e")):
         with pytest.raises(UnsupportedError, match=f"'y': {what}"):
-            make_unit(graph((1, 8, 2, 2), DataType.int8, [op("y", "x", "x", "y", x, x, fine)]), TINY, DataType.float16)
+            make_unit(graph((1, 8, 2, 2), [op("y", "x", "x", "y", x, x, fine)], dtype=DataType.int8), TINY, DataType.float16)
 
 
 def test_types_that_do_not_go_together_are_refused() -> None:
     x = quantisation(np.random.default_rng(0), DataType.int8)
     with pytest.raises(ValueError, match="inputs of type int8; accepted: float"):
-        graph((1, 8, 2, 2), DataType.int8, [Pool("y", "x", "y", "average", (2, 2), (2, 2))])
+        graph((1, 8, 2, 2), [Pool("y", "x", "y", "average", (2, 2), (2, 2))], dtype=DataType.int8)
     with pytest.raises(ValueError, match="inputs of type int8, float; accepted: one type"):
-        graph((1, 8, 2, 2), DataType.int8, [Dequantise("f", "x", "f", x), Concat("y", ("x", "f"), "y")])
+        graph((1, 8, 2, 2), [Dequantise("f", "x", "f", x), Concat("y", ("x", "f"), "y")], dtype=DataType.int8)
     with pytest.raises(ValueError, match="inputs of type float; accepted: int8"):
-        graph((1, 8, 2, 2), None, [Dequantise("f", "x", "f", x)])
+        graph((1, 8, 2, 2), [Dequantise("f", "x", "f", x)])
