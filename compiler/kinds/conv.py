@@ -22,7 +22,7 @@ from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Machine
-from simulator.npu.parts import SUMS, DataType, Engine, Fractal, Memory
+from simulator.npu.parts import DataType, Engine, Fractal, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
@@ -203,7 +203,7 @@ class ConvSpec(OperatorSpec):
         right = lies[1] if self.right is not None else Memory.DDR
         reads = [Operand("x", ("g", "m", "k"), left, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), left, right, Memory.L0B)]
         if self.bias_blocks:
-            reads.append(Operand("bias", ("g", "n"), SUMS.size_bits, Memory.DDR, Memory.UB))
+            reads.append(Operand("bias", ("g", "n"), dtype.sums.size_bits, Memory.DDR, Memory.UB))
         if self.residual is not None:
             reads.append(Operand("residual", ("g", "m", "n"), others[0], lies[1], Memory.UB))
         result = Operand("y", ("g", "m", "n"), dtype.size_bits, Memory.L1 if inside else Memory.DDR, Memory.L0C)

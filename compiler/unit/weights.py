@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Floats
-from simulator.npu.parts import SUMS, DataType, Fractal
+from simulator.npu.parts import DataType, Fractal
 
 Bytes = NDArray[np.uint8]
 _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, before they leave it
@@ -29,7 +29,7 @@ def effective_groups(conv: Conv, x: Placement, y: Placement, fractal: Fractal) -
     Depthwise convolutions come out as block-diagonal products of a fractal's channels, grouped ones whose groups do not fill
     planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
     """
-    n1, planes = y.planes // fractal.planes, x.planes
+    n1, planes = y.planes * fractal.lanes // fractal.columns, x.planes
     c_out, c_in_group = conv.weights.shape[:2]
     if conv.groups == 1 or n1 == 1 or planes == 1:
         return 1
@@ -67,7 +67,7 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
     """Blocks [groups][N1][K1][16] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
     (_, c0, n0, *_), kind = fractal, dtype.storage
     kh, kw = conv.weights.shape[2:]
-    n = y.planes // fractal.planes * n0
+    n = y.planes * fractal.lanes // n0 * n0
     dense = dense_weights(conv)
     if pixel_lanes == 4:
         positions = (kh * kw + 3) // 4 * 4
@@ -100,7 +100,7 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
 
 def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
     """[N1 * 16] by lane, in the type of sums.  dtype: of the result."""
-    out = np.zeros(y.planes * dtype.lanes, SUMS.storage)
+    out = np.zeros(y.planes * dtype.lanes, dtype.sums.storage)
     out[np.asarray(y.lanes)] = bias
     return out.view(np.uint8)
 
