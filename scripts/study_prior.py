@@ -2,13 +2,13 @@
 
 Each network is searched after an earlier one, in five ways; only the first has all readings:
 
-| arm         | readings | begins with                                                                |
-|-------------|----------|----------------------------------------------------------------------------|
-| `all`       | all      | nothing but the packaged model                                             |
-| `quarter`   | 1/4      | the same                                                                   |
-| `warm`      | 1/4      | the earlier run (`--warm-start`): equal segments, and hints of alike ones  |
-| `model`     | 1/4      | a model of the earlier run's log (`train`, `--model`)                      |
-| `both`      | 1/4      | both of them                                                               |
+| arm       | readings | begins with                                                     |
+|-----------|----------|-----------------------------------------------------------------|
+| `all`     | all      | nothing but the packaged model                                  |
+| `quarter` | 1/4      | the same                                                        |
+| `warm`    | 1/4      | what the earlier run measured of equal tasks (`--warm-start`)   |
+| `model`   | 1/4      | a model of the earlier run's log (`train`, `--model`)           |
+| `both`    | 1/4      | both of them                                                    |
 
 Per level: cycles of the best program over those of `all`; below 1 is faster.  Goal: within 1% in the geometric mean over related networks,
 levels and seeds.  The last pair is not related: it shows what a wrong memory costs.  Readings and CPU time are of the search alone; the

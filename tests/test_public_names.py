@@ -31,3 +31,14 @@ def test_no_set_of_words_is_declared_twice() -> None:
                     where[ast.unparse(node.value)].append(f"{path.relative_to(ROOT).as_posix()}: {names}")
     assert len(where) > 10
     assert {words: found for words, found in where.items() if len(found) > 1} == {}
+
+
+def test_a_digest_is_of_one_thing() -> None:
+    where = defaultdict[str, list[str]](list)
+    for package in ("simulator", "compiler", "tuner"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.FunctionDef) and "digest" in node.name and not node.name.startswith("_"):
+                    where[node.name].append(path.relative_to(ROOT).as_posix())
+    assert len(where) > 3
+    assert {name: files for name, files in where.items() if len(files) > 1} == {}

@@ -52,7 +52,6 @@ class ConvSpec(OperatorSpec):
     """
 
     word: ClassVar[str] = "conv"
-    of_channels: ClassVar[tuple[str, ...]] = ("groups", "c1", "k1", "n1", "lanes")
 
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "CUBE"
 
@@ -133,10 +132,6 @@ class ConvSpec(OperatorSpec):
     def described(self) -> dict[str, object]:
         sizes = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
         return sizes | {"window": [*self.window], "act": self.activation}
-
-    @property
-    def form(self) -> str:
-        return f"{super().form} grouped={self.groups > 1}"
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window

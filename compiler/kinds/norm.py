@@ -25,7 +25,6 @@ class LayerNormSpec(OnVector):
     """constants_at: DDR blocks [3][planes] of scale, shift, and 1 in lanes that are channels; padded: planes that have padding lanes."""
 
     word: ClassVar[str] = "layer_norm"
-    of_channels: ClassVar[tuple[str, ...]] = ("channels", "gaps")
 
     channels: int
     epsilon: float

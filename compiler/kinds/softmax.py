@@ -21,7 +21,6 @@ class SoftmaxSpec(OnVector):
     """masks_at: DDR blocks [planes], 0 in lanes that are channels and very negative in padding lanes; padded: planes that have any."""
 
     word: ClassVar[str] = "softmax"
-    of_channels: ClassVar[tuple[str, ...]] = ("groups", "gaps")
 
     groups: int
     masks_at: int

@@ -78,9 +78,8 @@ class Covers:
     """Covers of a unit by runs of operators, as far as these are predicted or measured.  levels: those of one grant.
 
     guess: float64 [levels, ways, operators, lengths] (`space.guess`); infinite where a way is predicted, or does not fit.
-    best: float64 [levels, operators, lengths], the least that is predicted or measured; genes: those that it is of.
-    measured: as best, of what is measured alone; fastest: the genes.  prices: run -> gene -> float64 [levels], predicted or measured.
-    scale: float64 [levels], of guesses.
+    prices: run -> gene -> float64 [levels], predicted or measured.  told: genes whose prices are measured, in their order.
+    least: float64 [levels, operators, lengths], of a run's prices.  scale: float64 [levels], of guesses.
 
     Raises `InfeasibleError` where some operator fits in no way.
     """
@@ -91,13 +90,11 @@ class Covers:
         self.ways = _ways(unit, levels[0])
         every = [unit.machine.contention[level] for level in levels]
         self.guess = guesses(self.within, sizes_of(unit), self.ways, alone(unit, self.structures, self.ways), every) + _border(unit)
-        self.best = np.full((len(levels), *self.guess.shape[2:]), np.inf)
-        self.measured = np.full_like(self.best, np.inf)
         self.scale, self._above = np.ones(len(levels)), list[Floats]()
         self._first_guess = self.guess.copy()
-        self.genes: list[dict[tuple[int, int], Gene]] = [{} for _ in levels]
-        self.fastest: list[dict[tuple[int, int], Gene]] = [{} for _ in levels]
         self.prices: dict[tuple[int, int], dict[Gene, Floats]] = {}
+        self.told: dict[Gene, None] = {}
+        self.least = np.full((len(levels), *self.guess.shape[2:]), np.inf)
         self._known: dict[object, Floats | None] = {}
         self._add_stuck()
 
@@ -105,41 +102,43 @@ class Covers:
         """The lazy shortest path, and its length; None where nothing that was measured of some operator fits.  level: a place."""
         while True:
             guess = self.scale[level] * self.guess[level].min(0)
-            found = shortest(np.minimum(guess, self.best[level]))
+            found = shortest(np.minimum(guess, self.least[level]))
             if found is None:
                 return None
             runs, total = found
             asked: list[Gene] = []
             for i, j in runs:
                 at = j - 1, j - i - 1
-                if guess[at] < self.best[level][at]:
+                if guess[at] < self.least[level][at]:
                     asked += self._hopeful(level, i, j)
             if not asked:
-                return tuple(self.genes[level][run] for run in runs), float(total[-1])
+                return tuple(self._cheapest_of(run, level) for run in runs), float(total[-1])
             self._look(asked)
 
     def cheapest_measured(self, level: int) -> tuple[Genome, float] | None:
         """The shortest path of what is measured, and its length; None where there is none."""
-        found = shortest(self.measured[level])
-        return None if found is None else (tuple(self.fastest[level][run] for run in found[0]), float(found[1][-1]))
+        cost, fastest = np.full(self.least.shape[1:], np.inf), dict[tuple[int, int], Gene]()
+        for gene in self.told:
+            run, at = (gene.start, gene.stop), (gene.stop - 1, gene.stop - gene.start - 1)
+            if (took := self.prices[run][gene][level]) < cost[at]:
+                cost[at], fastest[run] = took, gene
+        found = shortest(cost)
+        return None if found is None else (tuple(fastest[run] for run in found[0]), float(found[1][-1]))
 
     def tell(self, gene: Gene, cycles: Floats) -> None:
         """What a gene was measured to take, float64 [levels]; infinite where it does not fit."""
-        at = gene.stop - 1, gene.stop - gene.start - 1
-        for level, took in enumerate(cycles.tolist()):
-            if took < self.measured[level][at]:
-                self.measured[level][at] = took
-                self.fastest[level][gene.start, gene.stop] = gene
+        self.told[gene] = None
         self._price(gene, cycles)
 
     def _price(self, gene: Gene, cycles: Floats) -> None:
-        at = gene.stop - 1, gene.stop - gene.start - 1
         mine = self.prices.setdefault((gene.start, gene.stop), {})
         mine[gene] = cycles
-        for level in range(len(self.levels)):
-            first = min(mine, key=lambda each: float(mine[each][level]))  # of equals the one that came first
-            self.best[level][at] = mine[first][level]
-            self.genes[level][gene.start, gene.stop] = first
+        self.least[:, gene.stop - 1, gene.stop - gene.start - 1] = np.min([*mine.values()], axis=0)
+
+    def _cheapest_of(self, run: tuple[int, int], level: int) -> Gene:
+        """Of equals the one that came first."""
+        mine = self.prices[run]
+        return min(mine, key=lambda gene: float(mine[gene][level]))
 
     def _hopeful(self, level: int, i: int, j: int) -> list[Gene]:
         """A run's ways with the best guesses, which are used up."""

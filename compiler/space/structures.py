@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from compiler.segment.blocks import needed
 from compiler.segment.residence import hidden
-from compiler.space.gene import Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
+from compiler.space.gene import MAX_SEGMENT, Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.unit.unit import Unit
 
 
@@ -47,6 +47,14 @@ class Structures:
     def structure(self, start: int, stop: int) -> str:
         """16 hex digits over the operators [start, stop), how they are wired, and what leaves them."""
         return self._digest(start, stop)
+
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Structure -> (start, stop) of its first run, of every run that may be a segment."""
+        count, found = len(self.unit.operators), dict[str, tuple[int, int]]()
+        for start in range(count):
+            for stop in range(start + 1, min(count, start + MAX_SEGMENT) + 1):
+                found.setdefault(self.structure(start, stop), (start, stop))
+        return found
 
     def _structure(self, start: int, stop: int) -> str:
         unit = self.unit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -81,7 +81,6 @@ class OperatorSpec(ABC):
     """
 
     word: ClassVar[str]  # of its kind in signatures, which stay when classes are renamed
-    of_channels: ClassVar[tuple[str, ...]] = ()  # what `described` says of how many channels there are
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]]
 
     index: int
@@ -110,13 +109,7 @@ class OperatorSpec(ABC):
         """What its cost depends on, apart from its block and its tiling: the text under which tasks are shared.  storages: the unit's."""
         planes = [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)]
         sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], "planes": planes, **self.described()}
-        return _text(self.word, sizes)
-
-    @property
-    def form(self) -> str:
-        """The same without how many channels there are: what operators have in common that differ in these alone."""
-        sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], **self.described()}
-        return _text(self.word, {name: value for name, value in sizes.items() if name not in self.of_channels})
+        return " ".join([self.word, *(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in sizes.items())])
 
     def described(self) -> dict[str, object]:
         """What a signature says beside the sizes of its tensors: JSON values by name, in an order that stays."""
@@ -211,7 +204,3 @@ class OperatorSpec(ABC):
 def rounded(blocks: int, to: int) -> int:
     """Up to a multiple."""
     return -(-blocks // to) * to
-
-
-def _text(word: str, sizes: Mapping[str, object]) -> str:
-    return " ".join([word, *(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in sizes.items())])

@@ -31,6 +31,7 @@ COMMANDS = {
     "study": "Tune the search's own settings with Optuna; writes STUDY/best.yaml for `tune --config`.",
     "sweep": "Every model on every machine with every seed: a run folder each, and DIR/index.parquet over all of them.",
     "train": "Train a cost model on the logs of runs, for `tune --model` and `compile --model`; says how well it knows unseen networks.",
+    "quantize": "A float model to int8 by onnxruntime's quantiser, with ranges of given samples.",
     "compile": "Compile with given plans, without search: the same bytes every time.",
     "export": "Compile the best plans of a run into an ONNX file.",
     "run": "Execute the container on the simulated NPU, never the body.",

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from compiler.plan.plan import Plan
-from compiler.space.forms import runs
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from tuner.farm.recorder import Facts
@@ -42,14 +41,14 @@ class Scopes:
     """
 
     def __init__(self, unit: Unit) -> None:
-        self._unit, self._structures = unit, Structures(unit)
+        self._structures = Structures(unit)
         names = [spec.name for spec in unit.operators]
         self.whole = int(digest([unit.digest, self._structures.structure(0, len(names)), names])[:16], 16)
 
     @cached_property
     def every(self) -> NDArray[np.uint64]:
         """uint64: ascending."""
-        found = {int(self._structures.structure(*run), 16) for run in runs(self._unit)} | {self.whole}
+        found = {int(structure, 16) for structure in self._structures.places()} | {self.whole}
         return np.array(sorted(found), np.uint64)
 
     def of(self, kind: str, payload: str) -> int:

@@ -2,9 +2,8 @@
 
 A task of an earlier log counts where its digest would be the same here: equal computation (of any network), equal way to run it, equal
 machine, and measured by this version of the simulator.  Everything else is left out and counted.  Segments enter the table of segments; of
-programs of the same unit the best of each level are measured again, before anything else is proposed.  Of another network's segments
-some are alike those of this one (`tuner.farm.alike`): what was fast of them is tried first.  No model learns from them: one of earlier runs
-is made by `tilefarm train`.
+programs of the same unit the best of each level are measured again, before anything else is proposed.  No model learns from them: one of
+earlier runs is made by `tilefarm train`.
 
 Which runs those were, and what their logs held, is part of the new run's identity (`run.json`); what was taken of them lies in its
 checkpoint, so it can be resumed whatever becomes of them.
@@ -15,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,13 +26,11 @@ from pydantic import ValidationError
 
 import simulator
 from compiler.plan.plan import Plan, SegmentPlan
-from compiler.space.forms import runs
 from compiler.space.gene import Gene, Genome
 from compiler.space.gene_of import gene_of, genome_of
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
-from tuner.farm.alike import EarlierSegment, Hint, hints, model_there, units_of
 from tuner.search.collector import pack_segments
 from tuner.store.digests import task_digest, text_digest
 from tuner.store.read import read_log, read_rows
@@ -55,31 +52,25 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class WarmStartSource:
-    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: rows of log and tasks.
-
-    alike: how many segments are worth trying since they were fast there, in other sizes.
-    """
+    """An earlier run.  usable: how many of its tasks count here; left_out: how many do not, by reason.  lost: rows of log and tasks."""
 
     run: str
     tasks: int
     usable: int
     left_out: Mapping[str, int]
     lost: int = 0
-    alike: int = 0
 
     def lines(self) -> Iterator[str]:
         """What it brings, and a line for every reason for which something is left out."""
         yield f"{self.run}: {self.usable} of {self.tasks} tasks usable"
         yield from (f"{self.run}: left out {count} {_REASONS[name]}" for name, count in self.left_out.items() if count)
-        if self.alike:
-            yield f"{self.run}: {self.alike} segments of this network are alike some that were fast there"
         if self.lost:
             yield f"{self.run}: {self.lost} rows of its log and tasks were lost"
 
 
 @dataclass(frozen=True, eq=False)
 class WarmStart:
-    """segments: task, gene, bytes moved of those that are known.  programs: genomes to begin with.  hints: segments to try first.
+    """segments: task, gene, bytes moved of those that are known.  programs: genomes to begin with.
 
     cycles: int64 [segments, levels].  boards: that measured them.
     """
@@ -90,17 +81,16 @@ class WarmStart:
     moved_bytes: NDArray[np.int64]
     cycles: NDArray[np.int64]
     programs: tuple[Genome, ...]
-    hints: tuple[Hint, ...] = ()
     boards: frozenset[str] = frozenset()
 
     @property
     def empty(self) -> bool:
         """Nothing of it is usable."""
-        return not (self.genes or self.programs or self.hints)
+        return not (self.genes or self.programs)
 
     def findings(self, programs: Sequence[Genome]) -> bytes:
         """Its segments as a search begins with them, and the programs that are to be measured."""
-        return pack_segments(self.genes, self.cycles, self.moved_bytes, programs, self.hints)
+        return pack_segments(self.genes, self.cycles, self.moved_bytes, programs)
 
 
 def sources(paths: Sequence[Path], out: Place | Path, resume: bool) -> tuple[str, ...]:
@@ -121,7 +111,7 @@ def sources(paths: Sequence[Path], out: Place | Path, resume: bool) -> tuple[str
 
 
 def _said(run: RunEntry) -> str:
-    return f"{run.identity['run']} {_log_digest(run)} {model_there(run.path)}"
+    return f"{run.identity['run']} {_log_digest(run)}"
 
 
 def _log_digest(run: RunEntry) -> str:
@@ -143,7 +133,7 @@ def taken(
     for line, path in zip(said, paths, strict=True):
         run = open_run(path)
         if line != _said(run):
-            raise BadInputError(f"--warm-start {path}: its log or its model has changed since the run began with it; give another --out")
+            raise BadInputError(f"--warm-start {path}: its log has changed since the run began with it; give another --out")
     return read_warm_start(paths, unit, levels, elites, runner)
 
 
@@ -155,18 +145,14 @@ def read_warm_start(paths: Sequence[Path], unit: Unit, levels: tuple[str, ...], 
         for task, segment in reader.segments.items():
             segments.setdefault(task, segment)
     programs = dict.fromkeys(genome for reader in readers for genome in reader.programs)
-    structures = Structures(unit)
-    known = frozenset(structures.structure(row.gene.start, row.gene.stop) for row in segments.values())
-    alike = [reader.alike(known) for reader in readers]
     rows = list(segments.values())
     return WarmStart(
-        tuple(replace(reader.source, alike=len(found)) for reader, found in zip(readers, alike, strict=True)),
+        tuple(reader.source for reader in readers),
         tuple(segments),
         tuple(row.gene for row in rows),
         np.array([row.moved_bytes for row in rows], np.int64),
         np.array([row.cycles for row in rows], np.int64).reshape(len(rows), len(levels)),
         tuple(programs),
-        tuple(hint for found in alike for hint in found),
         frozenset(board for reader in readers for board in reader.boards),
     )
 
@@ -185,7 +171,6 @@ class _Reader:
         self.unit, self.levels, self.elites, self.runner = unit, levels, elites, runner
         self.segments: dict[str, _Segment] = {}
         self.programs: list[Genome] = []
-        self.run, self.tried, self.units = run, list[EarlierSegment](), set[str]()
         self.boards: set[str] = set()
         (log, lost_rows), (tasks, lost_tasks) = read_rows(run.path, "log"), read_rows(run.path, "tasks")
         log = log[log["task"].isin(tasks["task"])]
@@ -212,12 +197,7 @@ class _Reader:
             if task_digest(kind, payload) != task:
                 left_out["poisoned"] += 1
                 continue
-            content = json.loads(payload)
-            if kind in _SEGMENTS and {"structure", "plan"} <= content.keys():
-                self.tried.append(EarlierSegment(task, content["structure"], content["plan"], values))
-            elif kind == "program":
-                self.units.add(content.get("unit", ""))
-            found = self._content(kind, content)
+            found = self._content(kind, json.loads(payload))
             if isinstance(found, str):
                 left_out[found] += 1
             elif isinstance(found, Plan):
@@ -239,13 +219,6 @@ class _Reader:
         except (KeyError, TypeError, ValidationError):  # a task of a program with other plans
             return "unnamed"
 
-    def alike(self, known: frozenset[str]) -> list[Hint]:
-        """Of structures that are not known.  None where it is of the same network, whose segments are equal, or where its model is gone."""
-        if self._unit_digest in self.units or not self.tried:
-            return []
-        earlier = next((unit for unit in units_of(self.run.path) if unit.digest in self.units), None)
-        return [] if earlier is None else hints(self.unit, self.levels, earlier, self.tried, known)
-
     def _best(self, whole: Sequence[tuple[NDArray[np.int64], str, Plan]]) -> None:
         chosen: dict[str, Plan] = {}
         for level in range(len(self.levels)):
@@ -260,9 +233,7 @@ class _Reader:
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
-        """Structure -> where it is first."""
-        structures = Structures(self.unit)
-        return {structures.structure(*run): run for run in reversed([*runs(self.unit)])}
+        return Structures(self.unit).places()
 
 
 def _reasons(log: pd.DataFrame, levels: tuple[str, ...], runner: str) -> dict[str, str]:
@@ -298,5 +269,4 @@ def lines(found: WarmStart) -> Iterator[str]:
     if found.empty:
         yield "warm start: nothing is usable, the search begins without it"
     else:
-        alike = f", {len(found.hints)} segments are tried first" if found.hints else ""
-        yield f"warm start: {len(found.genes)} segments are known, {len(found.programs)} programs are measured first{alike}"
+        yield f"warm start: {len(found.genes)} segments are known, {len(found.programs)} programs are measured first"

@@ -51,7 +51,7 @@ def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     return found[name], SEED if random_weights is None else random_weights
 
 
-def model_digest(model: Path) -> str:
+def file_digest(model: Path) -> str:
     """32 hex digits over the file, or the name of a built network.  Raises `BadInputError` where there is none."""
     if is_made(model):
         return str(model)

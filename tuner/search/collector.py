@@ -71,16 +71,10 @@ class Collector:
         return to_bytes(columns | pack_individuals(self.elites, "elite_"), EPOCH)
 
 
-def pack_segments(
-    genes: Sequence[Gene],
-    cycles: NDArray[np.int64],
-    moved_bytes: NDArray[np.int64],
-    proposed: Sequence[Genome],
-    hints: Sequence[tuple[Gene, NDArray[np.float64]]] = (),
-) -> bytes:
+def pack_segments(genes: Sequence[Gene], cycles: NDArray[np.int64], moved_bytes: NDArray[np.int64], proposed: Sequence[Genome]) -> bytes:
     """Columns of `EPOCH` for what was measured elsewhere.
 
-    cycles: int64 [segments, levels].  proposed: programs.  hints: segments that may be fast here, and what they are expected to take.
+    cycles: int64 [segments, levels].  proposed: programs.
     """
     count = len(genes)
     values = np.zeros((*cycles.shape, len(RESULTS)), np.int64)
@@ -95,7 +89,5 @@ def pack_segments(
         "values": values,
         "island": [0],
         "proposed": pack_genomes(proposed),
-        "hint_genome": pack_genomes([(gene,) for gene, _ in hints]),
-        "hint_cycles": np.concatenate([expected for _, expected in hints]) if hints else (),
     }
     return to_bytes(columns, EPOCH)

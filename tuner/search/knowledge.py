@@ -1,6 +1,5 @@
 """What is known: segments, what borders save, programs that were measured, the best of other islands, models.
 
-Hints are segments that nobody measured here, with what they are expected to take, float64 [levels].
 It grows by findings: what one island found in one epoch.  Everything in it follows from the findings it was given, in their order, so two
 processes that were given the same know the same.  What a job finds, and what only its island may know yet, is taken back after it.
 """
@@ -42,7 +41,6 @@ class Knowledge:
         self.programs: set[int] = set()
         self.elites: dict[int, list[Individual]] = {}
         self.proposed: list[Genome] = []
-        self.hints: list[tuple[Gene, NDArray[np.float64]]] = []
         self.version = 0
 
     def learn_epoch(self, findings: Sequence[bytes]) -> None:
@@ -69,8 +67,6 @@ class Knowledge:
         if elites := unpack_individuals(epoch, "elite_"):
             self.elites[epoch["island"].item()] = elites
         self.proposed = [*self.proposed, *unpack_genomes(epoch.arrow("proposed"))]
-        if hinted := unpack_genomes(epoch.arrow("hint_genome")):
-            self.hints = [(gene, each) for (gene,), each in zip(hinted, epoch["hint_cycles"].reshape(len(hinted), -1), strict=True)]
 
     def heard(self, request: Request, measurement: Measurement) -> None:
         """A `Listener`: of the island that measures now."""

@@ -21,7 +21,6 @@ from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
 from tuner.search.explore import first_genes, unknown
-from tuner.search.hinted import hinted_programs, without_hints
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual, Island
@@ -68,7 +67,6 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
     yield from _measure_programs(context, island, given)
     if context.island == 0 and context.config.use.segmentations:
-        island.admit((yield from hinted_programs(context)), context.config.search)
         beginning = Beginning(context)
         yield from _measure_programs(context, island, beginning.predicted)
         yield from _measure_programs(context, island, (yield from corrected(context, (yield from beginning.measured()))))
@@ -91,7 +89,7 @@ def _first_segments(context: SearchContext) -> list[Gene]:
     genes = operators_alone(context)
     if context.rules.several > 1:
         genes += first_genes(context.unit, context.table, context.config.use.halo_cache)
-    every = context.wanted(without_hints(context, context.at_every_grant(genes)))
+    every = context.wanted(context.at_every_grant(genes))
     return every[context.island :: context.rules.islands]
 
 

@@ -121,9 +121,9 @@ def _unseen(
     out: dict[tuple[str, bytes], tuple[Gene, NDArray[np.float64]]] = {}
     for gene, raw in zip(genes, raws, strict=True):
         if raw is not None:
-            structure, look = context.table.structures.structure(gene.start, gene.stop), scaled(raw).tobytes()
-            if look not in context.table.seen.get(structure, ()):
-                out.setdefault((structure, look), (gene, raw))
+            look = context.table.structures.structure(gene.start, gene.stop), scaled(raw).tobytes()
+            if look not in context.table.seen:
+                out.setdefault(look, (gene, raw))
     return list(out.values())
 
 

@@ -6,9 +6,8 @@ order for costs that add up; they do not quite (neighbours overlap), so it propo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,9 @@ def less_border(cycles: float, border: float) -> float:
 class SegmentTable:
     """cycles: key -> int64 [levels], `NEVER` at one that it does not fit, or None where the gene does not fit the machine.
 
-    moved_bytes: key -> to and from DDR.  seen: structure -> features (float32, scaled) as bytes -> cycles of the first way that has them.
-    fastest: structure -> the fastest of those, `WAYS` at most, that fit every level: (mean logarithm of the cycles, features, cycles).
+    moved_bytes: key -> to and from DDR.  seen: (structure, features), float32, scaled, as bytes.
+    fastest: structure -> the fastest of ways that differ in features, `WAYS` at most, that fit every level: (mean logarithm of the cycles,
+    features, cycles); of those with equal features the first counts.
     groups: places of levels that grant the same (`tuner.measure.grants`); None: all do.
     """
 
@@ -45,7 +45,7 @@ class SegmentTable:
         self.operators = len(structures.unit.operators)
         self.cycles: dict[Key, NDArray[np.int64] | None] = {}
         self.moved_bytes: dict[Key, int] = {}
-        self.seen: dict[str, dict[bytes, NDArray[np.int64] | None]] = {}
+        self.seen: dict[tuple[str, bytes], None] = {}
         self.fastest: dict[str, tuple[Way, ...]] = {}
         self._best: list[dict[_Kind, tuple[int, Tail]]] = [{} for _ in range(levels)]
         self._lean: list[dict[_Kind, tuple[int, int, Tail]]] = [{} for _ in range(levels)]
@@ -73,8 +73,8 @@ class SegmentTable:
         if key in self.cycles:
             return False
         self._set(self.cycles, key, cycles)
-        if features and features not in (ways := self.seen.setdefault(key[0], {})):
-            self._set(ways, features, cycles)
+        if features and (key[0], features) not in self.seen:
+            self._set(self.seen, (key[0], features), None)
             if cycles is not None and (cycles < NEVER).all():
                 mine: Way = float(np.log(cycles).mean()), features, cycles
                 found = sorted((*self.fastest.get(key[0], ()), mine), key=lambda way: way[:2])
@@ -100,16 +100,6 @@ class SegmentTable:
             if (structure, width) not in leanest or lean < leanest[structure, width]:
                 self._set(leanest, (structure, width), lean)
         return True
-
-    def beside(self, hints: Iterable[tuple[Gene, NDArray[np.float64]]]) -> SegmentTable:
-        """One that knows of these, too, what they are expected to take, where they were not measured."""
-        other = copy(self)
-        other.cycles, other.moved_bytes, other._undo = dict(self.cycles), dict(self.moved_bytes), None
-        other._best, other._lean = [dict(each) for each in self._best], [dict(each) for each in self._lean]
-        other._alone = [dict(each) for each in self._alone]
-        for gene, expected in hints:
-            other.add(gene, np.minimum(np.ceil(expected), NEVER).astype(np.int64))
-        return other
 
     def _set(self, where: dict[Any, Any], key: Any, value: Any) -> None:
         if self._undo is not None:
@@ -198,10 +188,7 @@ class SegmentTable:
     def singles(self, group: int = 0) -> Genome | None:
         """Every operator alone, each with the gene that is best over the levels of a group that grants the same (geometric mean): the tuned
         layer-by-layer genome."""
-        genes = tuple(gene for k in range(self.operators) if (gene := self.single(k, group)) is not None)
-        return genes if len(genes) == self.operators else None
-
-    def single(self, operator: int, group: int = 0) -> Gene | None:
-        """An operator alone, with the gene that is best over the levels of a group; None where none is known."""
-        found = self._alone[group].get(self._operators[operator])
-        return None if found is None else Gene(operator, operator + 1, *found[1])
+        alone = self._alone[group]
+        if any(structure not in alone for structure in self._operators):
+            return None
+        return tuple(Gene(k, k + 1, *alone[structure][1]) for k, structure in enumerate(self._operators))

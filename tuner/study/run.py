@@ -22,7 +22,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DTypeName
 from tuner.config import BUILT_IN, NPU, TuneConfig
 from tuner.farm.each import Make
-from tuner.networks.zoo import model_digest
+from tuner.networks.zoo import file_digest
 from tuner.request import StudyRequest, TuneRequest
 from tuner.store.anytime import COLUMNS
 from tuner.store.read import read_log
@@ -47,7 +47,7 @@ def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:
         f"dtype {request.dtype}",
         f"random_weights {request.random_weights}",
         f"machine {machine.digest}",
-        *(f"{model.name} {model_digest(model)}" for model in request.models),
+        *(f"{model.name} {file_digest(model)}" for model in request.models),
     )
     spec = StudySpec(models, request.machine, tuple(range(request.seeds)), config, request.trials, request.seed, request.storage, inputs)
     cell = partial(run_cell, dtype=request.dtype, random_weights=request.random_weights, store=cells_store(request))

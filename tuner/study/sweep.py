@@ -28,7 +28,7 @@ from simulator.npu.machine_file import load_machine
 from tuner.config import BudgetSettings, TuneConfig, load_config
 from tuner.farm.warm_start import sources
 from tuner.measure.merit import speedup
-from tuner.networks.zoo import model_digest, title
+from tuner.networks.zoo import file_digest, title
 from tuner.request import SweepRequest, TuneRequest
 from tuner.store.digests import digest
 from tuner.store.mirror import Mirror, mirror_place
@@ -162,7 +162,7 @@ def sweep(request: SweepRequest, say: Callable[[str], None]) -> pd.DataFrame:
     config = cells_config(request, request.candidates, request.measurements)
     out = LocalPlace(request.out).resolve()
     identity = SweepIdentity(
-        tuple(f"{title(path)} {model_digest(path)} {weights}" for path, weights in request.models),
+        tuple(f"{title(path)} {file_digest(path)} {weights}" for path, weights in request.models),
         tuple(f"{name} {load_machine(name).digest}" for name in request.machines),
         request.dtype,
         config.digest,

@@ -26,10 +26,10 @@ ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was aske
 
 OTHERS = {
     ("tuner/search/beginning.py", "_ROUNDS"): "rounds of a search",
-    ("tuner/search/hinted.py", "_ROUNDS"): "rounds of a search",
     ("tuner/farm/storing.py", "Scopes.__init__"): "hex digits",
     ("tuner/farm/storing.py", "Storing._put"): "a part of what waits",
     ("tuner/measure/memo.py", "Memo.find"): "hex digits",
+    ("tuner/store/checkpoint.py", "VERSION"): "of the format",
     ("tuner/store/packs.py", "_SCHEMA"): "bytes of a digest",
     ("tuner/store/packs.py", "encoded_pack"): "bytes of a digest",
     ("tuner/store/packs.py", "keys"): "bytes of a digest",

@@ -1,0 +1,42 @@
+"""Sums and products of two quantised tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
+from compiler.ir.quantised.rounding import fma, saturated, to_int32
+
+
+def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:
+    """QLinearAdd: fma(a, ra, fma(b, rb, zy - fma(ra, za, rb * zb))) with ra = sa / sy and rb = sb / sy, rounded, then saturated.
+
+    Where a is one value along the innermost axis and b several, onnxruntime exchanges the two.
+    """
+    if _repeats(a.shape, b.shape):
+        a, a_q, b, b_q = b, b_q, a, a_q
+    (sa, za), (sb, zb), (sy, zy) = a_q.single("a"), b_q.single("b"), y_q.single("y")
+    ra, rb = sa / sy, sb / sy
+    fixed = np.float32(zy) - fma(np.asarray(ra), np.float32(za), rb * np.float32(zb))
+    inner = fma(_floats(b), rb, fixed)
+    return saturated(to_int32(fma(_floats(a), ra, inner)), y_q)
+
+
+def mul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:
+    """QLinearMul: float32((a - za) * (b - zb)) * ((sa * sb) / sy) + zy, a product and a sum, rounded to an integer, then saturated."""
+    (sa, za), (sb, zb), (sy, zy) = a_q.single("a"), b_q.single("b"), y_q.single("y")
+    product = (a.astype(np.int64) - za) * (b.astype(np.int64) - zb)
+    with np.errstate(over="ignore"):
+        return saturated(to_int32(product.astype(np.float32) * (sa * sb / sy) + np.float32(zy)), y_q)
+
+
+def _floats(x: Integers) -> Floats:
+    return x.astype(np.float32)
+
+
+def _repeats(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether a is one value along the innermost axis that is longer than 1 in either."""
+    rank = max(len(a), len(b))
+    pairs = zip(*((1,) * (rank - len(shape)) + shape for shape in (a, b)), strict=True)
+    differing = [pair for pair in pairs if pair != (1, 1)]
+    return bool(differing) and differing[-1][0] == 1

@@ -1,0 +1,110 @@
+"""Scale and zero point of a quantised tensor, checked once: value = (integer - zero_point) * scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simulator.npu.errors import BadInputError
+
+Integers = NDArray[Any]  # int8 or uint8, where not said otherwise
+Floats = NDArray[np.float32]
+STORED = (np.dtype(np.int8), np.dtype(np.uint8))
+SUMS = np.dtype(np.int32)  # of accumulators and biases
+
+
+@dataclass(frozen=True, eq=False)
+class Quantisation:
+    """scale: float32 [1], or [channels] along `axis`.  zero_point: as many, in the type of the tensor.  axis: None for one of each."""
+
+    scale: Floats
+    zero_point: Integers
+    axis: int | None = None
+
+    @classmethod
+    def of(
+        cls, scale: ArrayLike, zero_point: ArrayLike | None, dtype: Any, shape: Sequence[int] = (), axis: int | None = None, where: str = ""
+    ) -> Quantisation:
+        """Of what a model says about a tensor of that type and shape; a zero point of None is 0.
+
+        axis: along which scales lie where there are several; negative counts from the end.
+        where: what errors call the tensor.  Raises BadInputError.
+        """
+        kind, at = np.dtype(dtype), f"{where}: " if where else ""
+        if kind not in (*STORED, SUMS):
+            raise BadInputError(f"{at}quantised as {kind}; expected int8, uint8, or int32 of a bias")
+        scales, zeros = np.asarray(scale), np.asarray(0 if zero_point is None else zero_point)
+        if scales.dtype != np.float32:
+            raise BadInputError(f"{at}scale of type {scales.dtype}; expected float32")
+        for given in (scales, zeros):
+            if given.ndim > 1:
+                raise BadInputError(f"{at}scale or zero point of shape {list(given.shape)}; expected one axis at most")
+        several = scales.size != 1 or zeros.size != 1
+        along = None
+        if several:
+            along = _axis(axis, shape, at)
+            for what, found in (("scales", scales.size), ("zero points", zeros.size)):
+                if found not in (1, shape[along]):
+                    raise BadInputError(f"{at}{found} {what} for {shape[along]} channels on axis {along}; expected 1 or {shape[along]}")
+        wrong = scales.reshape(-1)[~(np.isfinite(scales) & (scales > 0)).reshape(-1)]
+        if wrong.size:
+            raise BadInputError(f"{at}scale {wrong[0]:g}; expected a finite number above 0")
+        size = shape[along] if along is not None else 1
+        return cls(
+            np.broadcast_to(scales.reshape(-1), size).copy(), np.broadcast_to(_zeros(zeros, zero_point, kind, at), size).copy(), along
+        )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.zero_point.dtype
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The least and the greatest integer of the type."""
+        info = np.iinfo(self.dtype)
+        return int(info.min), int(info.max)
+
+    def single(self, where: str) -> tuple[np.float32, int]:
+        """Scale and zero point of a tensor that has to have one of each.  Raises BadInputError."""
+        if self.axis is not None:
+            raise BadInputError(f"{where}: {self.scale.size} scales along axis {self.axis}; expected one for the whole tensor")
+        return np.float32(self.scale[0]), int(self.zero_point[0])
+
+    def of_channels(self, axis: int, where: str) -> Quantisation:
+        """Itself, where scales lie along the axis of output channels or there is one.  Raises BadInputError."""
+        if self.axis not in (None, axis):
+            raise BadInputError(f"{where}: scales along axis {self.axis}; expected the output channels, axis {axis}, or one scale")
+        return self
+
+    def along(self, rank: int) -> tuple[Floats, NDArray[np.int64]]:
+        """Scale and zero point in a shape that broadcasts over a tensor of that rank."""
+        shape = [1] * rank
+        if self.axis is not None:
+            shape[self.axis] = -1
+        return self.scale.reshape(shape), self.zero_point.astype(np.int64).reshape(shape)
+
+
+def _axis(axis: int | None, shape: Sequence[int], at: str) -> int:
+    if axis is None:
+        raise BadInputError(f"{at}several scales or zero points; expected one of each for the whole tensor")
+    if not -len(shape) <= axis < len(shape):
+        raise BadInputError(f"{at}scales along axis {axis}; expected an axis of the shape {list(shape)}")
+    return axis % len(shape)
+
+
+def _zeros(zeros: NDArray[Any], given: ArrayLike | None, kind: np.dtype[Any], at: str) -> Integers:
+    """In the tensor's type; Python's integers have none of their own and are taken by value."""
+    typed = isinstance(given, np.ndarray | np.generic)
+    if zeros.dtype.kind not in "iu" or (typed and zeros.dtype != kind):
+        raise BadInputError(f"{at}zero point of type {zeros.dtype}; expected that of the tensor, {kind}")
+    least, greatest = int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    wrong = zeros.reshape(-1)[((zeros < least) | (zeros > greatest)).reshape(-1)]
+    if wrong.size:
+        raise BadInputError(f"{at}zero point {wrong[0]}; expected {least} to {greatest}, the range of {kind}")
+    if kind == SUMS and zeros.any():
+        raise BadInputError(f"{at}zero point {zeros.reshape(-1)[zeros.reshape(-1) != 0][0]} of int32; expected 0")
+    return zeros.reshape(-1).astype(kind)

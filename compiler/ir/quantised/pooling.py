@@ -1,0 +1,48 @@
+"""Poolings of quantised tensors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compiler.ir.quantised.linear import dequantize, requantize
+from compiler.ir.quantised.parameters import Integers, Quantisation
+from compiler.ir.quantised.products import SlidingWindow
+from compiler.ir.quantised.rounding import saturated, to_int32
+
+
+def max_pool(x: Integers, window: SlidingWindow) -> Integers:
+    """MaxPool: it only moves integers; padding is the least of them."""
+    rank = len(window.kernel)
+    return np.asarray(window.over(x, np.iinfo(x.dtype).min).max(axis=tuple(range(2 + rank, 2 + 2 * rank))))
+
+
+def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: SlidingWindow, count_include_pad: bool = False) -> Integers:
+    """QLinearAveragePool: real values added in float32 in the order of the window, over their number, over sy, plus zy, rounded, saturated.
+
+    One window over the whole image without padding is `global_average_pool`, as onnxruntime has it.
+    """
+    if window.kernel == x.shape[2:] and not any(window.pads):
+        return global_average_pool(x, x_q, y_q)
+    rank = len(window.kernel)
+    sy, zy = y_q.single("y")
+    x_q.single("x")
+    windows = window.over(dequantize(x, x_q), 0.0)  # adding 0 changes no sum
+    total = np.zeros(windows.shape[: 2 + rank], np.float32)
+    for place in np.ndindex(*window.kernel):
+        total = total + windows[(..., *place)]
+    if count_include_pad:
+        count = np.asarray(math.prod(window.kernel))
+    else:
+        count = window.over(np.ones((1, 1, *x.shape[2:]), np.int64), 0).sum(axis=tuple(range(2 + rank, 2 + 2 * rank)))
+    return saturated(to_int32(np.asarray(total / count.astype(np.float32) / sy + np.float32(zy), np.float32)), y_q)
+
+
+def global_average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation) -> Integers:
+    """QLinearGlobalAveragePool: int32 sums of x - zx, requantised by sx / (sy * pixels)."""
+    (sx, zx), (sy, _) = x_q.single("x"), y_q.single("y")
+    spatial = tuple(range(2, x.ndim))
+    sums = (x.astype(np.int64) - zx).sum(axis=spatial, keepdims=True)
+    scale = np.asarray(sx / (sy * np.float32(math.prod(x.shape[2:]))))
+    return requantize(sums.astype(np.int32), scale, y_q)

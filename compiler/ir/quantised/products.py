@@ -1,0 +1,118 @@
+"""Sums of products in int32: convolutions and matrix products."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from compiler.ir.quantised.linear import output_scale, requantize
+from compiler.ir.quantised.parameters import Integers, Quantisation
+from simulator.npu.errors import BadInputError
+
+Sums = NDArray[np.int32]
+MOST = 2**31 - 1  # of a sum
+
+
+@dataclass(frozen=True)
+class SlidingWindow:
+    """How a window goes over the spatial axes.  pads: in front of each axis, then behind each."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int = 1
+
+    def over(self, x: NDArray[Any], fill: float) -> NDArray[Any]:
+        """[n, c, places.., kernel..] of [n, c, spatial..]."""
+        rank = len(self.kernel)
+        if any(self.pads):
+            around = [(0, 0), (0, 0), *zip(self.pads[:rank], self.pads[rank:], strict=True)]
+            x = np.pad(x, around, constant_values=fill)
+        reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+        windows = sliding_window_view(x, reach, axis=tuple(range(2, 2 + rank)))
+        steps = [slice(None, None, step) for step in (*self.strides, *self.dilations)]
+        return windows[(slice(None), slice(None), *steps)]
+
+
+def centred(x: Integers, q: Quantisation) -> NDArray[np.float64]:
+    """x - zero_point, in a type in which sums of products below 2^53 are exact and fast."""
+    return (x.astype(np.int64) - q.along(x.ndim)[1]).astype(np.float64)
+
+
+def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: int, bias: Sums | None, where: str) -> int:
+    """The largest sum that any input can give, by magnitude: sum|w - zero_point| * max|x - zero_point| + |bias|, over all channels.
+
+    Raises BadInputError where int32 does not hold it.
+    """
+    zero = x.single(where)[1]
+    reach = max(abs(limit - zero) for limit in x.limits)
+    others = tuple(axis for axis in range(w.ndim) if axis != channel_axis % w.ndim)
+    most = np.abs(centred(w, w_q)).sum(axis=others) * reach
+    if bias is not None:
+        most = most + np.abs(bias.astype(np.float64))
+    largest = int(most.max(initial=0))
+    if largest > MOST:
+        raise BadInputError(f"{where}: sums of up to {largest:,}; expected at most {MOST:,}, what int32 holds")
+    return largest
+
+
+def _int32(sums: NDArray[np.float64]) -> Sums:
+    """Exact sums as int32 registers have them."""
+    return sums.astype(np.int64).astype(np.int32)
+
+
+def conv_sums(x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, window: SlidingWindow, bias: Sums | None = None) -> Sums:
+    """sum (x - x's zero point) * (w - w's) + bias: [n, c_out, places..].  x: [n, c, spatial..], w: [c_out, c / groups, kernel..].
+
+    Padding is the zero point, so it adds nothing.
+    """
+    c_out, c_in = w.shape[:2]
+    windows = window.over(centred(x, x_q), 0.0)
+    weights = centred(w, w_q.of_channels(0, "w"))
+    n, rank = x.shape[0], len(window.kernel)
+    places = windows.shape[2 : 2 + rank]
+    rows, columns = c_out // window.groups, c_in * math.prod(window.kernel)
+    out = np.empty((n, c_out, *places), np.int32)
+    order = (0, *range(2, 2 + rank), 1, *range(2 + rank, 2 + 2 * rank))
+    for g in range(window.groups):
+        part = windows[:, g * c_in : (g + 1) * c_in].transpose(order).reshape(-1, columns)
+        product = _int32(part @ weights[g * rows : (g + 1) * rows].reshape(rows, columns).T)
+        out[:, g * rows : (g + 1) * rows] = np.moveaxis(product.reshape(n, *places, rows), -1, 1)
+    return out if bias is None else out + bias.reshape(-1, *[1] * rank)
+
+
+def conv(
+    x: Integers, x_q: Quantisation, w: Integers, w_q: Quantisation, y_q: Quantisation, window: SlidingWindow, bias: Sums | None = None
+) -> Integers:
+    """QLinearConv."""
+    sums = conv_sums(x, x_q, w, w_q, window, bias)
+    return requantize(sums, output_scale(x_q, w_q, y_q).reshape(-1, *[1] * len(window.kernel)), y_q)
+
+
+def matmul_sums(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation) -> Sums:
+    """sum (a - a's zero point) * (b - b's): row and column sums for both zero points come to the same integers.  Batches broadcast."""
+    return _int32(centred(a, a_q) @ centred(b, b_q.of_channels(b.ndim - 1, "b")))
+
+
+def matmul(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:
+    """QLinearMatMul."""
+    return requantize(matmul_sums(a, a_q, b, b_q), output_scale(a_q, b_q, y_q), y_q)
+
+
+def gemm_sums(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, bias: Sums | None = None) -> Sums:
+    """[m, n] of a [m, k] and b [k, n]; bias broadcasts over [m, n]."""
+    sums = matmul_sums(a, a_q, b, b_q)
+    return sums if bias is None else sums + bias
+
+
+def gemm(
+    a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation, bias: Sums | None = None, alpha: float = 1.0
+) -> Integers:
+    """QGemm.  alpha is part of the scale, so it multiplies the bias as well."""
+    return requantize(gemm_sums(a, a_q, b, b_q, bias), output_scale(a_q, b_q, y_q, alpha), y_q)

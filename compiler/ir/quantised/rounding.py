@@ -1,0 +1,56 @@
+"""From float32 to integers, one step at a time as x86 does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
+
+_BEYOND = np.float32(2.0**31)
+INDEFINITE = -(2**31)  # what a conversion gives for what int32 does not hold, NaN too
+
+
+def to_int32(x: Floats) -> NDArray[np.int64]:
+    """The nearest integer, of two the even one (CVTPS2DQ)."""
+    nearest = np.rint(x)
+    held = (nearest >= -_BEYOND) & (nearest < _BEYOND)  # NaN is not
+    return np.where(held, np.where(held, nearest, np.float32(0)).astype(np.int64), INDEFINITE)
+
+
+def saturated(values: NDArray[Any], q: Quantisation) -> Integers:
+    """Integers in the type of q, those beyond its range at its ends."""
+    least, greatest = q.limits
+    return np.clip(values, least, greatest).astype(q.dtype)
+
+
+def fma(a: Floats, b: Floats | np.float32, c: Floats | np.float32) -> Floats:
+    """a * b + c, rounded once.
+
+    The product of two float32 is exact in float64.  The sum is rounded there to odd, and what is rounded to odd with two bits more than
+    float32 has rounds to float32 as the exact sum does (Boldo and Melquiond, 2008).
+    """
+    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    other = np.broadcast_to(np.asarray(c, np.float64), np.broadcast_shapes(product.shape, np.shape(c)))
+    product = np.broadcast_to(product, other.shape)
+    total = product + other
+    with np.errstate(invalid="ignore"):  # infinities have no error
+        back = total - product
+        error = (product - (total - back)) + (other - back)
+        even = (total.view(np.int64) & 1) == 0
+        moved = np.nextafter(total, np.where(error > 0, np.inf, -np.inf))
+        odd = np.where((error != 0) & even & np.isfinite(total) & np.isfinite(error), moved, total)
+    return odd.astype(np.float32)
+
+
+def clamped(x: Floats, q: Quantisation) -> Integers:
+    """x, which is in units of q's scale, as an integer of q: cut to the range around the zero point, rounded, moved by the zero point.
+
+    NaN is the least integer, because MAXPS answers with its second operand.
+    """
+    _, zero = q.along(x.ndim)
+    least, greatest = (np.float32(limit) - zero.astype(np.float32) for limit in q.limits)
+    held = np.where(x > least, x, least)
+    return np.asarray(to_int32(np.minimum(held, greatest)) + zero).astype(q.dtype)

@@ -1,0 +1,105 @@
+"""Operators of one quantised tensor that are tables of 256 integers, and softmax, which has a table of exponentials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from compiler.ir.quantised.linear import dequantize, quantize
+from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
+from compiler.ir.quantised.rounding import INDEFINITE, fma, saturated, to_int32
+
+Function = Callable[[Floats], Floats]
+
+# numerator and denominator of the logistic function in x^2, highest power first; Eigen's, as MLAS has them
+_ALPHA = (4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 2.48287947061529e-01)
+_BETA = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03, 1.16817656904453e-01, 9.93151921023180e-01)
+_FAR = np.float32(18)  # beyond it the logistic function is its value there
+
+
+def every_integer(q: Quantisation) -> Integers:
+    """All 256 integers of the type, the least first."""
+    least, greatest = q.limits
+    return np.arange(least, greatest + 1).astype(q.dtype)
+
+
+def table(function: Function, x_q: Quantisation, y_q: Quantisation) -> Integers:
+    """quantize(function(dequantize(i))) for every integer i, the least first."""
+    x_q.single("x"), y_q.single("y")
+    return quantize(function(dequantize(every_integer(x_q), x_q)), y_q)
+
+
+def looked_up(x: Integers, entries: Integers) -> Integers:
+    return np.asarray(entries[x.astype(np.int64) - np.iinfo(x.dtype).min])
+
+
+def logistic(x: Floats) -> Floats:
+    """x * p(x^2) / q(x^2) + 1/2, the polynomials by fused steps, x cut to +-18, and what is below 0 to 0.
+
+    Nothing is cut above, so the result may pass 1 by one unit in the last place.
+    """
+    near = np.minimum(np.maximum(x, -_FAR), _FAR)
+    square = near * near
+    p, q = (_polynomial(square, factors) for factors in (_ALPHA, _BETA))
+    return np.maximum(near * p / q + np.float32(0.5), np.float32(0))
+
+
+def _polynomial(x: Floats, factors: Sequence[float]) -> Floats:
+    total = np.full_like(x, np.float32(factors[0]))
+    for factor in factors[1:]:
+        total = fma(total, x, np.float32(factor))
+    return total
+
+
+def leaky(x: Floats, alpha: float) -> Floats:
+    return np.where(x >= 0, x, np.float32(alpha) * x)
+
+
+def sigmoid(x: Integers, x_q: Quantisation, y_q: Quantisation) -> Integers:
+    """QLinearSigmoid."""
+    return looked_up(x, table(logistic, x_q, y_q))
+
+
+def leaky_relu(x: Integers, x_q: Quantisation, y_q: Quantisation, alpha: float = 0.01) -> Integers:
+    """QLinearLeakyRelu."""
+    return looked_up(x, table(partial(leaky, alpha=alpha), x_q, y_q))
+
+
+def requantized(x: Integers, x_q: Quantisation, y_q: Quantisation) -> Integers:
+    """In another scale and zero point; the same integers where both are equal."""
+    if x_q.single("x") == y_q.single("y") and x_q.dtype == y_q.dtype:
+        return x
+    return looked_up(x, table(lambda real: real, x_q, y_q))
+
+
+def concat(parts: Sequence[tuple[Integers, Quantisation]], y_q: Quantisation, axis: int) -> Integers:
+    """QLinearConcat."""
+    return np.concatenate([requantized(x, q, y_q) for x, q in parts], axis)
+
+
+def softmax(x: Integers, x_q: Quantisation, y_q: Quantisation, axis: int) -> Integers:
+    """QLinearSoftmax along one axis: exponentials of a table, added in order, (e * floor(1 / sy)) / sum, rounded, plus zy, saturated.
+
+    A product beyond float32, as with one value and a scale below 1 / 148, is what a conversion makes of infinity: 0 of uint8, of int8 the
+    least int32, and the sum with zy wraps.
+    """
+    (sx, _), (sy, zy) = x_q.single("x"), y_q.single("y")
+    rows = np.moveaxis(x.astype(np.int64), axis, -1)
+    e = _exponentials(float(sx), rows.shape[-1])[rows - rows.max(axis=-1, keepdims=True) + 255]
+    total = np.zeros(rows.shape[:-1], np.float32)
+    for i in range(rows.shape[-1]):
+        total = total + e[..., i]
+    with np.errstate(over="ignore"):
+        whole = to_int32(e * np.floor(np.float32(1) / sy) / total[..., None])
+    whole = np.where(whole == INDEFINITE, 0, whole) if y_q.dtype == np.uint8 else whole
+    return np.moveaxis(saturated((whole + zy).astype(np.int32), y_q), -1, axis)
+
+
+def _exponentials(scale: float, length: int) -> Floats:
+    """exp((i - 255) * scale) times a factor that keeps sums of `length` of them far from the ends of float32."""
+    most = np.float32(np.finfo(np.float32).max) / np.float32(length)
+    shift = max(0.0, float(np.float32(math.log(most))) - 5) / scale  # LOGF: in float32
+    return np.array([math.exp((i - 255 + shift) * scale) for i in range(256)], np.float32)

@@ -1,0 +1,252 @@
+"""Nodes of a graph that onnxruntime has optimised, by the formulas of `compiler.ir.quantised`: arrays in, arrays out.
+
+A table of kinds; what is not in it computes in floating point, or is not modelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, helper
+
+from compiler.ir.quantised import elementwise, linear, pooling, products, tables
+from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.products import SlidingWindow
+
+Array = NDArray[Any]
+Inputs = Sequence[Array | None]  # None where an optional one is not there
+Attributes = Mapping[str, Any]
+
+
+def formula_of(node: NodeProto) -> Callable[[Inputs], list[Array]] | None:
+    """What computes the node's outputs, or None."""
+    made = FORMULAS.get((node.domain, node.op_type)) or FORMULAS.get(("", node.op_type))
+    if made is None:
+        return None
+    attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+    where = node.name or node.output[0]
+    return lambda inputs: made(inputs, attributes, where)
+
+
+def _there(inputs: Inputs, index: int) -> Array:
+    value = inputs[index]
+    assert value is not None, index
+    return value
+
+
+def _optional(inputs: Inputs, index: int) -> Array | None:
+    return inputs[index] if index < len(inputs) else None
+
+
+def _q(inputs: Inputs, index: int, of: Array, where: str, axis: int | None = None) -> Quantisation:
+    """Scale and zero point from two inputs, of a tensor that is there."""
+    return Quantisation.of(_there(inputs, index), _optional(inputs, index + 1), of.dtype, of.shape, axis, where)
+
+
+def _made(inputs: Inputs, index: int, dtype: Any, where: str) -> Quantisation:
+    """As `_q`, of what the node makes."""
+    return Quantisation.of(_there(inputs, index), _optional(inputs, index + 1), dtype, where=where)
+
+
+def _first(x: Array, last: Any) -> Array:
+    """Channels from the last axis to axis 1, where they are last."""
+    return np.moveaxis(x, -1, 1) if last else x
+
+
+def _back(x: Array, last: Any) -> Array:
+    return np.moveaxis(x, 1, -1) if last else x
+
+
+def _window(attributes: Attributes, spatial: Sequence[int], kernel: Sequence[int]) -> SlidingWindow:
+    rank = len(spatial)
+    kernel = tuple(int(size) for size in attributes.get("kernel_shape", kernel))
+    strides, dilations = (tuple(attributes.get(name, (1,) * rank)) for name in ("strides", "dilations"))
+    pads = list(attributes.get("pads", (0,) * (2 * rank)))
+    auto = attributes.get("auto_pad", b"NOTSET").decode()
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    if auto.startswith("SAME"):
+        total = [max(0, (-(-size // step) - 1) * step + r - size) for size, step, r in zip(spatial, strides, reach, strict=True)]
+        less = [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in total]
+        pads = [*less, *(t - part for t, part in zip(total, less, strict=True))]
+    if attributes.get("ceil_mode", 0):
+        for axis in range(rank):
+            free = spatial[axis] + pads[axis] + pads[rank + axis] - reach[axis]
+            more = -free % strides[axis]
+            if spatial[axis] + pads[axis] > (free + more) // strides[axis] * strides[axis]:  # the last window begins in the image
+                pads[rank + axis] += more
+    return SlidingWindow(kernel, strides, tuple(pads), dilations, int(attributes.get("group", 1)))
+
+
+def _quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    x, zero = _there(inputs, 0), _optional(inputs, 2)
+    dtype = np.dtype(np.uint8) if zero is None else zero.dtype
+    q = Quantisation.of(_there(inputs, 1), zero, dtype, x.shape, attributes.get("axis", 1), where)
+    return [linear.quantize(x, q)]
+
+
+def _dequantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    x = _there(inputs, 0)
+    return [linear.dequantize(x, _q(inputs, 1, x, where, attributes.get("axis", 1)))]
+
+
+def _conv(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    last = attributes.get("channels_last", 0)
+    x, w, bias = _first(_there(inputs, 0), last), _there(inputs, 3), _optional(inputs, 8)
+    x_q, w_q = _q(inputs, 1, x, where), _q(inputs, 4, w, where, 0)
+    products.check_bound(x_q, w, w_q, 0, bias, where)
+    window = _window(attributes, x.shape[2:], w.shape[2:])
+    return [_back(products.conv(x, x_q, w, w_q, _made(inputs, 6, x.dtype, where), window, bias), last)]
+
+
+def _conv_integer(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    x, w = _there(inputs, 0), _there(inputs, 1)
+    x_q, w_q = (Quantisation.of(np.float32(1), _optional(inputs, i), v.dtype, v.shape, 0, where) for i, v in ((2, x), (3, w)))
+    return [products.conv_sums(x, x_q, w, w_q, _window(attributes, x.shape[2:], w.shape[2:]))]
+
+
+def _matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del attributes
+    a, b = _there(inputs, 0), _there(inputs, 3)
+    a_q, b_q = _q(inputs, 1, a, where), _q(inputs, 4, b, where, -1)
+    products.check_bound(a_q, b, b_q, -1, None, where)
+    return [products.matmul(a, a_q, b, b_q, _made(inputs, 6, a.dtype, where))]
+
+
+def _matmul_integer(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del attributes
+    a, b = _there(inputs, 0), _there(inputs, 1)
+    a_q = Quantisation.of(np.float32(1), _optional(inputs, 2), a.dtype, where=where)
+    return [products.matmul_sums(a, a_q, b, Quantisation.of(np.float32(1), _optional(inputs, 3), b.dtype, b.shape, -1, where))]
+
+
+def _matmul_to_float(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del attributes
+    a, b = _there(inputs, 0), _there(inputs, 1)
+    a_q = Quantisation.of(_there(inputs, 2), _optional(inputs, 4), a.dtype, where=where)
+    b_q = Quantisation.of(_there(inputs, 3), _optional(inputs, 5), b.dtype, b.shape, -1, where)
+    return [linear.scaled(products.matmul_sums(a, a_q, b, b_q), linear.output_scale(a_q, b_q, None), _optional(inputs, 6))]
+
+
+def _dynamic_matmul(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del attributes
+    x, b = _there(inputs, 0), _there(inputs, 1)
+    q, b_q = linear.measured(x), _q(inputs, 2, b, where, -1)
+    sums = products.matmul_sums(linear.quantize(x, q), q, b, b_q)
+    return [linear.scaled(sums, linear.output_scale(q, b_q, None), _optional(inputs, 4))]
+
+
+def _dynamic_quantize(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del attributes, where
+    x = _there(inputs, 0)
+    q = linear.measured(x)
+    return [linear.quantize(x, q), q.scale.reshape(()), q.zero_point.reshape(())]
+
+
+def _gemm(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    a, b, bias = _there(inputs, 0), _there(inputs, 3), _optional(inputs, 6)
+    a, b = a.T if attributes.get("transA", 0) else a, b.T if attributes.get("transB", 0) else b
+    a_q, b_q, alpha = _q(inputs, 1, a, where), _q(inputs, 4, b, where, -1), attributes.get("alpha", 1.0)
+    products.check_bound(a_q, b, b_q, -1, None, where)
+    if _optional(inputs, 7) is None:
+        return [linear.scaled(products.gemm_sums(a, a_q, b, b_q, bias), linear.output_scale(a_q, b_q, None, alpha))]
+    return [products.gemm(a, a_q, b, b_q, _made(inputs, 7, a.dtype, where), bias, alpha)]
+
+
+def _of_two(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
+    def made(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+        del attributes
+        a, b = _there(inputs, 0), _there(inputs, 3)
+        return [function(a, _q(inputs, 1, a, where), b, _q(inputs, 4, b, where), _made(inputs, 6, a.dtype, where))]
+
+    return made
+
+
+def _of_one(function: Callable[..., Array]) -> Callable[[Inputs, Attributes, str], list[Array]]:
+    def made(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+        x = _there(inputs, 0)
+        return [function(x, _q(inputs, 1, x, where), _made(inputs, 3, x.dtype, where), attributes)]
+
+    return made
+
+
+def _softmax(x: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
+    axis = attributes.get("axis", -1)
+    if attributes["opset"] >= 13:
+        return tables.softmax(x, x_q, y_q, axis)
+    flat = x.reshape(int(np.prod(x.shape[: axis % x.ndim])), -1)  # one axis of all behind it
+    return tables.softmax(flat, x_q, y_q, 1).reshape(x.shape)
+
+
+def _average(x: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
+    last = attributes.get("channels_last", 0)
+    image = _first(x, last)
+    window = _window(attributes, image.shape[2:], ())
+    return _back(pooling.average_pool(image, x_q, y_q, window, bool(attributes.get("count_include_pad", 0))), last)
+
+
+def _global_average(x: Array, x_q: Quantisation, y_q: Quantisation, attributes: Attributes) -> Array:
+    last = attributes.get("channels_last", 0)
+    return _back(pooling.global_average_pool(_first(x, last), x_q, y_q), last)
+
+
+def _concat(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    parts = [(_there(inputs, i), _q(inputs, i + 1, _there(inputs, i), where)) for i in range(2, len(inputs), 3)]
+    return [tables.concat(parts, _made(inputs, 0, parts[0][0].dtype, where), attributes["axis"])]
+
+
+def _max_pool(last: bool) -> Callable[[Inputs, Attributes, str], list[Array]]:
+    def made(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+        del where
+        x = _first(_there(inputs, 0), last)
+        return [_back(pooling.max_pool(x, _window(attributes, x.shape[2:], ())), last)]
+
+    return made
+
+
+def _transpose(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del where
+    return [_there(inputs, 0).transpose(attributes.get("perm"))]
+
+
+def _flatten(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del where
+    x, axis = _there(inputs, 0), attributes.get("axis", 1)
+    return [x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), -1)]
+
+
+def _reshape(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del where
+    x = _there(inputs, 0)
+    keep = not attributes.get("allowzero", 0)
+    return [x.reshape([x.shape[i] if size == 0 and keep else int(size) for i, size in enumerate(_there(inputs, 1))])]
+
+
+MS = "com.microsoft"
+FORMULAS: dict[tuple[str, str], Callable[[Inputs, Attributes, str], list[Array]]] = {
+    ("", "QuantizeLinear"): _quantize,
+    ("", "DequantizeLinear"): _dequantize,
+    ("", "DynamicQuantizeLinear"): _dynamic_quantize,
+    ("", "QLinearConv"): _conv,
+    ("", "ConvInteger"): _conv_integer,
+    ("", "QLinearMatMul"): _matmul,
+    ("", "MatMulInteger"): _matmul_integer,
+    ("", "Transpose"): _transpose,
+    ("", "Flatten"): _flatten,
+    ("", "Reshape"): _reshape,
+    ("", "MaxPool"): _max_pool(last=False),
+    (MS, "NhwcMaxPool"): _max_pool(last=True),
+    (MS, "MatMulIntegerToFloat"): _matmul_to_float,
+    (MS, "DynamicQuantizeMatMul"): _dynamic_matmul,
+    (MS, "QGemm"): _gemm,
+    (MS, "QLinearAdd"): _of_two(elementwise.add),
+    (MS, "QLinearMul"): _of_two(elementwise.mul),
+    (MS, "QLinearConcat"): _concat,
+    (MS, "QLinearAveragePool"): _of_one(_average),
+    (MS, "QLinearGlobalAveragePool"): _of_one(_global_average),
+    (MS, "QLinearSigmoid"): _of_one(lambda x, x_q, y_q, _: tables.sigmoid(x, x_q, y_q)),
+    (MS, "QLinearLeakyRelu"): _of_one(lambda x, x_q, y_q, attributes: tables.leaky_relu(x, x_q, y_q, attributes.get("alpha", 0.01))),
+    (MS, "QLinearSoftmax"): _of_one(_softmax),
+}
