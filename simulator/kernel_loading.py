@@ -1,7 +1,7 @@
-"""How compiled kernels are loaded: without what numba compiles others with.
+"""How compiled kernels are loaded: without what numba compiles others with, and without BLAS.
 
-Numba gets ready to compile before it loads its first kernel: it imports what it knows of Python's and numpy's functions, looks for BLAS in
-scipy, and makes tables of all that.  It takes longer than the kernels of a command do, and is done anyway as soon as one is compiled.
+Numba gets ready to compile before it loads its first kernel: it imports what it knows of Python's and numpy's functions, and makes tables
+of that.  It takes a third of the time that the kernels of a command do, and is done anyway as soon as one is compiled.
 """
 
 from __future__ import annotations
@@ -17,10 +17,24 @@ _CACHING = "numba.core.caching"
 
 def load_without_compiler() -> None:
     """Have numba, now or as soon as it is imported, load cached kernels without what it compiles others with."""
+    sys.meta_path.insert(0, _WithoutBlas())
     if (caching := sys.modules.get(_CACHING)) is not None:
         _load_alone(caching)
     else:
         sys.meta_path.insert(0, _Caching())
+
+
+class _WithoutBlas:
+    """Tells numba that there is no BLAS, which it looks for in scipy as it is told of numpy's functions; all others find it.
+
+    That takes as long as numba itself does to import, and no kernel here multiplies matrices.
+    """
+
+    def find_spec(self, name: str, *_: object) -> None:
+        asking = sys.modules.get("numba.np.arraymath")
+        if name == "scipy.linalg" and asking is not None and not hasattr(asking, "_HAVE_BLAS"):  # that module is on its way
+            sys.meta_path.remove(self)
+            raise ModuleNotFoundError("no BLAS is loaded for kernels", name=name)
 
 
 class _Caching:
