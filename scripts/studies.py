@@ -18,7 +18,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from multiprocessing import get_context
@@ -179,16 +179,22 @@ def spent_s() -> float:
     return sum(os.times()[:4])
 
 
-_PAIRS_OF_PROCESS = 4
-
-
 def _mapped(work: Callable[[Key], Found], pairs: Sequence[Key], processes: int) -> Iterator[Found]:
     if processes == 1:
         yield from map(work, pairs)
         return
-    # what a process remembers of one network's segments is no use to the next one, and gigabytes after some
-    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=_PAIRS_OF_PROCESS) as pool:
-        yield from pool.map(work, pairs)
+    with ThreadPoolExecutor(processes) as pool:
+        yield from pool.map(partial(_apart, work), pairs)
+
+
+def _apart(work: Callable[[Key], Found], pair: Key) -> Found:
+    """In a process of its own: what it remembers of one network's segments is no use to the next one, and gigabytes after some.
+
+    An executor whose processes end after some tasks (`max_tasks_per_child`) would do, but that of Python 3.11 waits for ever once all have
+    ended at about the same time.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(work, pair).result()
 
 
 def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], folder: Path) -> Found:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -192,7 +192,7 @@ class JobRunner:
         self.predictors: list[Predictor | None] = [None] * len(facts.levels)
         self.done = 0
         self.worker = "driver"
-        self._told: Mapping[str, Answer] = {}  # of earlier sessions
+        self._told: dict[str, Answer] = {}  # of earlier sessions
         self._heard: FirstReadings | None = FirstReadings(len(facts.levels)) if facts.differs else None
 
     def warm(self, whole: bool) -> None:
@@ -303,8 +303,7 @@ class JobRunner:
         for each in job.own:
             own.learn(each)
         placed, ahead = (answers(packed, levels) if packed else {} for packed in job.answers)
-        known: tuple[MutableMapping[str, Answer], ...] = (placed, ahead, heard.of, dict(self._told), own.of, mine.of)
-        self.evaluator.answer_by(ChainMap(*known), died=True)
+        self.evaluator.answer_by(ChainMap(placed, ahead, heard.of, self._told, own.of, mine.of), died=True)
         return mine, ChainMap(placed, heard.of, own.of)
 
     def _here(self, requests: Sequence[Request]) -> Iterator[Measurement]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simulator.npu.errors import BadInputError
 from tuner.store.count import Count, read_counts
 from tuner.store.drift import boards_of
-from tuner.store.read import read_table
+from tuner.store.read import Table, read_table
 from tuner.store.runs import RunEntry, budget_of
 from tuner.store.served import copies
 
@@ -75,17 +75,29 @@ class _Programs(NamedTuple):
         return len(_pairs(self.run, self.seq))
 
 
-def standing(run: RunEntry) -> Standing:
-    """Read the log.  Raises `BadInputError` where it cannot be read."""
-    of, of_readings = budget_of(run.path)
+def read_standing(run: RunEntry) -> Table | None:
+    """What `standing` takes of the log; None before there is one.  Raises `BadInputError` where it cannot be read."""
     if not (run.path / "log").is_dir() and not (read_counts(run.path) or {}).get("log", Count()).rows:
+        return None
+    return read_table(run.path, "log", (*_COLUMNS, "readings", "board", "firmware", "drifted"))
+
+
+def standing(run: RunEntry) -> Standing:
+    """Raises `BadInputError` where the log cannot be read."""
+    return standing_of(run, read_standing(run))
+
+
+def standing_of(run: RunEntry, log: Table | None) -> Standing:
+    """log: `read_standing`."""
+    of, of_readings = budget_of(run.path)
+    if log is None:
         return Standing(0, 0, {}, {}, {}, None, of, None, of_readings=of_readings)
-    table, lost = read_table(run.path, "log", (*_COLUMNS, "readings", "board", "firmware", "drifted"))
+    (table, lost), served = log, copies(run.path)
     readings = int(_numbers(table["readings"]).sum())
     programs, names, status = _programs(table), _names(table["run"]), _names(table["status"])
     tasks = _pairs(names, _numbers(table["seq"]))
     failed, counts = np.unique(status[tasks][status[tasks] != "ok"], return_counts=True)
-    ends = {level: _first_and_best(programs.of(programs.level == level), copies(run.path)) for level in run.levels}
+    ends = {level: _first_and_best(programs.of(programs.level == level), served) for level in run.levels}
     return Standing(
         programs.measured,
         len(tasks),

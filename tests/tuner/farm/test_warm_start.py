@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 import simulator
-from compiler.cost.features import FEATURES
 from compiler.source import Source as ModelSource
 from compiler.source import open_source
 from compiler.unit.unit import Unit
@@ -231,4 +230,3 @@ def test_an_earlier_log_that_has_changed(short: Path, earlier: Path, tmp_path: P
 def test_no_run_is_refused(short: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match=r"no run\.json"):
         read_warm_start([tmp_path], unit_of(short), LEVELS, ELITES)
-    assert len(FEATURES) > 0

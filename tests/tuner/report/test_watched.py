@@ -15,8 +15,10 @@ from tests.html_page import Page, assert_navigation_names_headings, assert_offli
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.report import served_page
+from tuner.report.html import as_text
 from tuner.report.live_page import live_page
 from tuner.report.served_page import LOOPBACK, ServedPage
+from tuner.report.standing_rows import standing_rows
 from tuner.store.runs import open_run
 from tuner.store.standing import standing
 from tuner.world.local import LocalPlace
@@ -38,7 +40,10 @@ def test_the_page_follows_the_log_until_the_report_is_there(ended: Path, tmp_pat
     assert_navigation_names_headings(page)
     assert ("meta", {"http-equiv": "refresh", "content": "10"}) in page.tags
     summary = json.loads((ended / "summary.json").read_text())
-    assert "24 of 24" in text
+    run = open_run(going)
+    for name, value in standing_rows(run, standing(run)).items():
+        assert name == "newest row" or f'<td class="text">{name}</td><td class="text">{as_text(value)}</td>' in text, "what `status` says"
+    assert "tilefarm tune with --resume" in text
     for level, best in standing(open_run(ended)).best.items():
         assert f"{best:,}" in text
         assert f"{summary['levels'][level]['baseline_layerwise_cycles']:,}" in text

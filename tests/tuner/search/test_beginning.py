@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 import tuner
+from compiler.space.gene import Gene
+from tests.tuner.search.searching import Local, LocalSearch
+from tests.tuner.search.test_epoch import unit
 from tests.tuning import FEW
+from tuner.search.beginning import changed_operators, operators_alone
+from tuner.search.epoch import EVOLVING
 
 LEVELS = ("none", "slight", "severe")
 
@@ -41,12 +47,25 @@ def test_the_first_programs_are_those_that_are_cheapest_by_prediction() -> None:
 
 
 def test_operators_are_changed_alone_later_those_first_that_take_longest() -> None:
-    found = log()
-    operators = found[(found["kind"] == "operator") & (found["level"] == "none")]
-    begun = operators[operators["generation"] == 1]
-    first = begun.loc[begun["cycles"].idxmax()]
-    changed = operators[(operators["generation"] == 2) & (operators["workload"] == first["workload"])]
-    assert len(changed) > 1
+    """Every second turn one of each island, until all operators that differ had theirs."""
+    measure = Local(unit("inception_block"))
+    search = LocalSearch(measure.evaluator.unit, "search.islands=3").steps(measure, EVOLVING)
+    contexts = [search.context(island, EVOLVING) for island in range(3)]
+    table, whose = search.known.table, list[Gene]()
+    for turn in range(8):
+        for changed in (changed_operators(context, turn) for context in contexts):
+            assert not (turn % 2 and changed)
+            assert len({gene[:2] for gene in changed}) == bool(changed)
+            whose += changed[:1]
+    alone = {table.structures.structure(*gene[:2]): gene for gene in reversed(operators_alone(contexts[0]))}
+    assert {table.structures.structure(*gene[:2]) for gene in whose} == alone.keys()
+    assert len(whose) == len(alone) > 3
+    took = [float(np.log(table.of(alone[table.structures.structure(*gene[:2])])).mean()) for gene in whose]
+    assert took == sorted(took, reverse=True)
+    first = [gene for context in contexts for gene in context.wanted(context.at_every_grant(changed_operators(context, 0)))]
+    assert len(first) > 3
+    search.step(measure)
+    assert all(table.known(gene) for gene in first)
 
 
 def test_without_segmentations_nothing_is_predicted() -> None:

@@ -21,7 +21,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import Builder, small_graph
 from tests.plans import resized
-from tests.tuner.search.searching import LEVELS, Local, LocalSearch
+from tests.tuner.search.searching import Local, LocalSearch
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Session
 from tuner.search.asking import answered
@@ -227,7 +227,3 @@ def test_workers_that_crash_leave_a_search_that_goes_on() -> None:
     members = [member for island in search.islands for member in island.members]
     assert members
     assert all(gene.blocks != 2 for m in members for gene in m.genome if gene.stop - gene.start > 1)
-
-
-def test_levels_are_those_of_the_machine() -> None:
-    assert tuple(load_machine("tiny").contention) == LEVELS
