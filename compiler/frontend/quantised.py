@@ -27,13 +27,13 @@ from compiler.frontend.window import padding, pair
 from compiler.ir.graph import Graph
 from compiler.ir.operators import (
     Dequantise,
+    LookUp,
     Quantise,
     QuantisedAverage,
     QuantisedConv,
     QuantisedMatMul,
     QuantisedPair,
     QuantisedSoftmax,
-    Table,
 )  # fmt: skip
 from compiler.ir.quantised import linear, products, tables
 from compiler.ir.quantised.elementwise import repeats
@@ -207,7 +207,7 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
         if not x_q.same_as(y_q):
             name = state.fresh(f"{node.output[0]}.{len(parts)}")
             entries = tables.table(lambda real: real, x_q, y_q)
-            view = view.of(state.emit(Table(name, view.tensor, name, entries, x_q, y_q)))
+            view = view.of(state.emit(LookUp(name, view.tensor, name, entries, x_q, y_q)))
         parts.append(state.fresh(f"{node.output[0]}.part"))
         state.views[parts[-1]] = view
     concat(state, helper.make_node("Concat", parts, list(node.output), name=node.name), values)
@@ -229,7 +229,7 @@ def of_table(function: tables.Function, state: Translator, node: NodeProto, valu
     del values
     view, x_q = _read(state, node)
     y_q = _q(state, node, 3, x_q.dtype)
-    op = Table(state.name(node), view.tensor, node.output[0], tables.table(function, x_q, y_q), x_q, y_q)
+    op = LookUp(state.name(node), view.tensor, node.output[0], tables.table(function, x_q, y_q), x_q, y_q)
     state.finish_as(node, op, view.axes)
 
 

@@ -99,7 +99,7 @@ class QuantisedPair(Operator):
 
 
 @dataclass(frozen=True, eq=False)
-class Table(OfOne):
+class LookUp(OfOne):
     """entries[x], the least integer first: a function of one quantised tensor, or another scale and zero point for it."""
 
     name: str

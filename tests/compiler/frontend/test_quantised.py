@@ -13,7 +13,7 @@ from compiler.frontend import load_model
 from compiler.frontend.quantised import lower_quantised
 from compiler.frontend.quantised_groups import grouped
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Concat, Dequantise, Pool, Quantise, QuantisedConv, Shuffle, Table
+from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Shuffle
 from compiler.ir.quantised import products
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.text.graph import graph_lines
@@ -25,7 +25,7 @@ from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import Quantiser
 
 HOW = [Quantiser(*each) for each in product(("qdq", "qop"), ("uint8", "int8"), (True, False))]
-ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Shuffle, Table)
+ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Shuffle, LookUp)
 
 
 def onnxruntime_of(model, feeds, as_it_is=False):
