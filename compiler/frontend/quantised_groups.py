@@ -27,7 +27,7 @@ _UNARY = {
     "Sigmoid": "QLinearSigmoid",
     "Softmax": "QLinearSoftmax",
 }
-_MOVES = frozenset({"DepthToSpace", "Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVES = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def grouped(model: ModelProto) -> ModelProto:

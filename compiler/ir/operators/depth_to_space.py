@@ -20,8 +20,6 @@ class DepthToSpace(OfOne):
     y: str
     block: int
 
-    moves = True
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, c, h, w = inputs[0]
         return n, c // self.block**2, h * self.block, w * self.block
