@@ -120,6 +120,8 @@ class _Walk:
     def _values(self, node: NodeProto) -> dict[str, Array]:
         if not node.output or any(name and math.prod(self.shapes.get(name, (self.most,))) >= self.most for name in node.output):
             return {}
+        if node.op_type == "DequantizeLinear":
+            return {}  # a weight or a bias, which an operator on integers reads as it is (`compiler.frontend.quantised_groups`)
         values = attributes(node)
         if node.op_type == "Shape" and node.input[0] in self.shapes:
             dims = self.shapes[node.input[0]]
