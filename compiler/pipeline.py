@@ -93,9 +93,9 @@ class Compiler:
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
 
-    def segment(self, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0) -> Lowered | Infeasible:
-        """Sequential records of a core's share of the segment whose first operator is `start`.  core: its place among the plan's."""
-        return self._lowered(self.unit, plan, plan.key, start, flip, core)
+    def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
+        """Sequential records of the first core's share of the segment whose first operator is `start`."""
+        return self._lowered(self.unit, plan, plan.key, start, False, 0)
 
     def _lowered(self, unit: Unit, plan: SegmentPlan, plan_key: str, start: int, flip: bool, core: int) -> Lowered | Infeasible:
         key = (unit, start, flip, plan_key, core, len(plan.cores))

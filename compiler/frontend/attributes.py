@@ -14,6 +14,7 @@ from simulator.npu.errors import BadInputError
 LEAST: dict[str, int] = {"strides": 1, "dilations": 1, "kernel_shape": 1, "pads": 0, "group": 1}
 WINDOWED = {"Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"}
 ONE_OF = {"auto_pad": ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "ceil_mode": (0, 1), "count_include_pad": (0, 1)}
+_LONG = 240  # characters of a message
 
 
 Attributes = dict[str, Any]  # of a node, by name; what is not given is not in it
@@ -28,10 +29,10 @@ def attributes(node: NodeProto) -> Attributes:
     return out
 
 
-def one_line(error: BaseException | str, limit: int = 240) -> str:
-    """The message without line breaks, cut to `limit` characters."""
+def one_line(error: BaseException | str) -> str:
+    """The message without line breaks, cut to `_LONG` characters."""
     text = " ".join(str(error).split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
 
 
 def label(node: NodeProto) -> str:

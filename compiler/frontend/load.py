@@ -168,20 +168,18 @@ def _check_outputs(model: ModelProto, where: str) -> None:
             raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
 
 
-def model_digest(model: ModelProto, shapes: Shapes | None = None) -> str:
-    """32 hex digits over the model's bytes and the given shapes."""
+def model_digest(model: ModelProto) -> str:
+    """32 hex digits over the model's bytes."""
     skeleton, large = detach(model, LARGE)
-    return digest_of(skeleton, taken_out(large), shapes)
+    return digest_of(skeleton, taken_out(large))
 
 
-def digest_of(skeleton: ModelProto, large: Mapping[str, Large], shapes: Shapes | None = None) -> str:
+def digest_of(skeleton: ModelProto, large: Mapping[str, Large]) -> str:
     """As `model_digest`, of a model in two parts."""
     digest = hashlib.blake2b(skeleton.SerializeToString(deterministic=True), digest_size=16)
     for tensor, data in large.values():
         for piece in tensor_pieces(tensor, data):
             digest.update(piece)
-    for name in sorted(shapes or {}):
-        digest.update(f"\n{name}={','.join(str(int(d)) for d in (shapes or {})[name])}".encode())
     return digest.hexdigest()
 
 

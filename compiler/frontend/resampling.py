@@ -43,7 +43,7 @@ def axis_of(state: Translator, node: NodeProto, view: View, axis: int) -> int:
     raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not one whole axis of the {shape} that it is a view of")
 
 
-def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float, out: str) -> View:
+def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], out: str) -> View:
     """`view` with some of its axes taken anew, ONNX axis -> taps, as tensor `out`."""
     shape = state.shapes[view.tensor]
     found = {axis_of(state, node, view, axis): taps for axis, taps in taken.items()}
@@ -53,9 +53,9 @@ def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps]
     rows, columns = found.get(ROWS, places(range(shape[2]))), found.get(COLUMNS, places(range(shape[3])))
     both = ROWS in found or COLUMNS in found
     if CHANNELS in found:
-        tensor = _channels(state, node, tensor, found[CHANNELS], fill, state.fresh(f"{out}.channels") if both else out)
+        tensor = _channels(state, node, tensor, found[CHANNELS], 0.0, state.fresh(f"{out}.channels") if both else out)
     if both:
-        tensor = state.emit(Resample(state.name(node), tensor, out, rows, columns, fill))
+        tensor = state.emit(Resample(state.name(node), tensor, out, rows, columns, 0.0))
     return View(tensor, tuple(resized_atoms(atoms, shape, state.shapes[tensor]) for atoms in view.axes))
 
 
@@ -85,11 +85,11 @@ def resized_atoms(atoms: Sequence[Atom], old: Sequence[int], new: Sequence[int])
     return tuple(atom for atom in out if atom.size > 1)
 
 
-def _finish(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float = 0.0, index: int = 0) -> None:
+def _finish(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], index: int = 0) -> None:
     """The node's output `index`: axes that stay as they are are left alone."""
     out = node.output[index]
     changed = {axis: taps for axis, taps in taken.items() if not taps.is_identity(view.shape[axis])}
-    state.views[out] = _take(state, node, view, changed, fill, out) if changed else view
+    state.views[out] = _take(state, node, view, changed, out) if changed else view
 
 
 def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:

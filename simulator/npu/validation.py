@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 _LONG = 400  # characters of one complaint
 _NAMES = 16  # of missing keys
+_MOST = 8  # complaints
 
 
-def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str], str] = lambda path: "") -> str:
-    """pydantic's complaints in one line, each with its dotted path; from the `most`-th on only how many there are.
+def validation_line(error: ValidationError, hint: Callable[[str], str] = lambda path: "") -> str:
+    """pydantic's complaints in one line, each with its dotted path; from the `_MOST`-th on only how many there are.
 
     Keys that are missing are one complaint, with all their names.  hint: what to add to the path of a key that does not exist.
     """
@@ -22,7 +23,7 @@ def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str],
         unnamed = len(missing) - _NAMES
         parts.append(f"missing: {', '.join(missing[:_NAMES])}" + (f" and {unnamed} more" if unnamed > 0 else ""))
     others = [item for item in items if item["type"] != "missing"]
-    for item in others[:most]:
+    for item in others[:_MOST]:
         where = _where(item["loc"])
         if not where and item["type"] != "value_error":  # what our own checks of a whole file say names its keys
             where = "(whole file)"
@@ -34,7 +35,7 @@ def validation_line(error: ValidationError, most: int = 8, hint: Callable[[str],
         if len(text) > _LONG:  # a key or a value of any length is in it; the end is what would be accepted
             text = f"{text[: _LONG // 2]}...{text[-_LONG // 2 :]}"
         parts.append(text + shown + (hint(where) if unknown else ""))
-    rest = len(others) - most
+    rest = len(others) - _MOST
     return "; ".join(parts) + (f"; and {rest} more" if rest > 0 else "")
 
 

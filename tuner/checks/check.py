@@ -102,17 +102,15 @@ def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expec
     )
 
 
-def check_file(
-    path: Path, levels: Sequence[str] | None = None, feeds: Mapping[str, ArrayLike] | None = None, seed: int = 0
-) -> list[Checked]:
-    """`check_level` for levels of a compiled file of style function (default: all), with given or random inputs.
+def check_file(path: Path, levels: Sequence[str] | None = None, seed: int = 0) -> list[Checked]:
+    """`check_level` for levels of a compiled file of style function (default: all), with random inputs.
 
     onnxruntime runs once for all of them, and so does each stream.  Raises `BadInputError`.
     """
     session = InferenceSession(path)
     wanted = tuple(levels) if levels else session.levels
     streams = {level: session.compiled.same_as(level) or level for level in wanted}
-    given = dict(feeds) if feeds is not None else random_feeds(session, seed)
+    given = random_feeds(session, seed)
     session.checked(given)
     expected = reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
     done = {level: check_level(session, given, expected, level) for level in dict.fromkeys(streams.values())}

@@ -77,12 +77,12 @@ def read_logged(paths: Sequence[Place | Path | str], limit: int = MAX_ROWS) -> L
     return _read(sources, limit)._replace(machines=machines)
 
 
-def rows_of_search(where: Place, run: str, seqs: NDArray[np.int64], conditions: NDArray[np.float32], limit: int = MAX_ROWS) -> TrainingRows:
+def rows_of_search(where: Place, run: str, seqs: NDArray[np.int64], conditions: NDArray[np.float32]) -> TrainingRows:
     """Of one search of a run that goes on, those of the tasks with these numbers, ascending.  run: its id in the log.
 
     conditions: float32 [levels, C].  Raises `BadInputError` as `read_logged`.
     """
-    return _read([_Source(where, run, "", conditions, seqs)], limit).rows
+    return _read([_Source(where, run, "", conditions, seqs)], MAX_ROWS).rows
 
 
 def _read(sources: Sequence[_Source], limit: int) -> LoggedRows:

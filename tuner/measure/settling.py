@@ -42,8 +42,8 @@ class Settled(NamedTuple):
     displaced: tuple[Displaced, ...]
 
 
-def settled(serves: Serves, robust: int | None, times: NDArray[np.float64], tolerance: float = TOLERANCE) -> Settled:
-    """Levels to programs such that, under every condition, none is more than `tolerance` slower at its level than another that ships.
+def settled(serves: Serves, robust: int | None, times: NDArray[np.float64]) -> Settled:
+    """Levels to programs such that, under every condition, none is more than `TOLERANCE` slower at its level than another that ships.
 
     The worst case is decided first, and what is left is looked at again: the others may have been slower than what ships no more.  It
     ends, since every step has one more level run the robust program, and one program alone is slower than none.  Without a robust program
@@ -52,7 +52,7 @@ def settled(serves: Serves, robust: int | None, times: NDArray[np.float64], tole
     now, displaced = list(serves), list[Displaced]()
     while robust is not None:
         over, level, other, condition = _worst(tuple(now), times)
-        if not over > tolerance:
+        if not over > TOLERANCE:
             break
         # the robust one gives way to nobody: what beats it where it has to run would have to be shipped for that level, too
         gone = [level] if now[level] != robust else [at for at, program in enumerate(now) if program == other]

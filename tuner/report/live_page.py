@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
-
-import pandas as pd
 
 from tuner.report.html import Figures, document, section, table
 from tuner.report.run_page import run_page
-from tuner.report.search_figures import best_so_far
+from tuner.report.search_figures import curves
 from tuner.report.standing_rows import BEST, best_rows, standing_rows
 from tuner.report.view import open_view
 from tuner.store.frames import asked_programs, over_time
@@ -23,19 +20,6 @@ _STANDING = "By the rows that the run has published."
 _BEST = "The baseline runs every fused operator on its own, tuned by the same search."
 
 
-@dataclass(frozen=True, eq=False)
-class Going:
-    """A run that has not ended, as figures see it.  log: its rows.  baseline: level -> cycles."""
-
-    log: pd.DataFrame
-    served: dict[str, int]
-    baseline: dict[str, int]
-
-    def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.store.frames.over_time`."""
-        return over_time(asked_programs(self.log, self.served), self.served, self.baseline, by_time)
-
-
 def live_page(path: Place) -> str:
     """The whole page.  Raises `BadInputError` where there is no run, or its log cannot be read."""
     run = open_run(path)
@@ -47,7 +31,8 @@ def live_page(path: Place) -> str:
     if now.best:
         sections.append(section("best", "Best so far", _BEST, table(BEST, best_rows(now, baseline))))
     if log is not None and now.best and baseline:
-        drawn = figures.place(best_so_far(Going(log.table.to_pandas(), copies(path), baseline)))
+        served = copies(path)
+        drawn = figures.place(curves(over_time(asked_programs(log.table.to_pandas(), served), served, baseline)))
         sections.append(section("search", "Against measured programs", "At 1 a program is as fast as the baseline.", drawn))
     title = f"{run.identity['model']} on {run.identity['machine']}"
     about = f"{run.identity['run']} · {run.state} · read at {datetime.now(UTC):%H:%M:%S} UTC, again every {AGAIN_S} s"

@@ -25,8 +25,13 @@ class Tuned(Protocol):
 
 def best_so_far(run: Tuned, by_time: bool = False) -> go.Figure:
     """Speed-up of the best program of every level against measured programs, or seconds since the first."""
+    return curves(run.over_time(by_time), by_time)
+
+
+def curves(found: pd.DataFrame, by_time: bool = False) -> go.Figure:
+    """The same of `over_time`."""
     drawn = figure("seconds since the first program" if by_time else "measured programs", "speed-up over the baseline")
-    for i, (level, rows) in enumerate(run.over_time(by_time).groupby("level", sort=False)):
+    for i, (level, rows) in enumerate(found.groupby("level", sort=False)):
         best = rows["cycles"].to_numpy(np.float64)
         keep = np.flatnonzero(np.concatenate(([True], np.diff(best) < 0, [True]))[: len(best)])
         keep = np.unique([*keep, len(best) - 1])

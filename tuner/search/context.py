@@ -108,9 +108,9 @@ class SearchContext:
             if measurement.cycles is not None and measurement.features is not None:
                 self._raw[self.known.key(gene)] = measurement.features
 
-    def measure_programs(self, genomes: Sequence[Genome], predicted: bool = True) -> Asking[list[Individual]]:
+    def measure_programs(self, genomes: Sequence[Genome]) -> Asking[list[Individual]]:
         """Those that fit."""
-        expected = map(_foreseen, self.expected(genomes)) if predicted else [None] * len(genomes)
+        expected = map(_foreseen, self.expected(genomes))
         measurements = yield [Request("program", genome, predicted=cycles) for genome, cycles in zip(genomes, expected, strict=True)]
         found = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
         return [Individual(genome, cycles, task) for genome, cycles, task in found if cycles is not None]

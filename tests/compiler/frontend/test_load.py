@@ -340,8 +340,6 @@ def test_digest() -> None:
     assert int(digest, 16) >= 0
     assert model_digest(model) == digest
     assert model_digest(small_model("conv_chain", seed=1)) != digest
-    assert model_digest(model, {"x": (1, 3, 20, 24)}) != digest
-    assert model_digest(model, {"a": (1,), "b": (2,)}) == model_digest(model, {"b": (2,), "a": (1,)})
 
 
 def test_bytes_and_models_are_loaded_as_their_file(tmp_path: Path) -> None:
