@@ -51,7 +51,10 @@ class Remembering(Evaluator):
         return found
 
 
-remembering = lru_cache(maxsize=1)(Remembering)  # one for all searches of a unit, which come one after the other
+@lru_cache(maxsize=1)
+def remembering(unit: Unit, levels: tuple[str, ...]) -> Evaluator:
+    """One for all searches of a unit, which come one after the other."""
+    return Remembering(unit, levels)
 
 
 def bounds_of(unit: Unit, evaluator: Evaluator, genome: Genome) -> Bounds:
