@@ -6,6 +6,7 @@ import numpy as np
 
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape
+from compiler.ir.quantised.parameters import Quantisation
 from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
@@ -30,13 +31,13 @@ def concat(y: str, *inputs: str) -> Concat:
     return Concat(y, inputs, y)
 
 
-def graph(shape: Shape, operators: list[Operator], outputs: list[str] | None = None, dtype: DataType | None = None) -> Graph:
-    """One input "x", of integers where a type is given; the last operator's output where none is named."""
+def graph(shape: Shape, operators: list[Operator], outputs: list[str] | None = None, x_q: Quantisation | None = None) -> Graph:
+    """One input "x", of integers where a scale and a zero point are given; the last operator's output where none is named."""
     shapes: dict[str, Shape] = {"x": shape}
-    types = {} if dtype is None else {"x": dtype}
+    types = {} if x_q is None else {"x": x_q}
     for op in operators:
         shapes[op.y] = op.output_shape([shapes[name] for name in op.inputs])
-        made_of = op.result_type([types.get(name) for name in op.inputs])
+        made_of = op.output_type([types.get(name) for name in op.inputs])
         types |= {} if made_of is None else {op.y: made_of}
     ports = tuple(Port(name, name, shapes[name]) for name in outputs or [operators[-1].y])
     made = Graph("by hand", (Port("x", "x", shape),), ports, tuple(operators), shapes, digest="0" * 32, types=types)

@@ -30,7 +30,7 @@ def quantisation(rng: np.random.Generator, dtype: DataType | None = None, scale:
 
 def conv(
     rng: np.random.Generator, y: str, x: str, channels: tuple[int, int], x_q: Quantisation, y_q: Quantisation, kernel: int = 3,
-    stride: int = 1, groups: int = 1, dilation: int = 1, pad: int | None = None, **limits: int,
+    stride: int = 1, groups: int = 1, dilation: int = 1, pad: int | None = None,
 ) -> QuantisedConv:  # fmt: skip
     """channels: (in, out); named after its output.  Scales of weights are such that few results saturate."""
     p = (kernel - 1) // 2 * dilation if pad is None else pad
@@ -42,7 +42,7 @@ def conv(
     w_q = Quantisation.of(scales.astype(np.float32), np.full(out, zero, dtype), dtype, weights.shape, 0)
     bias = rng.integers(-5000, 5000, out).astype(np.int32)
     window = (stride, stride), (dilation, dilation), (p, p, p, p), groups
-    return QuantisedConv(y, x, y, weights, bias, *window, x_q=x_q, w_q=w_q, y_q=y_q, **limits)  # type: ignore[arg-type]
+    return QuantisedConv(y, x, y, weights, bias, x_q, w_q, y_q, *window)
 
 
 def feeds_of(made: Graph, rng: np.random.Generator, dtype: DataType) -> dict[str, Array]:
@@ -51,7 +51,7 @@ def feeds_of(made: Graph, rng: np.random.Generator, dtype: DataType) -> dict[str
     for port in made.inputs:
         shape = made.shapes[port.tensor]
         if port.tensor in made.types:
-            limits = np.iinfo(made.types[port.tensor].storage)
+            limits = np.iinfo(made.types[port.tensor].dtype.name)
             found[port.onnx_name] = rng.integers(limits.min, limits.max + 1, shape).astype(limits.dtype)
         else:
             found[port.onnx_name] = rng.standard_normal(shape).astype(dtype.storage).astype(np.float32)

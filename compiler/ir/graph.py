@@ -1,7 +1,7 @@
-"""The graph after the frontend and the rewrites: few operators, logical shapes, float32 constants, integers where the model says so.
+"""The graph after the frontend and the rewrites: few operators, logical shapes, float32 constants.
 
 Every tensor is (n, c, h, w): a vector [n, c] is (n, c, 1, 1).  Where values lie (planes, lanes, concatenation as addresses) is the
-layout's business (`compiler.ir.layout`); in which data type floats are computed is chosen later still.
+layout's business (`compiler.ir.layout`); in which data type they are computed is chosen later still.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators import Floats, Operator, Shape, Type
+from compiler.ir.operators import Floats, Operator, Shape
+from compiler.ir.quantised.parameters import Quantisation, integers_of
 from simulator.npu.parts import DataType
 
 
@@ -43,7 +44,7 @@ class Graph:
     """Operators in a topological order; `shapes` has every tensor.
 
     constants: values [1 | n, c, h, w] of tensors that nobody computes; element-wise operators and residuals read them.
-    types: of tensors of integers; the others are floats.
+    types: scale and zero point of tensors of integers; the others are floats.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Graph:
     shapes: dict[str, Shape] = field(repr=False)
     digest: str = ""  # 32 hex digits over the model file's bytes (and the given shapes)
     constants: dict[str, Floats] = field(default_factory=dict, repr=False)
-    types: dict[str, DataType] = field(default_factory=dict, repr=False)
+    types: dict[str, Quantisation] = field(default_factory=dict, repr=False)
 
     def producers(self) -> dict[str, Operator]:
         return {op.y: op for op in self.operators}
@@ -66,7 +67,7 @@ class Graph:
         return out
 
     def verify(self) -> None:
-        """Raise ValueError where an input is not produced before its use, or a shape or type does not follow from those of inputs."""
+        """Raise ValueError where an input is not produced before its use, or a shape or type does not follow from its inputs'."""
         known = {port.tensor for port in self.inputs} | set(self.constants)
         for op in self.operators:
             for name in op.inputs:
@@ -80,15 +81,16 @@ class Graph:
             expected = op.output_shape(shapes)
             if self.shapes.get(op.y) != expected:
                 raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")
-            if (dtype := self._result_type(op)) != self.types.get(op.y):
-                raise ValueError(f"{op.name}: output {op.y!r} has type {self.types.get(op.y)}, expected {dtype}")
+            try:
+                made = op.output_type([self.types.get(name) for name in op.inputs])
+                integers_of(self.types.get(op.y), made)
+            except ValueError as error:
+                raise ValueError(f"{op.name}: {error}") from None
             known.add(op.y)
         for port in self.outputs:
             if port.tensor not in known:
                 raise ValueError(f"output {port.onnx_name!r}: tensor {port.tensor!r} is never produced")
 
-    def _result_type(self, op: Operator) -> Type:
-        try:
-            return op.result_type([self.types.get(name) for name in op.inputs])
-        except ValueError as err:
-            raise ValueError(f"{op.name}: {err}") from err
+    def type_of(self, tensor: str, floats: DataType) -> DataType:
+        """Of a tensor's values, where floats are of that type."""
+        return DataType[self.types[tensor].dtype.name] if tensor in self.types else floats

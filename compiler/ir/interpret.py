@@ -18,7 +18,7 @@ def evaluate(graph: Graph, feeds: Mapping[str, NDArray[Any]], keep: bool = False
     """ONNX input name -> array in, ONNX output name -> array out (both in ONNX's shapes); with `keep`, tensor name -> (n, c, h, w)."""
     values: dict[str, NDArray[Any]] = {}
     for port in graph.inputs:
-        dtype = graph.types[port.tensor].storage if port.tensor in graph.types else np.float32
+        dtype = graph.types[port.tensor].dtype if port.tensor in graph.types else np.float32
         values[port.tensor] = port.from_onnx(np.asarray(feeds[port.onnx_name], dtype), graph.shapes[port.tensor])
     for name, constant in graph.constants.items():
         values[name] = np.broadcast_to(constant, graph.shapes[name])

@@ -24,8 +24,9 @@ import numpy as np
 from compiler.ir.graph import Graph
 from compiler.ir.lanes import CHANNEL_BLOCK, Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.ir.operators import Concat, Conv, Convolution, Operator, Shape, Shuffle, Vector
-from compiler.ir.operators.quantised_conv import identity
+from compiler.ir.operators.quantised_products import kept
 from compiler.ir.parts import covering, runs
+from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.parts import DataType
 
 IMAGE_LANES = 4
@@ -69,7 +70,7 @@ class Layout:
 
     def type_of(self, tensor: str) -> DataType:
         """Of a tensor's values: its own of integers, else the one that floats are computed in."""
-        return self.graph.types.get(tensor, self.dtype)
+        return self.graph.type_of(tensor, self.dtype)
 
     def verify(self) -> None:
         """Raise ValueError where a placement is outside its storage, lanes collide, or operands do not agree."""
@@ -142,7 +143,7 @@ class Layout:
 
 def block_of(graph: Graph) -> int:
     """Channels that tensors take whole multiples of: those of a plane of any type in the graph, so that lanes are the same in all types."""
-    return max([CHANNEL_BLOCK, *(dtype.lanes for dtype in graph.types.values())])
+    return max([CHANNEL_BLOCK, *(DataType[q.dtype.name].lanes for q in graph.types.values())])
 
 
 def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
@@ -157,7 +158,7 @@ def assign(graph: Graph, dtype: DataType, four_lanes: bool = True) -> Layout:
     inside = _containers(graph, parts)
     images = _images(graph, dtype) if four_lanes else set()
     for name, shape in graph.shapes.items():
-        root, plane, c0 = name, 0, graph.types.get(name, dtype).lanes
+        root, plane, c0 = name, 0, graph.type_of(name, dtype).lanes
         while root in inside:
             root, before = inside[root]
             plane += sum(patterns.lanes(item, c0)[1] for item in before)
@@ -234,7 +235,7 @@ def _one_place(graph: Graph, names: _Names) -> tuple[Graph, list[str]]:
     return replace(graph, operators=tuple(operators), shapes=shapes, types=types), copies
 
 
-def _alike(new: str, old: str, shapes: dict[str, Shape], types: dict[str, DataType]) -> None:
+def _alike(new: str, old: str, shapes: dict[str, Shape], types: dict[str, Quantisation]) -> None:
     """A copy of a tensor."""
     shapes[new] = shapes[old]
     if old in types:
@@ -305,11 +306,11 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
     return replace(graph, operators=tuple(operators), shapes=shapes, types=types), patterns, copies
 
 
-def _identity_conv(name: str, x: str, y: str, shape: Shape, dtype: DataType | None, order: Sequence[int] | None = None) -> Convolution:
-    """dtype: of integers.  order: the channels of x that y has; all of them unless given."""
+def _identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | None, order: Sequence[int] | None = None) -> Convolution:
+    """q: of integers.  order: the channels of x that y has; all of them unless given."""
     chosen = range(shape[1]) if order is None else order
-    if dtype is not None:
-        return identity(name, x, y, dtype, chosen, shape[1])
+    if q is not None:
+        return kept(name, x, y, q, chosen, shape[1])
     weights = np.eye(shape[1], dtype=np.float32)[list(chosen)][:, :, None, None]
     return Conv(name, x, y, weights, np.zeros(len(weights), np.float32))
 
@@ -342,7 +343,7 @@ def _images(graph: Graph, dtype: DataType) -> set[str]:
         readers = consumers[port.tensor]
         ungrouped = all(op.reads_fours(port.tensor) for op in readers)
         is_output = any(item.tensor == port.tensor for item in graph.outputs)
-        own = graph.types.get(port.tensor, dtype)
+        own = graph.type_of(port.tensor, dtype)
         whole = own is not DataType.float32 and w * IMAGE_LANES % own.lanes == 0  # blocks of a row
         if c <= IMAGE_LANES and whole and readers and ungrouped and not is_output:
             found.add(port.tensor)

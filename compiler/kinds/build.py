@@ -19,6 +19,7 @@ from compiler.unit.constants import Constants, aligned
 from compiler.unit.machine import check_machine
 from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.unit import Unit
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import DdrBuffer, MemoryMap
@@ -39,9 +40,9 @@ def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
 def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan.
 
-    Raises `UnsupportedError` for a machine that lacks a path that every program uses.
+    Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
     """
-    check_machine(machine, dtype, *sorted(set(graph.types.values())))
+    check_machine(machine, dtype, *sorted({graph.type_of(tensor, dtype) for tensor in graph.types}))
     layout = assign(with_curves(graph, dtype), dtype)
     layout.verify()
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
@@ -54,6 +55,9 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         return Piece(at[p.storage], p.plane, p.planes)
 
     into = Lowering(layout, piece, constants, machine, _padding(layout))
+    for op in operators:
+        if type(op) not in BY_OPERATOR:
+            raise UnsupportedError(f"operator {op.name!r}: {type(op).__name__} has no code for the NPU")
     pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
     known = {
         name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from numpy.typing import NDArray
 
@@ -18,6 +18,7 @@ from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, Con
 from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
+from compiler.unit.constants import Bytes
 from compiler.unit.machine import writes_l1
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
@@ -81,15 +82,19 @@ class ConvSpec(OperatorSpec):
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
         taps, n = op.weights.shape[2] * op.weights.shape[3], y.planes * result.lanes
-        packed = weights.pack_conv(weights.dense_weights(values, op.groups), x, y, n, groups, dtype, fractal, lanes)
+        k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
+
+        def pack(out: Bytes) -> None:
+            weights.pack_conv(weights.dense_weights(values, op.groups), x, y, n, groups, dtype, fractal, lanes, out)
+
         return into.fields(index, op) | {
             "fractal": fractal,
             "groups": groups,
             "c1": x.planes // groups,
-            "k1": -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
-            "n1": n // fractal.columns // groups,
+            "k1": k1,
+            "n1": n1,
             "lanes": lanes,
-            "weights_at": into.constants.add(f"{op.name}/weights", packed),
+            "weights_at": into.constants.reserve(f"{op.name}/weights", groups * n1 * k1 * fractal.weight_blocks * BLOCK_BYTES, pack),
             "bias_at": into.constants.add(f"{op.name}/bias", cls.of_columns(op, y, n)),
         }
 
@@ -99,7 +104,7 @@ class ConvSpec(OperatorSpec):
         return op.weights, dtype
 
     @staticmethod
-    def of_columns(op: Any, y: Placement, n: int) -> weights.Bytes:
+    def of_columns(op: Any, y: Placement, n: int) -> Bytes:
         """What FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
         return weights.pack_columns(op.bias, y, n, DataType.float32)
 
@@ -208,7 +213,7 @@ class ConvSpec(OperatorSpec):
             if all_of_it is None:
                 return Infeasible(self.name, f"a strip of {made.size} columns lies in its padding as a whole")
             pads = all_of_it
-        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=replace(conv, pads=pads))
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=replace(cast("Any", conv), pads=pads))
 
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
         assert isinstance(tiling, ConvTiling)

@@ -1,7 +1,7 @@
 """Convolutions of integers: sums in int32, to which FIXPIPE adds a bias and which it multiplies by a scale, one of each for a channel.
 
 Zero points cost nothing: that of weights is taken from them, that of the input goes into the bias, and the padding is that zero point
-(`QuantisedConv.folded`).
+(`QuantisedConv.offset`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Convolution, QuantisedConv
+from compiler.ir.quantised.products import check_bound
 from compiler.kinds.base import Lowering
 from compiler.kinds.conv import ConvSpec
 from compiler.unit import weights
+from compiler.unit.constants import Bytes
 from compiler.unit.operators import Fetch, Given
 from simulator.npu.parts import DataType, Memory
 
@@ -35,7 +37,7 @@ class QuantisedConvSpec(ConvSpec):
     @classmethod
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedConv)
-        op.verify()
+        check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
         found = super().lowered(index, op, into)
         n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
         return found | {"weights_type": cls.multiplied(op, into.type_of(op.x))[1], "scale_at": n}
@@ -46,9 +48,9 @@ class QuantisedConvSpec(ConvSpec):
         return found
 
     @staticmethod
-    def of_columns(op: Any, y: Placement, n: int) -> weights.Bytes:
+    def of_columns(op: Any, y: Placement, n: int) -> Bytes:
         """Biases, then scales."""
-        biases = weights.pack_columns(op.folded(), y, n, DataType.int32)
+        biases = weights.pack_columns(op.offset, y, n, DataType.int32)
         return np.concatenate([biases, weights.pack_columns(op.scale, y, n, DataType.float32)])
 
     @property
@@ -62,14 +64,14 @@ class QuantisedConvSpec(ConvSpec):
 
     def of_integers(self) -> dict[str, int]:
         op = self.quantised
-        low, high = op.limits
+        low, high = (0, 0) if op.y_q is None else op.y_q.limits
         return {
             "right_type": int(self.weights_type),
             "pad": op.x_q.single(self.name)[1] & _BYTE,
             "sums": int(DataType.int32),
             "scale_after": self.groups * self.n1 * self.fractal.sum_blocks,
             "scale_at": self.scale_at,
-            "zero": op.y_q.single(self.name)[1],
+            "zero": 0 if op.y_q is None else op.y_q.single(self.name)[1],
             "low": low,
             "high": high,
         }

@@ -7,15 +7,13 @@ from compiler.ir.operators import (
     DepthToSpace,
     Dequantise,
     LayerNorm,
-    Lookup,
+    LookUp,
     MatMul,
     Pool,
     Quantise,
     QuantisedConv,
-    QuantisedProduct,
-    QuantisedSum,
+    QuantisedPair,
     Reflow,
-    Requantise,
     Resample,
     Softmax,
     Vector,
@@ -53,10 +51,7 @@ KINDS = (
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
     OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
-    *(
-        OperatorKind(op, TypedSpec, TypedJob, typed_rows)
-        for op in (Quantise, Dequantise, Requantise, Lookup, QuantisedSum, QuantisedProduct)
-    ),
+    *(OperatorKind(op, TypedSpec, TypedJob, typed_rows) for op in (Quantise, Dequantise, LookUp, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
 EMITTERS = {kind.job: kind.emitter for kind in KINDS}  # those of equal jobs are one

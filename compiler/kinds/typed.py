@@ -13,9 +13,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators import Dequantise, Lookup, Pointwise, Quantise, QuantisedProduct, QuantisedSum, Requantise
+from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedPair
 from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.tables import every_integer, requantized
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, run_of_planes, streamed
 from compiler.kinds.typed_emitter import CONVERT, FLAT, GATHER, SPREAD, WIDE, TypedJob
@@ -105,25 +106,31 @@ class _Writer:
 
 def _quantised(op: Quantise, w: _Writer) -> Steps:
     v = w.floats(0)
-    w.flat(Op.VDIV, v, v, s1=w.all_lanes(op.q.single(op.name)[0]))
-    return w.clamped(v, op.q)
+    w.flat(Op.VDIV, v, v, s1=w.all_lanes(op.y_q.single(op.name)[0]))
+    return w.clamped(v, op.y_q)
 
 
 def _dequantised(op: Dequantise, w: _Writer) -> Steps:
-    scale, zero = op.q.single(op.name)
+    scale, zero = op.x_q.single(op.name)
     v = w.floats(0)
     w.flat(Op.VADDS, v, v, -zero)
     w.flat(Op.VMULS, v, v, float(scale))
     each = _planes(w.gives)
-    y, as_it_is = w.buffer(each), w.gives == _F32
-    w.rows.append(
-        (GATHER, int(Op.VCOPY if as_it_is else Op.VCONVERT), int(w.gives), y, v, -1, -1, 0 if as_it_is else int(_F32), each, WIDE)
-    )
+    y, same = w.buffer(each), w.gives == _F32
+    w.rows.append((GATHER, int(Op.VCOPY if same else Op.VCONVERT), int(w.gives), y, v, -1, -1, 0 if same else int(_F32), each, WIDE))
     return w.done(y)
 
 
-def _requantised(op: Requantise, w: _Writer) -> Steps:
+def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> Steps:
+    """By VLUT, which counts bytes from 0 on: of int8 the negative ones come last.  Without it another scale takes vector code."""
     (scale, zero), (y_scale, _) = op.x_q.single(op.name), op.y_q.single(op.name)
+    if machine.vector.lookup_cycles is not None:
+        at, entries = w.inputs[0], op.entries.view(np.uint8)
+        s1 = w.constant(np.roll(entries, len(entries) // 2) if w.takes[0] == DataType.int8 else entries)
+        w.rows.append((FLAT, int(Op.VLUT), int(w.gives), at, at, s1, -1, 0, 1, 1))
+        return w.done(at)
+    if not np.array_equal(op.entries, requantized(every_integer(op.x_q), op.x_q, op.y_q)):
+        raise UnsupportedError(f"operator {op.name!r}: a table; machine {machine.name} has no look-up (vector.lookup_cycles)")
     v = w.floats(0)
     w.flat(Op.VADDS, v, v, -zero)
     w.flat(Op.VMULS, v, v, float(scale))
@@ -131,31 +138,19 @@ def _requantised(op: Requantise, w: _Writer) -> Steps:
     return w.clamped(v, op.y_q)
 
 
-def _looked_up(table: NDArray[Any], x: DataType, w: _Writer) -> Steps:
-    """VLUT counts bytes from 0 on: of int8 the negative ones come last."""
-    at, entries = w.inputs[0], table.view(np.uint8)
-    s1 = w.constant(np.roll(entries, len(entries) // 2) if x == DataType.int8 else entries)
-    w.rows.append((FLAT, int(Op.VLUT), int(w.gives), at, at, s1, -1, 0, 1, 1))
-    return w.done(at)
-
-
-def _sum(op: QuantisedSum, w: _Writer) -> Steps:
-    """As `ir.quantised.elementwise.add`."""
-    ra, rb, fixed = add_factors(op.a_q, op.b_q, op.y_q)
-    if 255 * (float(ra) + float(rb)) + abs(float(fixed)) >= _MOST:
-        raise UnsupportedError(f"operator {op.name!r}: summands {ra:g} and {rb:g} times as coarse as the sum, which is beyond int32")
-    a, b = w.floats(0), w.floats(1)
-    w.flat(Op.VMADD, b, b, s1=w.all_lanes(rb), s2=w.all_lanes(fixed))
-    w.flat(Op.VMADD, a, a, s1=w.all_lanes(ra), s2=b)
-    return w.integers(a)
-
-
-def _product(op: QuantisedProduct, w: _Writer) -> Steps:
+def _pair(op: QuantisedPair, w: _Writer) -> Steps:
+    """As `ir.quantised.elementwise` has it."""
     (sa, za), (sb, zb), (sy, zy) = (q.single(op.name) for q in (op.a_q, op.b_q, op.y_q))
+    ra, rb, fixed = add_factors(op.a_q, op.b_q, op.y_q)
     scale = sa * sb / sy
-    if 255 * 255 * float(scale) + abs(zy) >= _MOST:
-        raise UnsupportedError(f"operator {op.name!r}: a product {scale:g} times as coarse as its result, which is beyond int32")
+    most = 255 * (float(ra) + float(rb)) + abs(float(fixed)) if op.mode == "add" else 255 * 255 * float(scale) + abs(zy)
+    if most >= _MOST:
+        raise UnsupportedError(f"operator {op.name!r}: values of up to {most:.3g} times its scale; below {_MOST:.3g} is supported")
     a, b = w.floats(0), w.floats(1)
+    if op.mode == "add":
+        w.flat(Op.VMADD, b, b, s1=w.all_lanes(rb), s2=w.all_lanes(fixed))
+        w.flat(Op.VMADD, a, a, s1=w.all_lanes(ra), s2=b)
+        return w.integers(a)
     w.flat(Op.VADDS, a, a, -za)
     w.flat(Op.VADDS, b, b, -zb)
     w.flat(Op.VMUL, a, a, s1=b)
@@ -164,23 +159,16 @@ def _product(op: QuantisedProduct, w: _Writer) -> Steps:
     return w.integers(a)
 
 
-def _steps(op: Pointwise, machine: Machine, w: _Writer) -> Steps:
+def _steps(op: Operator, machine: Machine, w: _Writer) -> Steps:
     """Raises `UnsupportedError`."""
-    looks_up = machine.vector.lookup_cycles is not None
     if isinstance(op, Quantise):
         return _quantised(op, w)
     if isinstance(op, Dequantise):
         return _dequantised(op, w)
-    if isinstance(op, Requantise):
-        return _looked_up(op.table, w.takes[0], w) if looks_up else _requantised(op, w)
-    if isinstance(op, Lookup):
-        if not looks_up:
-            raise UnsupportedError(f"operator {op.name!r}: a table; machine {machine.name} has no look-up (vector.lookup_cycles)")
-        return _looked_up(op.table, op.x_type, w)
-    if isinstance(op, QuantisedProduct):
-        return _product(op, w)
-    assert isinstance(op, QuantisedSum)
-    return _sum(op, w)
+    if isinstance(op, LookUp):
+        return _looked_up(op, machine, w)
+    assert isinstance(op, QuantisedPair)
+    return _pair(op, w)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +192,10 @@ class TypedSpec(OnVector):
     constants: int
 
     @classmethod
-    def lower(cls, index: int, op: Pointwise, into: Lowering) -> Self:
+    def lower(cls, index: int, op: Operator, into: Lowering) -> Self:
+        shapes = [into.layout.graph.shapes[name] for name in (*op.inputs, op.y)]
+        if len(set(shapes)) > 1:
+            raise UnsupportedError(f"operator {op.name!r}: shapes {', '.join(map(str, shapes))}; equal ones are supported")
         takes, gives = [into.type_of(name) for name in op.inputs], into.type_of(op.y)
         w = _Writer(takes, gives)
         made = _steps(op, into.machine, w)

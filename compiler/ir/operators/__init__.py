@@ -1,14 +1,14 @@
 """Operators of a graph, a file for each: shape, meaning, which part of its input it needs, where values have to lie."""
 
-from compiler.ir.operators.base import COLUMNS, ROWS, Floats, Operator, Shape, Type, Values
+from compiler.ir.operators.base import COLUMNS, ROWS, Floats, Operator, Shape, Values
 from compiler.ir.operators.conv import Conv, Convolution, Shaped
 from compiler.ir.operators.depth_to_space import DepthToSpace
 from compiler.ir.operators.matmul import MatMul
 from compiler.ir.operators.norm import LayerNorm
 from compiler.ir.operators.places import Concat, Shuffle
 from compiler.ir.operators.pool import Pool
-from compiler.ir.operators.quantised import Dequantise, Lookup, Pointwise, Quantise, QuantisedProduct, QuantisedSum, Requantise
-from compiler.ir.operators.quantised_conv import QuantisedConv
+from compiler.ir.operators.quantised_products import QuantisedConv, QuantisedMatMul
+from compiler.ir.operators.quantised_values import Dequantise, LookUp, Quantise, QuantisedAverage, QuantisedPair, QuantisedSoftmax
 from compiler.ir.operators.reflow import Reflow
 from compiler.ir.operators.resample import Resample
 from compiler.ir.operators.softmax import Softmax
@@ -16,36 +16,8 @@ from compiler.ir.operators.vector import GUARD, Step, StepOp, Vector
 from compiler.ir.operators.windows import window_size
 
 __all__ = [
-    "COLUMNS",
-    "GUARD",
-    "ROWS",
-    "Concat",
-    "Conv",
-    "Convolution",
-    "DepthToSpace",
-    "Dequantise",
-    "Floats",
-    "LayerNorm",
-    "Lookup",
-    "MatMul",
-    "Operator",
-    "Pointwise",
-    "Pool",
-    "Quantise",
-    "QuantisedConv",
-    "QuantisedProduct",
-    "QuantisedSum",
-    "Reflow",
-    "Requantise",
-    "Resample",
-    "Shape",
-    "Shaped",
-    "Shuffle",
-    "Softmax",
-    "Step",
-    "StepOp",
-    "Type",
-    "Values",
-    "Vector",
+    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "LayerNorm", "LookUp",
+    "MatMul", "Operator", "Pool", "Quantise", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul", "QuantisedPair",
+    "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values", "Vector",
     "window_size",
 ]  # fmt: skip

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.quantised.parameters import Quantisation, integers_of
 from compiler.ir.reach import NO_BOUNDS, WINDOW
-from simulator.npu.parts import DataType
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
 Values = frozenset[float]
-Type = DataType | None  # of integers; None: in whichever float type the graph is compiled
-Spell = Callable[[Floats], str]  # a constant, as a text form of the graph shows it
+Spell = Callable[[NDArray[Any]], str]  # a constant, as a text form of the graph shows it
 ROWS, COLUMNS = 0, 1  # axes of an image
 
 
@@ -28,11 +27,6 @@ class Operator(ABC):
     """
 
     computes: ClassVar[bool] = True
-
-    @property
-    def moves(self) -> bool:
-        """Whether it only picks values of its inputs, so that these may be integers, all of one type."""
-        return False
 
     if TYPE_CHECKING:  # a field or a property, as a class likes
 
@@ -54,16 +48,24 @@ class Operator(ABC):
         """Logical shape of what it makes."""
         return inputs[0]
 
-    def result_type(self, inputs: Sequence[Type]) -> Type:
-        """Type of what it makes, given those of its inputs.  Raises ValueError where it does not take these."""
-        if any(dtype is not None for dtype in inputs) and not (self.moves and len(set(inputs)) == 1):
-            found = ", ".join("float" if dtype is None else dtype.name for dtype in inputs)
-            raise ValueError(f"inputs of type {found}; accepted: {'one type' if self.moves else 'float'}")
-        return inputs[0]
+    @property
+    def moves(self) -> bool:
+        """Whether it moves values without looking at them, so that they may be integers."""
+        return False
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        """Scale and zero point of what it makes, given those of its inputs; None for floats.
+
+        Raises ValueError where it cannot read these.
+        """
+        first = inputs[0] if self.moves else None
+        for found in inputs:
+            integers_of(found, first)
+        return first
 
     @abstractmethod
     def apply(self, inputs: Sequence[Floats]) -> Floats:
-        """What it means: float32 [n, c, h, w] of each input, or integers of its type.  Plain, not fast."""
+        """What it means: float32 [n, c, h, w] of each input.  Plain, not fast."""
 
     def without_values(self) -> Self:
         """The operator for those who need the sizes of its constants only."""

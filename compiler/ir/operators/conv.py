@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,19 +26,25 @@ class Shaped:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, eq=False)
 class Convolution(Operator):
-    """Of what weights are multiplied with and where they lie; what is made of the sums is a subclass's."""
+    """What weights are multiplied with and where windows lie; what is made of the sums is a subclass's."""
 
-    name: str
-    x: str
-    y: str
-    weights: NDArray[Any]  # [c_out, c_in / groups, kh, kw]
-    bias: NDArray[Any]  # [c_out]
-    stride: tuple[int, int] = (1, 1)
-    dilation: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
-    groups: int = 1
+    if TYPE_CHECKING:  # fields of dataclasses
+
+        @property
+        def x(self) -> str: ...
+        @property
+        def weights(self) -> NDArray[Any]: ...  # [c_out, c_in / groups, kh, kw]
+        @property
+        def bias(self) -> NDArray[Any]: ...  # [c_out]
+        @property
+        def stride(self) -> tuple[int, int]: ...
+        @property
+        def dilation(self) -> tuple[int, int]: ...
+        @property
+        def pads(self) -> tuple[int, int, int, int]: ...  # top, left, bottom, right
+        @property
+        def groups(self) -> int: ...
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -52,7 +58,7 @@ class Convolution(Operator):
         return n, channels, rows, window_size(w, wide, self.stride[1], self.dilation[1], left, right)
 
     def without_values(self) -> Self:
-        return replace(self, weights=cast("Any", Shaped(self.weights.shape)))
+        return cast("Self", replace(cast("Any", self), weights=Shaped(self.weights.shape)))
 
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
         return self.weights.shape[2 + axis], self.stride[axis], self.dilation[axis], self.pads[axis]
@@ -86,6 +92,15 @@ class Convolution(Operator):
 class Conv(Convolution):
     """y = activation(conv(x, weights) + bias + residual).  Also Gemm and MatMul (a kernel as large as the image)."""
 
+    name: str
+    x: str
+    y: str
+    weights: Floats  # [c_out, c_in / groups, kh, kw]
+    bias: Floats  # [c_out]
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
+    groups: int = 1
     activation: Literal["none", "relu", "clip"] = "none"
     residual: str | None = None
     limit: float = 0.0  # clip: min(relu, limit)

@@ -16,14 +16,11 @@ class Concat(Operator):
     """Along the channels.  No instructions: the layout gives the inputs places side by side."""
 
     computes: ClassVar[bool] = False
+    moves = True
 
     name: str
     inputs: tuple[str, ...]
     y: str
-
-    @property
-    def moves(self) -> bool:
-        return True
 
     def _reading(self, names: tuple[str, ...]) -> Self:
         return replace(self, inputs=names)
@@ -47,15 +44,12 @@ class Shuffle(OfOne):
     """
 
     computes: ClassVar[bool] = False
+    moves = True
 
     name: str
     x: str
     y: str
     order: tuple[int, ...]
-
-    @property
-    def moves(self) -> bool:
-        return True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, _, h, w = inputs[0]

@@ -26,10 +26,6 @@ class Reflow(OfOne):
     size: tuple[int, int]
     before: int = 0
 
-    @property
-    def moves(self) -> bool:
-        return True
-
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], *self.size
 
@@ -43,6 +39,10 @@ class Reflow(OfOne):
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return inputs[0] | {0.0}
+
+    @property
+    def moves(self) -> bool:
+        return self.before == 0 and self.size[0] * self.size[1] <= self.of[0] * self.of[1]  # else there are zeros
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,15 +16,13 @@ from compiler.ir.operators import (
     DepthToSpace,
     Dequantise,
     LayerNorm,
-    Lookup,
+    LookUp,
     MatMul,
     Operator,
     Pool,
     Quantise,
-    QuantisedProduct,
-    QuantisedSum,
+    QuantisedPair,
     Reflow,
-    Requantise,
     Resample,
     Softmax,
     Step,
@@ -87,10 +87,10 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "four lanes, of bytes": ((1, 3, 9, 16), integer_conv(RNG, "y", "x", (3, 40), Q, OTHER)),
     "pooling of bytes": ((2, 40, 9, 8), Pool("y", "x", "y", "max", (3, 2), (2, 1), (1, 1, 0, 1))),
     "dequantise": ((2, 70, 9, 8), Dequantise("y", "x", "y", Q)),
-    "requantise": ((1, 70, 9, 8), Requantise("y", "x", "y", Q, OTHER)),
-    "table": ((2, 70, 9, 7), Lookup("y", "x", "y", DataType.int8, np.arange(256).astype(np.uint8))),
-    "sum": ((2, 70, 9, 8), QuantisedSum("y", "x", "x", "y", Q, Q, OTHER)),
-    "multiplication": ((2, 70, 9, 8), QuantisedProduct("y", "x", "x", "y", Q, Q, OTHER)),
+    "table": ((2, 70, 9, 7), LookUp("y", "x", "y", np.roll(np.arange(-128, 128), 9).astype(np.int8), Q, OTHER)),
+    "sum": ((2, 70, 9, 8), QuantisedPair("y", "x", "x", "y", "add", Q, Q, OTHER)),
+    "multiplication": ((2, 70, 9, 8), QuantisedPair("y", "x", "x", "y", "mul", Q, Q, OTHER)),
+    "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),
 }  # that read int8
 EXAMPLES |= {"quantise": ((2, 70, 9, 8), Quantise("y", "x", "y", Q))} | INTEGERS
 EVERYWHERE = [(name, machine, dtype) for name in EXAMPLES for machine in MACHINES for dtype in (DataType.float16, DataType.float32)]
@@ -104,7 +104,7 @@ def example(name: str, machine: str, dtype: DataType) -> Case:
 
 def graph_of(name: str) -> Graph:
     shape, op = EXAMPLES[name]
-    return graph(shape, [op], dtype=DataType.int8 if name in INTEGERS else None)
+    return graph(shape, [op], x_q=Q if name in INTEGERS else None)
 
 
 def plans(unit: Unit, count: int, seed: int) -> list[SegmentPlan]:

@@ -55,8 +55,8 @@ def test_round_trip(c_out: int, c_in: int, kernel: tuple[int, int], groups: int,
         count = effective_groups(c, x, y, dtype, fractal)
         n1, c1 = y.planes * dtype.lanes // 16 // count, x.planes // count
         whole = dense_weights(c.weights, groups)
-        data = pack_conv(whole, x, y, y.planes * dtype.lanes, count, dtype, fractal, dtype.lanes)
-        assert data.size == count * n1 * c1 * kernel[0] * kernel[1] * 16 * 32
+        data = np.full(count * n1 * c1 * kernel[0] * kernel[1] * 16 * 32, 0xFF, np.uint8)  # every byte is written
+        pack_conv(whole, x, y, y.planes * dtype.lanes, count, dtype, fractal, dtype.lanes, data)
         dense = unpacked(data, dtype, count, n1, c1, kernel)
         assert (dense[np.ix_(y.lanes, x.lanes)] == whole).all()
         assert np.abs(dense).sum() == pytest.approx(np.abs(c.weights).sum(dtype=np.float64), rel=1e-5)  # the rest is zero
@@ -86,7 +86,8 @@ def test_four_lane_image() -> None:
     """Blocks hold four kernel positions of four lanes; what is behind the last position is zero."""
     c = conv(5, 3, (3, 3))
     x, y, dtype = Placement("s", 0, 1, (2, 0, 1)), place(range(5), 16), DataType.float16
-    data = pack_conv(c.weights, x, y, 16, 1, dtype, FRACTALS[dtype], 4)
+    data = np.full(3 * 16 * 32, 0xFF, np.uint8)
+    pack_conv(c.weights, x, y, 16, 1, dtype, FRACTALS[dtype], 4, data)
     blocks = data.view(np.float16).reshape(1, 3, 16, 4, 4)  # [n1][k1][16][position][lane]
     for channel in range(5):
         for tap in range(9):
