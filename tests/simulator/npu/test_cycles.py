@@ -157,6 +157,7 @@ def test_the_peak_is_reached_by_whole_tiles_back_to_back() -> None:
     assert machine.macs_per_cycle == {"float16": 512.0, "float32": pytest.approx(512 / 3)}
     assert busy(machine, 64, 4, 4) * 512 == 64 * 64 * 64
     assert EDGE.macs_per_cycle == {"float16": 4096.0, "float32": 1024.0}
+    assert load_machine("nvdla-large").macs_per_cycle["int8"] == 2048  # the primer's
 
 
 def test_kinds_are_told_apart() -> None:
