@@ -105,17 +105,22 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
 
 
-def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
+def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset: int) -> int:
+    """Of equal runs of channels, over each of which a Softmax goes."""
     view = state.view(node)
     rank = len(view.shape)
-    axis = int(values.get("axis", -1 if state.opset >= 13 else 1)) % rank
+    axis = int(values.get("axis", -1 if opset >= 13 else 1)) % rank
     # before opset 13 every axis from `axis` on is one
-    over = view.axes[axis] if state.opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
-    channels = state.shapes[view.tensor][1]
+    over = view.axes[axis] if opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
     size = math.prod(atom.size for atom in over)
     if size == 1 or over != joined([Atom(C, size, 1)]):
         raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
-    state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0], channels // size), view.axes)
+    return state.shapes[view.tensor][1] // size
+
+
+def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view, groups = state.view(node), softmax_groups(state, node, values, state.opset)
+    state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0], groups), view.axes)
 
 
 def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:

@@ -7,13 +7,13 @@ means of means, since every column of a window has as many pixels, or, at a bord
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from onnx import NodeProto
 
 from compiler.frontend.attributes import Attributes
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.window import finish_image, padding, pair
+from compiler.frontend.window import Pads, finish_image, padding, pair
 from compiler.ir.operators import Pool, Step, Vector
 
 Mode = Literal["max", "average"]
@@ -23,10 +23,18 @@ WIDE_WINDOW = 256
 MOST_POOLED = 2048  # pixels of an image that are pooled at once: 64 KiB for each block of channels, twice in UB
 
 
-def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
-    x = state.image(node)
-    _, _, h, w = state.shapes[x]
-    mode: Mode = "max" if node.op_type == "MaxPool" else "average"
+class PoolWindow(NamedTuple):
+    """pads: ceil_mode is resolved."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pads: Pads
+    count_include_pad: bool
+
+
+def pool_window(state: Translator, node: NodeProto, values: Attributes, image: tuple[int, int]) -> PoolWindow:
+    """Over an image of that size.  Raises UnsupportedError."""
+    h, w = image
     kernel, stride = pair(state, node, values, "kernel_shape"), pair(state, node, values, "strides")
     if pair(state, node, values, "dilations") != (1, 1):
         raise state.refuse(node, f"dilations {values['dilations']}; only windows without holes are supported")
@@ -48,6 +56,15 @@ def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
     top, left, bottom, right = pads
     if max(top, bottom) >= kernel[0] or max(left, right) >= kernel[1]:
         raise state.refuse(node, f"pads {pads} not smaller than the kernel {list(kernel)}: a window would see padding only")
+    return PoolWindow(kernel, stride, (top, left, bottom, right), include_pad)
+
+
+def pool(state: Translator, node: NodeProto, values: Attributes) -> None:
+    x = state.image(node)
+    _, _, h, w = state.shapes[x]
+    mode: Mode = "max" if node.op_type == "MaxPool" else "average"
+    kernel, stride, pads, include_pad = pool_window(state, node, values, (h, w))
+    top, left, bottom, right = pads
     if kernel == (h, w) and not any(pads):
         _finish_pixel(state, node, x, mode)
         return

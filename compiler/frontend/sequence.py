@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,16 @@ def floats(array: NDArray[Any]) -> Floats:
     return np.ascontiguousarray(array, dtype=np.float32)
 
 
-def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0) -> None:
-    """Sum over ONNX axis `axis` of input `index` times weights [m, k]: a convolution.
+class OverAxis(NamedTuple):
+    """Weights as a kernel [m, c, kh, kw] of a convolution of `tensor`.  axes: of what it makes, whose channels are the m."""
+
+    tensor: str
+    kernel: NDArray[Any]
+    axes: tuple[Atoms, ...]
+
+
+def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0) -> OverAxis:
+    """What sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
 
     The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
     the image).
@@ -36,18 +44,23 @@ def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias
         raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})")
     order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
     kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
-    kernel = floats(kernel.reshape(-1, c, *((h, w) if covers else (1, 1))))
-    op = Conv(state.name(node), view.tensor, node.output[0], kernel, bias)
     axes = list(view.axes)
-    axes[axis] = (Atom(C, len(bias), 1),)
-    state.finish_as(node, op, tuple(axes))
+    axes[axis] = joined([Atom(C, len(weights), 1)])
+    return OverAxis(view.tensor, np.ascontiguousarray(kernel.reshape(-1, c, *((h, w) if covers else (1, 1)))), tuple(axes))
+
+
+def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0) -> None:
+    """`over_axis`: a convolution."""
+    found = over_axis(state, node, axis, weights, index)
+    state.finish_as(node, Conv(state.name(node), found.tensor, node.output[0], floats(found.kernel), bias), found.axes)
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
     constant = [i for i in (0, 1) if state.is_constant(node.input[i])]
     if not constant:
-        _heads(state, node)
+        found = heads_of(state, node)
+        state.finish_as(node, MatMul(state.name(node), *found[:2], node.output[0], found.heads, found.transposed), found.axes)
         return
     side = constant[0]
     matrix = state.constant(node, side, "one of the two")
@@ -59,10 +72,20 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     product(state, node, rank - 1 if side == 1 else rank - 2, weights, np.zeros(len(weights), np.float32), 1 - side)
 
 
-def _heads(state: Translator, node: NodeProto) -> None:
+class Heads(NamedTuple):
+    """How a product of two computed tensors lies; see `MatMul`.  axes: of what it makes."""
+
+    a: str
+    b: str
+    heads: int
+    transposed: bool
+    axes: tuple[Atoms, ...]
+
+
+def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 1)) -> Heads:
     """[.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels of a head and
     pixels of b, in either order."""
-    a, b = state.view(node, 0), state.view(node, 1)
+    a, b = (state.view(node, i) for i in indices)
     if len(a.axes) != len(b.axes) or len(a.axes) < 2:
         raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; equal leading axes are supported")
     (m, k), (k_b, n) = a.axes[-2:], b.axes[-2:]
@@ -84,12 +107,11 @@ def _heads(state: Translator, node: NodeProto) -> None:
             f"{list(a.shape)} x {list(b.shape)}: as the tensors lie, rows are not pixels or the summed axis not a head's channels; "
             "one would have to be transposed",
         )
-    op = MatMul(state.name(node), a.tensor, b.tensor, node.output[0], heads, transposed)
     per = b.shape[-1]
     lead = tuple(
         tuple(Atom(C, atom.size, atom.stride // size * per) if atom.axis == C else atom for atom in atoms) for atoms in a.axes[:-2]
     )
-    state.finish_as(node, op, (*lead, m, (Atom(C, per, 1),)))
+    return Heads(a.tensor, b.tensor, heads, transposed, (*lead, m, (Atom(C, per, 1),)))
 
 
 def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:

@@ -25,6 +25,7 @@ from simulator.onnx_names import names_read
 Array = NDArray[Any]
 # operators of onnxruntime that onnx has no rule for: whose shapes theirs are, and by which of their inputs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
+    ("com.microsoft", "QGemm"): ("Gemm", slice(0, 4, 3)),
     ("com.microsoft", "QLinearAdd"): ("Add", slice(0, 4, 3)),
     ("com.microsoft", "QLinearAveragePool"): ("AveragePool", slice(1)),
     ("com.microsoft", "QLinearConcat"): ("Concat", slice(2, None, 3)),
@@ -34,6 +35,8 @@ STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("com.microsoft", "QLinearSigmoid"): ("Sigmoid", slice(1)),
     ("com.microsoft", "QLinearSoftmax"): ("Softmax", slice(1)),
 }
+
+_OWN = frozenset({"channels_last", "opset"})  # attributes of theirs that onnx's operators do not have
 
 
 def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
@@ -117,6 +120,8 @@ class _Walk:
     def _values(self, node: NodeProto) -> dict[str, Array]:
         if not node.output or any(name and math.prod(self.shapes.get(name, (self.most,))) >= self.most for name in node.output):
             return {}
+        if node.op_type == "DequantizeLinear":
+            return {}  # a weight or a bias, which an operator on integers reads as it is (`compiler.frontend.quantised_groups`)
         values = attributes(node)
         if node.op_type == "Shape" and node.input[0] in self.shapes:
             dims = self.shapes[node.input[0]]
@@ -137,8 +142,9 @@ class _Walk:
         else:
             # the rule is for floats, and says no more than the shape
             op_type, inputs = stand_in
-            plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output, attribute=node.attribute)
-            if not plain.input:
+            plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output)
+            plain.attribute.extend(item for item in node.attribute if item.name not in _OWN)
+            if not plain.input or attributes(node).get("channels_last", 0):
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type
             found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})

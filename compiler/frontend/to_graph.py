@@ -23,6 +23,7 @@ from compiler.frontend.settle import known_shapes
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
+from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.onnx_kinds import ON_NPU, kind_name
 
@@ -58,6 +59,7 @@ class Translator:
         self.used_names: set[str] = set()
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
+        self.types: dict[str, Quantisation] = {}  # of tensors of integers
 
     # -- what handlers ask ------------------------------------------------------------------------------------------
 
@@ -155,6 +157,12 @@ class Translator:
         batch = self.shapes[self.operators[0].y][0] if self.operators else shape[0]
         if shape[0] != batch:  # a program goes through the images of all its tensors side by side
             raise UnsupportedError(f"operator {op.name!r}: {shape[0]} images beside operators on {batch}; one number for all is supported")
+        try:
+            made = op.output_type([self.types.get(name) for name in op.inputs])
+        except ValueError as error:
+            raise UnsupportedError(f"operator {op.name!r}: {error}") from None
+        if made is not None:
+            self.types[op.y] = made
         self.shapes[op.y] = shape
         self.operators.append(op)
         return op.y
@@ -292,18 +300,22 @@ def translate(
     for node in model.graph.node:
         translate_node(state, node, handlers)
     name = model.graph.name or "model"
-    graph = Graph(name, inputs, state.outputs(), tuple(state.operators), state.shapes, digest, state.tensors)
+    graph = Graph(name, inputs, state.outputs(), tuple(state.operators), state.shapes, digest, state.tensors, state.types)
     graph.verify()
     return graph
 
 
 def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handler]) -> None:
-    """One node: folded where its inputs are constants, else by its handler.  Raises UnsupportedError."""
-    if node.domain not in ("", "ai.onnx"):
+    """One node: folded where its inputs are constants, else by its handler.  Raises UnsupportedError.
+
+    handlers: by the operator's name, behind its domain and a dot where that is not ONNX's own.
+    """
+    own = node.domain in ("", "ai.onnx")
+    handler = handlers.get(node.op_type if own else f"{node.domain}.{node.op_type}")
+    if not own and handler is None:
         raise state.refuse(node, f"operators of domain {node.domain!r} are not supported")
     values = attributes(node)
-    if not fold(state, node, values):
-        handler = handlers.get(node.op_type)
+    if not own or not fold(state, node, values):
         if handler is None:
             raise state.refuse(node, f"not supported; supported are {', '.join(sorted(handlers))}")
         try:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.operators import Floats, Operator, Shape
+from compiler.ir.quantised.parameters import Quantisation, integers_of
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Graph:
     """Operators in a topological order; `shapes` has every tensor.
 
     constants: values [1 | n, c, h, w] of tensors that nobody computes; element-wise operators and residuals read them.
+    types: scale and zero point of tensors of integers; the others are floats.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Graph:
     shapes: dict[str, Shape] = field(repr=False)
     digest: str = ""  # 32 hex digits over the model file's bytes (and the given shapes)
     constants: dict[str, Floats] = field(default_factory=dict, repr=False)
+    types: dict[str, Quantisation] = field(default_factory=dict, repr=False)
 
     def producers(self) -> dict[str, Operator]:
         return {op.y: op for op in self.operators}
@@ -62,7 +65,7 @@ class Graph:
         return out
 
     def verify(self) -> None:
-        """Raise ValueError where an input is not produced before its use, a shape is missing or does not follow from its inputs'."""
+        """Raise ValueError where an input is not produced before its use, or a shape or type does not follow from its inputs'."""
         known = {port.tensor for port in self.inputs} | set(self.constants)
         for op in self.operators:
             for name in op.inputs:
@@ -76,6 +79,11 @@ class Graph:
             expected = op.output_shape(shapes)
             if self.shapes.get(op.y) != expected:
                 raise ValueError(f"{op.name}: output {op.y!r} has shape {self.shapes.get(op.y)}, expected {expected}")
+            try:
+                made = op.output_type([self.types.get(name) for name in op.inputs])
+                integers_of(self.types.get(op.y), made)
+            except ValueError as error:
+                raise ValueError(f"{op.name}: {error}") from None
             known.add(op.y)
         for port in self.outputs:
             if port.tensor not in known:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
+
+from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph, Port
-from compiler.ir.operators.base import Floats, Shape, sized
+from compiler.ir.operators.base import Shape, sized
 
 
 def graph_lines(graph: Graph, fingerprints: bool = True) -> list[str]:
-    """`operator result: shape = kind(operands) attributes`, the operator's name where it is another than its result's.
+    """`operator result: shape [type] = kind(operands) attributes`, the operator's name where it is another than its result's.
 
-    Shapes are n x c x h x w.  fingerprints: six hex digits over each constant's values; off where these differ between libraries'
-    versions."""
+    Shapes are n x c x h x w; the type is that of integers.  fingerprints: six hex digits over each constant's values; off where these
+    differ between libraries' versions."""
 
-    def spell(values: Floats) -> str:
+    def spell(values: NDArray[Any]) -> str:
         return _values(values, fingerprints)
 
     lines = [f"graph {graph.name}"]
@@ -23,7 +26,8 @@ def graph_lines(graph: Graph, fingerprints: bool = True) -> list[str]:
     for op in graph.operators:
         name = op.y if op.name == op.y else f"{op.name} {op.y}"
         head = f"{type(op).__name__.lower()}({', '.join(op.inputs)})"
-        lines.append(f"  {name}: {sized(graph.shapes[op.y])} = {head} {' '.join(op.attributes(spell))}".rstrip())
+        kind = f" {graph.types[op.y]}" if op.y in graph.types else ""
+        lines.append(f"  {name}: {sized(graph.shapes[op.y])}{kind} = {head} {' '.join(op.attributes(spell))}".rstrip())
     return lines + [f"  output {_port(port, graph.shapes[port.tensor])}" for port in graph.outputs]
 
 
@@ -33,7 +37,7 @@ def _port(port: Port, shape: Shape) -> str:
     return f"{port.tensor}: {sized(shape)}{named}"
 
 
-def _values(array: Floats, fingerprints: bool) -> str:
+def _values(array: NDArray[Any], fingerprints: bool) -> str:
     if not fingerprints:
         return sized(array.shape)
     return f"{sized(array.shape)}#{hashlib.sha256(array.tobytes()).hexdigest()[:6]}"

@@ -15,6 +15,7 @@ from onnx import NodeProto, helper
 from compiler.ir.quantised import elementwise, linear, pooling, products, tables
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.products import SlidingWindow
+from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
 Inputs = Sequence[Array | None]  # None where an optional one is not there
@@ -224,6 +225,30 @@ def _reshape(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
     return [x.reshape([x.shape[i] if size == 0 and keep else int(size) for i, size in enumerate(_there(inputs, 1))])]
 
 
+def _slice(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    del attributes, where
+    x, starts, ends = (_there(inputs, i) for i in range(3))
+    axes, steps = _optional(inputs, 3), _optional(inputs, 4)
+    chosen = [slice(None)] * x.ndim
+    for i, axis in enumerate(range(len(starts)) if axes is None else axes.tolist()):
+        step = 1 if steps is None else int(steps[i])
+        end = int(ends[i])
+        # backwards, an end before the first value is none; Python would count it from the back
+        chosen[axis] = slice(int(starts[i]), None if step < 0 and end < -x.shape[axis] else end, step)
+    return [x[tuple(chosen)]]
+
+
+def _pad(inputs: Inputs, attributes: Attributes, where: str) -> list[Array]:
+    x, pads, value, axes = _there(inputs, 0), _there(inputs, 1), _optional(inputs, 2), _optional(inputs, 3)
+    mode = attributes.get("mode", b"constant")
+    if mode != b"constant" or pads.min() < 0:
+        raise BadInputError(f"{where}: pads {pads.tolist()}, mode {mode.decode()}; expected constants around the tensor")
+    around = [(0, 0)] * x.ndim
+    for i, axis in enumerate(range(x.ndim) if axes is None else axes.tolist()):
+        around[axis] = (int(pads[i]), int(pads[len(pads) // 2 + i]))
+    return [np.pad(x, around, constant_values=0 if value is None else value.reshape(-1)[0])]
+
+
 MS = "com.microsoft"
 FORMULAS: dict[tuple[str, str], Callable[[Inputs, Attributes, str], list[Array]]] = {
     ("", "QuantizeLinear"): _quantize,
@@ -236,6 +261,8 @@ FORMULAS: dict[tuple[str, str], Callable[[Inputs, Attributes, str], list[Array]]
     ("", "Transpose"): _transpose,
     ("", "Flatten"): _flatten,
     ("", "Reshape"): _reshape,
+    ("", "Slice"): _slice,
+    ("", "Pad"): _pad,
     ("", "MaxPool"): _max_pool(last=False),
     (MS, "NhwcMaxPool"): _max_pool(last=True),
     (MS, "MatMulIntegerToFloat"): _matmul_to_float,

@@ -7,6 +7,8 @@ from compiler.ir.operators.matmul import MatMul
 from compiler.ir.operators.norm import LayerNorm
 from compiler.ir.operators.places import Concat, Shuffle
 from compiler.ir.operators.pool import Pool
+from compiler.ir.operators.quantised_products import QuantisedConv, QuantisedMatMul
+from compiler.ir.operators.quantised_values import Dequantise, LookUp, Quantise, QuantisedAverage, QuantisedPair, QuantisedSoftmax
 from compiler.ir.operators.reflow import Reflow
 from compiler.ir.operators.resample import Resample
 from compiler.ir.operators.softmax import Softmax
@@ -14,6 +16,7 @@ from compiler.ir.operators.vector import GUARD, Step, StepOp, Vector
 from compiler.ir.operators.windows import window_size
 
 __all__ = [
-    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "DepthToSpace", "Floats", "LayerNorm", "MatMul", "Operator", "Pool", "Reflow", "Resample",
+    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "DepthToSpace", "Dequantise", "Floats", "LayerNorm", "LookUp", "MatMul", "Operator",
+    "Pool", "Quantise", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul", "QuantisedPair", "QuantisedSoftmax", "Reflow", "Resample",
     "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values", "Vector", "window_size",
 ]  # fmt: skip

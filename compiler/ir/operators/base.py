@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.ir.quantised.parameters import Quantisation, integers_of
 from compiler.ir.reach import NO_BOUNDS, WINDOW
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
 Values = frozenset[float]
-Spell = Callable[[Floats], str]  # a constant, as a text form of the graph shows it
+Spell = Callable[[NDArray[Any]], str]  # a constant, as a text form of the graph shows it
 ROWS, COLUMNS = 0, 1  # axes of an image
 
 
@@ -46,6 +47,21 @@ class Operator(ABC):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Logical shape of what it makes."""
         return inputs[0]
+
+    @property
+    def moves(self) -> bool:
+        """Whether it moves values without looking at them, so that they may be integers."""
+        return False
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        """Scale and zero point of what it makes, given those of its inputs; None for floats.
+
+        Raises ValueError where it cannot read these.
+        """
+        first = inputs[0] if self.moves else None
+        for found in inputs:
+            integers_of(found, first)
+        return first
 
     @abstractmethod
     def apply(self, inputs: Sequence[Floats]) -> Floats:

@@ -16,6 +16,7 @@ class Concat(Operator):
     """Along the channels.  No instructions: the layout gives the inputs places side by side."""
 
     computes: ClassVar[bool] = False
+    moves = True
 
     name: str
     inputs: tuple[str, ...]
@@ -43,6 +44,7 @@ class Shuffle(OfOne):
     """
 
     computes: ClassVar[bool] = False
+    moves = True
 
     name: str
     x: str

@@ -39,10 +39,16 @@ class Pool(OfOne):
     def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
         return self.kernel[axis], self.stride[axis], 1, self.pads[axis]
 
+    @property
+    def moves(self) -> bool:
+        return self.mode == "max"
+
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         if self.mode == "max":
-            return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, -np.inf).max(axis=(4, 5))
+            values = np.dtype(x.dtype)  # of integers too
+            least = -np.inf if values.kind == "f" else int(np.iinfo(values.str).min)
+            return windows_of(x, self.kernel, self.stride, (1, 1), self.pads, least).max(axis=(4, 5))
         total = windows_of(x, self.kernel, self.stride, (1, 1), self.pads, 0.0).sum(axis=(4, 5), dtype=np.float32)
         ones = np.ones((1, 1, *x.shape[2:]), np.float32)
         count = windows_of(ones, self.kernel, self.stride, (1, 1), self.pads, 1.0 if self.count_include_pad else 0.0).sum(axis=(4, 5))

@@ -40,10 +40,14 @@ class Reflow(OfOne):
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return inputs[0] | {0.0}
 
+    @property
+    def moves(self) -> bool:
+        return self.before == 0 and self.size[0] * self.size[1] <= self.of[0] * self.of[1]  # else there are zeros
+
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         n, c, h, w = x.shape
-        out = np.zeros((n, c, self.size[0] * self.size[1]), np.float32)
+        out = np.zeros((n, c, self.size[0] * self.size[1]), x.dtype)
         inside = out[:, :, self.before : self.before + h * w]
         inside[...] = x.reshape(n, c, -1)[:, :, : inside.shape[2]]
         return out.reshape(n, c, *self.size)

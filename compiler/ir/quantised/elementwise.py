@@ -14,7 +14,7 @@ def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Qua
 
     Where a is one value along the innermost axis and b several, onnxruntime exchanges the two.
     """
-    if _repeats(a.shape, b.shape):
+    if repeats(a.shape, b.shape):
         a, a_q, b, b_q = b, b_q, a, a_q
     (sa, za), (sb, zb), (sy, zy) = a_q.single("a"), b_q.single("b"), y_q.single("y")
     ra, rb = sa / sy, sb / sy
@@ -35,7 +35,7 @@ def _floats(x: Integers) -> Floats:
     return x.astype(np.float32)
 
 
-def _repeats(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+def repeats(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     """Whether a is one value along the innermost axis that is longer than 1 in either."""
     rank = max(len(a), len(b))
     pairs = zip(*((1,) * (rank - len(shape)) + shape for shape in (a, b)), strict=True)

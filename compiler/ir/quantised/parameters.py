@@ -87,6 +87,25 @@ class Quantisation:
             shape[self.axis] = -1
         return self.scale.reshape(shape), self.zero_point.astype(np.int64).reshape(shape)
 
+    def same_as(self, other: Quantisation | None) -> bool:
+        """Whether it stands for the same numbers in the same type."""
+        parts = ("scale", "zero_point")
+        return (
+            other is not None
+            and (self.dtype, self.axis) == (other.dtype, other.axis)
+            and all(np.array_equal(getattr(self, part), getattr(other, part)) for part in parts)
+        )
+
+    def __str__(self) -> str:
+        scale, zero = (f"{part[0]:.9g}" if part.size == 1 else f"[{part.size}]" for part in (self.scale, self.zero_point))
+        return f"{self.dtype} (q - {zero}) * {scale}"
+
+
+def integers_of(found: Quantisation | None, expected: Quantisation | None) -> None:
+    """Raises ValueError where a tensor has another type than an operator reads; None stands for floats."""
+    if not (found is expected is None or (found is not None and found.same_as(expected))):
+        raise ValueError(f"reads {expected or 'floats'}, and is given {found or 'floats'}")
+
 
 def _axis(axis: int | None, shape: Sequence[int], at: str) -> int:
     if axis is None:

@@ -1,0 +1,184 @@
+"""Operators between DequantizeLinear and QuantizeLinear as operators on integers, as onnxruntime groups them.
+
+`grouped` rewrites ONNX to ONNX: what comes out has the operators of the QOperator form, so that both forms are translated by the same
+handlers (`compiler.frontend.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only one
+QuantizeLinear reads, with activations of one type.  Operators that only move values do so with integers where scale and zero point are the
+same on both sides.  Everything else stays in floating point, between DequantizeLinear and QuantizeLinear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from compiler.frontend.attributes import attributes
+
+MS = "com.microsoft"
+# a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
+_OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
+_UNARY = {
+    "AveragePool": "QLinearAveragePool",
+    "GlobalAveragePool": "QLinearGlobalAveragePool",
+    "LeakyRelu": "QLinearLeakyRelu",
+    "Sigmoid": "QLinearSigmoid",
+    "Softmax": "QLinearSoftmax",
+}
+_MOVES = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def grouped(model: ModelProto) -> ModelProto:
+    """The model with every group as one node; the argument is left alone."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    groups = _Groups(copy)
+    groups.drop_limits()
+    made = {i: node for i, node in ((i, groups.of(node)) for i, node in enumerate(groups.nodes)) if node is not None}
+    nodes = [made.get(i, node) for i, node in enumerate(groups.nodes)]
+    replaced = {made[i].output[0] for i in made}
+    nodes = [node for node in nodes if node.op_type != "QuantizeLinear" or node.output[0] not in replaced]
+    del copy.graph.node[:]
+    copy.graph.node.extend(_read(nodes, {item.name for item in copy.graph.output}))
+    if made and MS not in {item.domain for item in copy.opset_import}:
+        copy.opset_import.append(helper.make_opsetid(MS, 1))
+    return copy
+
+
+def _read(nodes: Iterable[NodeProto], wanted: set[str]) -> list[NodeProto]:
+    """Without those that nothing is left of to read, and in the order in which they can run."""
+    kept: list[NodeProto] = []
+    for node in reversed(list(nodes)):
+        if not wanted.isdisjoint(node.output):
+            wanted |= set(node.input)
+            kept.append(node)
+    return kept[::-1]
+
+
+class _Groups:
+    def __init__(self, model: ModelProto) -> None:
+        self.nodes = list(model.graph.node)
+        self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
+        self.outputs = {item.name for item in model.graph.output}
+        self.constants: dict[str, NDArray[Any]] = {
+            item.name: numpy_helper.to_array(item) for item in model.graph.initializer if len(item.dims) < 2
+        }
+        self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
+        self._link()
+
+    def _link(self) -> None:
+        self.producer = {name: node for node in self.nodes for name in node.output if name}
+        self.readers: dict[str, list[NodeProto]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+
+    def drop_limits(self) -> None:
+        """Without Relu and Clip in front of a QuantizeLinear whose range has the same ends or nearer ones: it saturates there itself."""
+        gone = []
+        for node in self.nodes:
+            after = self._quantised(node) if node.op_type in ("Relu", "Clip") else None
+            if after is not None and self._within(node, after):
+                after.input[0] = node.input[0]
+                gone.append(id(node))
+        self.nodes = [node for node in self.nodes if id(node) not in gone]
+        self._link()
+
+    def _within(self, node: NodeProto, after: NodeProto) -> bool:
+        scale, zero = self.constants.get(after.input[1]), self.constants.get(after.input[2]) if len(after.input) > 2 else np.uint8(0)
+        if scale is None or zero is None or scale.size != 1 or zero.size != 1 or zero.dtype not in (np.uint8, np.int8):
+            return False
+        ends = np.iinfo(zero.dtype)
+        if node.op_type == "Relu":
+            return int(zero) == ends.min
+        least, most = (self.constants.get(name) if name else None for name in (*node.input[1:], "", "")[:2])
+        low, high = ((np.float32(end) - np.float32(int(zero))) * scale.reshape(()) for end in (ends.min, ends.max))
+        given = [bool(name) for name in (*node.input[1:], "", "")[:2]]
+        if (given[0] and least is None) or (given[1] and most is None):
+            return False
+        return bool((least is None or low >= least) and (most is None or high <= most))
+
+    def _dequantised(self, name: str) -> NodeProto | None:
+        """The DequantizeLinear that makes a tensor."""
+        node = self.producer.get(name)
+        return node if node is not None and node.op_type == "DequantizeLinear" and self._plain(node) else None
+
+    def _quantised(self, node: NodeProto) -> NodeProto | None:
+        """The QuantizeLinear that alone reads what a node makes."""
+        readers = self.readers.get(node.output[0], [])
+        if len(readers) != 1 or readers[0].op_type != "QuantizeLinear" or node.output[0] in self.outputs or any(node.output[1:]):
+            return None
+        return readers[0] if self._plain(readers[0]) and readers[0].input[0] == node.output[0] else None
+
+    def _plain(self, node: NodeProto) -> bool:
+        """Scale and zero point are constants, and nothing is in blocks."""
+        return all(name in self.constants for name in node.input[1:]) and not attributes(node).get("block_size", 0)
+
+    def _type(self, node: NodeProto) -> int:
+        """That of the integers of a QuantizeLinear or DequantizeLinear."""
+        if len(node.input) > 2 and node.input[2]:
+            return self.types[node.input[2]]
+        return self.types.get(node.input[0], 2) if node.op_type == "DequantizeLinear" else 2  # uint8
+
+    def of(self, node: NodeProto) -> NodeProto | None:
+        """What takes the node's place, and that of the QuantizeLinear behind it."""
+        if node.domain not in ("", "ai.onnx"):
+            return None
+        after = self._quantised(node)
+        before = [self._dequantised(name) for name in node.input]
+        if after is None or not before or before[0] is None:
+            return None
+        if node.op_type in _MOVES:
+            return self._moved(node, before[0], after)
+        found = [each for each in before if each is not None]
+        if len(found) < len(before) or len({self._type(each) for each in (found[0], after)}) > 1:
+            return None
+        return self._made(node, found, after)
+
+    def _made(self, node: NodeProto, before: list[NodeProto], after: NodeProto) -> NodeProto | None:
+        values, ends = attributes(node), after.input[1:]
+        inputs = [name for each in before for name in self._three(each)]
+        activations = {self._type(each) for each in before}
+        if node.op_type == "Conv":
+            return self._node(
+                "QLinearConv", "", node, after, [*inputs[:6], *self._two(after), *(each.input[0] for each in before[2:])], values
+            )
+        if node.op_type == "Gemm":
+            if values.get("beta", 1.0) != 1.0 and len(before) > 2:
+                return None
+            kept = {key: value for key, value in values.items() if key != "beta"}
+            addend = before[2].input[0] if len(before) > 2 else ""
+            return self._node("QGemm", MS, node, after, [*inputs[:6], addend, *self._two(after)], kept)
+        if node.op_type == "MatMul" or (node.op_type in _OF_INPUTS and len(activations) == 1):
+            kind, domain = _OF_INPUTS[node.op_type]
+            return self._node(kind, domain, node, after, [*inputs, *self._two(after)], values)
+        if node.op_type == "Concat" and len(activations) == 1:
+            return self._node("QLinearConcat", MS, node, after, [*self._two(after), *inputs], values)
+        if node.op_type in _UNARY and len(ends) > 0:
+            more = {"opset": self.opset} if node.op_type == "Softmax" else {}
+            return self._node(_UNARY[node.op_type], MS, node, after, [*inputs, *self._two(after)], {**values, **more})
+        return None
+
+    def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
+        """On integers, where scale and zero point are the same before and after."""
+        for mine, theirs in zip(self._two(before), self._two(after), strict=True):
+            if mine != theirs and not (mine and theirs and np.array_equal(self.constants[mine], self.constants[theirs])):
+                return None
+        if self._type(before) != self._type(after):
+            return None
+        out = NodeProto()
+        out.CopyFrom(node)
+        out.input[0], out.output[0] = before.input[0], after.output[0]
+        return out
+
+    def _two(self, node: NodeProto) -> list[str]:
+        """Scale and zero point."""
+        return [node.input[1], node.input[2] if len(node.input) > 2 else ""]
+
+    def _three(self, node: NodeProto) -> list[str]:
+        return [node.input[0], *self._two(node)]
+
+    def _node(self, kind: str, domain: str, node: NodeProto, after: NodeProto, inputs: list[str], values: Mapping[str, Any]) -> NodeProto:
+        return helper.make_node(kind, inputs, [after.output[0]], name=node.name or node.output[0], domain=domain, **values)

@@ -1,0 +1,182 @@
+"""Quantised tensors value by value: from and to floats, sums and products of two, tables, average pools, softmax.
+
+What integers they give is onnxruntime's (`compiler.ir.quantised`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from compiler.ir.operators.base import ROWS, OfOne, Operator, Shape, Spell, sized
+from compiler.ir.operators.windows import spelt_window, window_size
+from compiler.ir.quantised import elementwise, linear, pooling, tables
+from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
+from compiler.ir.quantised.products import SlidingWindow
+
+
+@dataclass(frozen=True, eq=False)
+class Quantise(OfOne):
+    """Floats as integers."""
+
+    name: str
+    x: str
+    y: str
+    y_q: Quantisation
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        integers_of(inputs[0], None)
+        return self.y_q
+
+    def apply(self, inputs: Sequence[Any]) -> Any:
+        return linear.quantize(inputs[0], self.y_q)
+
+
+@dataclass(frozen=True, eq=False)
+class Dequantise(OfOne):
+    """Integers as floats."""
+
+    name: str
+    x: str
+    y: str
+    x_q: Quantisation
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        integers_of(inputs[0], self.x_q)
+        return None
+
+    def apply(self, inputs: Sequence[Any]) -> Any:
+        return linear.dequantize(inputs[0], self.x_q)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedPair(Operator):
+    """The sum or the product of two tensors; images, channels, rows or columns of one may be one for all of the other's.
+
+    A sum is rounded first with b, then with a.
+    """
+
+    name: str
+    a: str
+    b: str
+    y: str
+    mode: Literal["add", "mul"]
+    a_q: Quantisation
+    b_q: Quantisation
+    y_q: Quantisation
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.a, self.b)
+
+    def _reading(self, names: tuple[str, ...]) -> Self:
+        return replace(self, a=names[0], b=names[1])
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        n, c, h, w = np.broadcast_shapes(*inputs)
+        return n, c, h, w
+
+    def unfit(self, inputs: Sequence[Shape]) -> str:
+        a, b = inputs
+        fits = all(1 in pair or pair[0] == pair[1] for pair in zip(a, b, strict=True))
+        return "" if fits else f"{sized(a)} beside {sized(b)}"
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        integers_of(inputs[0], self.a_q)
+        integers_of(inputs[1], self.b_q)
+        return self.y_q
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        return [self.mode]
+
+    def apply(self, inputs: Sequence[Any]) -> Any:
+        a, b = np.broadcast_arrays(*inputs)  # of one shape, so that neither is exchanged again
+        return (elementwise.add if self.mode == "add" else elementwise.mul)(a, self.a_q, b, self.b_q, self.y_q)
+
+
+@dataclass(frozen=True, eq=False)
+class LookUp(OfOne):
+    """entries[x], the least integer first: a function of one quantised tensor, or another scale and zero point for it."""
+
+    name: str
+    x: str
+    y: str
+    entries: Integers  # [256]
+    x_q: Quantisation
+    y_q: Quantisation
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        integers_of(inputs[0], self.x_q)
+        return self.y_q
+
+    def attributes(self, spell: Spell) -> list[str]:
+        return [f"entries={spell(self.entries)}"]
+
+    def apply(self, inputs: Sequence[Any]) -> Any:
+        return tables.looked_up(inputs[0], self.entries)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedAverage(OfOne):
+    """Average pool.  A window over the whole image without padding sums in int32, others in float32."""
+
+    name: str
+    x: str
+    y: str
+    kernel: tuple[int, int]
+    x_q: Quantisation
+    y_q: Quantisation
+    stride: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    count_include_pad: bool = False
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        n, c, h, w = inputs[0]
+        top, left, bottom, right = self.pads
+        rows = window_size(h, self.kernel[0], self.stride[0], 1, top, bottom)
+        return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, left, right)
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        integers_of(inputs[0], self.x_q)
+        return self.y_q
+
+    def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
+        return self.kernel[axis], self.stride[axis], 1, self.pads[axis]
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        out = [f"kernel={sized(self.kernel)}", *spelt_window(self.stride, self.pads)]
+        return out + (["count_include_pad"] if self.count_include_pad else [])
+
+    def apply(self, inputs: Sequence[Any]) -> Any:
+        window = SlidingWindow(self.kernel, self.stride, self.pads, (1, 1))
+        return pooling.average_pool(inputs[0], self.x_q, self.y_q, window, self.count_include_pad)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedSoftmax(OfOne):
+    """Over the channels, or over each of `groups` equal runs of them, at every pixel."""
+
+    name: str
+    x: str
+    y: str
+    x_q: Quantisation
+    y_q: Quantisation
+    groups: int = 1
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        integers_of(inputs[0], self.x_q)
+        return self.y_q
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        return [f"groups={self.groups}"] if self.groups > 1 else []
+
+    def apply(self, inputs: Sequence[Any]) -> Any:
+        x = inputs[0]
+        grouped = x.reshape(x.shape[0], self.groups, -1, *x.shape[2:])
+        return tables.softmax(grouped, self.x_q, self.y_q, 2).reshape(x.shape)
