@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, numpy_helper
+from onnx import TensorProto
 
+from compiler.frontend.partition import Partition
+from compiler.frontend.skeleton import Large
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Conv, LayerNorm, Vector
 from simulator.npu.held import Beyond, holds
@@ -19,17 +21,17 @@ from simulator.npu.parts import DataType
 MOST_LINES = 12
 
 
-def weights_beyond(model: ModelProto, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
+def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
     """In the graphs' order.  Named as in the model where that has them; else after the operator that they were made for."""
     found: list[Beyond] = []
-    given: dict[str, list[TensorProto]] = {}
+    given: dict[str, list[Large]] = {}
     for graph in graphs:
         for operator, name, values in _weights(graph):
             largest = _largest(values)
             if holds(dtype, largest):
                 continue
-            given = given or _given(model)
-            theirs = [tensor.name for tensor in given.get(operator, ()) if not holds(dtype, _largest(numpy_helper.to_array(tensor)))]
+            given = given or _given(part)
+            theirs = [each.tensor.name for each in given.get(operator, ()) if not holds(dtype, _largest(each.array()))]
             found.append(Beyond(theirs[0] if theirs else name, largest))
     return tuple(found)
 
@@ -57,10 +59,11 @@ def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
         yield name, name, values
 
 
-def _given(model: ModelProto) -> dict[str, list[TensorProto]]:
+def _given(part: Partition) -> dict[str, list[Large]]:
     """Name of a node, or of what it makes where it has none -> its weights."""
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT}
-    return {node.name or node.output[0]: [tensors[name] for name in node.input if name in tensors] for node in model.graph.node}
+    graph = part.model.graph
+    tensors = {each.name: Large(each, part.data.get(each.name)) for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+    return {node.name or node.output[0]: [tensors[name] for name in node.input if name in tensors] for node in graph.node}
 
 
 def _largest(values: NDArray[np.float32]) -> float:

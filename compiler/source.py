@@ -10,7 +10,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from compiler.beyond import weights_beyond
-from compiler.frontend import load_model
+from compiler.frontend import load
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
@@ -52,7 +52,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source, read: the model as it will be written, what of it the NPU runs, and every piece of that.
+    """A source, read: the model as it will be written (hollow where it is one piece), what of it the NPU runs, and every piece of that.
 
     name: of the model, in logs and summaries.  weights_beyond: those that the data type does not hold.
     """
@@ -117,8 +117,8 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
     """
     check_machine(source.machine, source.dtype)
     found = source.model if given is None else given
-    model = load_model(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
-    graphs, part = lower_partition(model, Offload(source.machine, source.dtype))
+    model, data = load(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data)
     packed = [pack_unit(graph, source.machine, source.dtype) for graph in graphs]
     if len(packed) > 1:
         misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}
@@ -127,7 +127,7 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
             raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
         part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
         graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
-    return Opened(name or source.model.stem, source, part, tuple(packed), weights_beyond(model, graphs, source.dtype))
+    return Opened(name or source.model.stem, source, part, tuple(packed), weights_beyond(part, graphs, source.dtype))
 
 
 def _misfit(unit: Unit) -> Infeasible | None:

@@ -55,7 +55,6 @@ SWITCHED = {
     "no segmentations": ("use.segmentations=false",),
     "no cost model": ("use.cost_model=false",),
     "no packaged model": ("use.packaged_model=false",),
-    "climbing by a cost model": ("search.climb=24",),
     "crossover": ("search.crossover_rate=0.3",),
     "no islands": ("use.islands=false", "search.generation=8"),  # as many programs, and so segments for each, in an epoch
     "the file's order": ("search.order=file",),

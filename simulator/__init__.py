@@ -20,7 +20,7 @@ not compared with, or learned from; `tests/compiler/test_measured.py` says when 
 
 
 class _BeforeNumba:
-    """Finds no module; is asked for numba first, and says where compiled kernels are kept.
+    """Finds no module; is asked for numba first, and says where compiled kernels are kept, and how they are loaded.
 
     That takes reading all sources, which is longer than commands take that have no kernels.
     """
@@ -29,22 +29,10 @@ class _BeforeNumba:
         if name == "numba":
             sys.meta_path.remove(self)
             from simulator.kernel_cache import own_folder
+            from simulator.kernel_loading import load_without_compiler
 
             own_folder()
-            sys.meta_path.insert(0, _WithoutBlas())
-
-
-class _WithoutBlas:
-    """Tells numba that there is no BLAS, which it looks for in scipy as it loads its first kernel; all others find it.
-
-    That takes as long as numba itself does to import, and no kernel here multiplies matrices.
-    """
-
-    def find_spec(self, name: str, *_: object) -> None:
-        asking = sys.modules.get("numba.np.arraymath")
-        if name == "scipy.linalg" and asking is not None and not hasattr(asking, "_HAVE_BLAS"):  # that module is on its way
-            sys.meta_path.remove(self)
-            raise ModuleNotFoundError("no BLAS is loaded for kernels", name=name)
+            load_without_compiler()
 
 
 sys.meta_path.insert(0, _BeforeNumba())

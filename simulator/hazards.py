@@ -24,7 +24,7 @@ chip; that every so many transfers share a port is no order that a program may c
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next, nothing but L1 passes
 data between operators inside it, no block reads what a later one has made, what comes to the shared memory from DDR is an operator's
-weights, and a FIXPIPE's bias is a constant of the model.  A read that breaks this found its place overwritten.
+weights, and a FIXPIPE's bias and scale are constants of the model.  A read that breaks this found its place overwritten.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ UNWRITTEN, WRITTEN, NOBODY = -1, -2, -1
 _NO_OTHER = np.int32(-1)
 
 OPERATOR_BITS = isa.OPERATOR_BITS
-_SUM_BLOCKS = isa.SUM_BLOCKS
-OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK, F_N1 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.S0, isa.S1, isa.TAG, isa.BLOCK, isa.F_N1
+_LANES, _SUM_BLOCKS = isa.LANES, isa.SUM_BLOCKS
+OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.S0, isa.S1, isa.TAG, isa.BLOCK
+F_N1, F_SUMS, F_SCALE = isa.F_N1, isa.F_SUMS, isa.F_SCALE
 FLAGGED = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
 _DDR, _L1, _UB, _SHARED = np.int64(Memory.DDR), np.int64(Memory.L1), np.int64(Memory.UB), np.int64(Memory.SHARED)
@@ -136,10 +137,12 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
 
 
 @njit(cache=True)
-def _read_bias(w: Walk, i: int, q: int, shift: int) -> None:
-    """Report blocks of a FIXPIPE's bias that are not as they were loaded from the constants."""
-    c = w.code[i]
-    for block in range(c[S1], c[S1] + _SUM_BLOCKS[c[DTYPE]] * c[F_N1]):
+def _read_constants(w: Walk, i: int, q: int, shift: int, first: int) -> None:
+    """Report blocks of a FIXPIPE's bias or scale, from `first` on, that are not as they were loaded from the constants."""
+    stop = first + _SUM_BLOCKS[w.code[i, DTYPE]] * w.code[i, F_N1]
+    if first < 0 or stop > w.limits[_UB, 0]:
+        return
+    for block in range(first, stop):
         writer = w.writer[shift + block]
         if writer >= 0 and _before(w, writer, q):
             o = w.code[writer]
@@ -227,7 +230,7 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
     c = w.code[i]
     four = c[I_LANES] == 4
     taps = c[I_KH] * c[I_KW]
-    per_block = 4 if four else 1
+    per_block = _LANES[c[DTYPE]] // 4 if four else 1
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
     mine = q if w.in_order[q] else -1
     for k in range(c[I_K]):
@@ -246,7 +249,7 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
                 y, x = oy * c[I_SH] + dy, ox * c[I_SW] + dx
                 if 0 <= y < c[I_H] and 0 <= x < c[I_W]:
                     row = (c[I_FIRST] + y) % c[I_RING] if c[I_RING] else y
-                    block = start + row * c[I_PITCH] + (x // 4 if four else x)
+                    block = start + row * c[I_PITCH] + x // per_block
                     at = shift + block
                     if _read_run(w.code, i, mine, _L1, at, at + 1, writer, reader, queue, place, seen) == at:
                         nodes = _grown(nodes, used, 2)
@@ -309,12 +312,10 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
     base = w.base[w.core_of_queue[q]]
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
     mine = q if w.in_order[q] else -1
-    if (
-        w.code[i, OP] == _FIXPIPE
-        and w.code[i, S1] >= 0
-        and w.code[i, S1] + _SUM_BLOCKS[w.code[i, DTYPE]] * w.code[i, F_N1] <= w.limits[_UB, 0]
-    ):
-        _read_bias(w, i, q, base[_UB])
+    if w.code[i, OP] == _FIXPIPE:
+        _read_constants(w, i, q, base[_UB], np.int64(w.code[i, S1]))
+        if w.code[i, F_SUMS]:
+            _read_constants(w, i, q, base[_UB], np.int64(w.code[i, F_SCALE]))
     for j in range(accesses(w.code, np.int64(i), rows)):
         row = rows[j]
         memory, write, first, length = row[0], row[1], row[2], row[3]

@@ -1,8 +1,9 @@
 """Values between the host and DDR: logical (n, c, h, w) on one side, the layout of a `DdrBuffer` on the other.
 
 Storage is [N][C1][H][W][C0], where the lane of a logical channel is `lanes[c]` (plane lanes[c] // C0), or, where
-`pixel_lanes` is 4, an image [N][H][pitch][4] with the pitch W rounded up to four pixels.  Lanes that no channel takes are zero.
-The host's own array has the axes in the buffer's `order`: a sequence [n, h, c] is order (0, 2, 1, 3).
+`pixel_lanes` is 4, an image [N][H][pitch][4] with the pitch W rounded up to the pixels of a block.  Lanes that no channel takes are zero.
+The host's own array has the axes in the buffer's `order`: a sequence [n, h, c] is order (0, 2, 1, 3).  Floats are float32 there, integers
+of the buffer's own type.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from simulator.npu.program import DdrBuffer
 
 
 def load_input(ddr: NDArray[np.uint8], buffer: DdrBuffer, array: NDArray[Any], dtype: DataType) -> None:
-    """Write `array` (as many values as `buffer.shape`, in its `order`, any float type) into its place in `ddr`, rounded to `dtype`."""
+    """Write `array` (as many values as `buffer.shape`, in its `order`) into its place in `ddr`.
+
+    Of floats it is of any float type, and is rounded to `dtype`; of integers it is of `dtype`.  Raises `BadInputError`.
+    """
     n, c, h, w = buffer.shape
+    if array.dtype != dtype.storage and not (dtype.is_float and array.dtype.kind == "f"):
+        raise BadInputError(f"input {buffer.name!r}: found {array.dtype}, expected {dtype.name}")
     if array.size != n * c * h * w:
         raise BadInputError(f"input {buffer.name!r}: found shape {list(array.shape)}, expected {list(buffer.onnx_shape or buffer.shape)}")
     values = array.reshape([buffer.shape[axis] for axis in buffer.order]).transpose(np.argsort(buffer.order))
@@ -34,8 +40,8 @@ def load_input(ddr: NDArray[np.uint8], buffer: DdrBuffer, array: NDArray[Any], d
             storage[:, planes, :, :, inner] = values.transpose(1, 0, 2, 3)
 
 
-def read_output(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDArray[np.float32]:
-    """The buffer's values as float32, the axes of (n, c, h, w) in the buffer's `order`."""
+def read_output(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDArray[Any]:
+    """The buffer's values as float32, or as the integers that they are, the axes of (n, c, h, w) in the buffer's `order`."""
     w = buffer.shape[3]
     storage = _storage(ddr, buffer, dtype)
     lanes = np.asarray(buffer.lanes)
@@ -44,7 +50,7 @@ def read_output(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> N
     else:
         planes, inner = np.divmod(lanes, dtype.lanes)
         values = storage[:, planes, :, :, inner].transpose(1, 0, 2, 3)
-    return np.ascontiguousarray(values.transpose(buffer.order), np.float32)
+    return np.ascontiguousarray(values.transpose(buffer.order), np.float32 if dtype.is_float else dtype.storage)
 
 
 def read_blocks(buffer: DdrBuffer, dtype: DataType) -> NDArray[np.bool_]:
@@ -52,9 +58,9 @@ def read_blocks(buffer: DdrBuffer, dtype: DataType) -> NDArray[np.bool_]:
     n, _, h, w = buffer.shape
     mask = np.zeros(buffer.size_blocks, bool)
     if buffer.pixel_lanes == 4:
-        pixels = np.zeros((n, h, _pitch(w)), bool)
+        pixels = np.zeros((n, h, _pitch(w, dtype)), bool)
         pixels[:, :, :w] = True
-        used = pixels.reshape(-1, 4).any(axis=1)
+        used = pixels.reshape(-1, dtype.lanes // 4).any(axis=1)
     else:
         planes = np.zeros((n, buffer.planes, h * w), bool)
         planes[:, np.asarray(buffer.lanes) // dtype.lanes] = True
@@ -63,8 +69,10 @@ def read_blocks(buffer: DdrBuffer, dtype: DataType) -> NDArray[np.bool_]:
     return mask
 
 
-def _pitch(w: int) -> int:
-    return (w + 3) // 4 * 4
+def _pitch(w: int, dtype: DataType) -> int:
+    """Pixels of a row where four lanes are one."""
+    pixels = dtype.lanes // 4
+    return -(-w // pixels) * pixels
 
 
 def _storage(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDArray[Any]:
@@ -73,7 +81,7 @@ def _storage(ddr: NDArray[np.uint8], buffer: DdrBuffer, dtype: DataType) -> NDAr
     if len(buffer.lanes) != c:
         raise BadInputError(f"buffer {buffer.name!r}: {len(buffer.lanes)} lanes for {c} channels")
     if buffer.pixel_lanes == 4:
-        shape: tuple[int, ...] = (n, h, _pitch(w), 4)
+        shape: tuple[int, ...] = (n, h, _pitch(w, dtype), 4)
         capacity = 4
     else:
         shape, capacity = (n, buffer.planes, h, w, dtype.lanes), buffer.planes * dtype.lanes

@@ -32,14 +32,26 @@ _SHARED = "of"
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:
     """Text of every file of the packages in `root` that has a kernel, or that such a file imports from; by path in `root`, in order."""
-    texts = {path.relative_to(root): path.read_bytes() for package in _PACKAGES for path in (root / package).rglob("*.py")}
+    # paths are strings until the end: every command that has kernels waits for this, and for most of it where these are objects
+    texts = dict(_texts(os.fspath(root)))
     found = {path for path, text in texts.items() if _has_kernel(text)}
     for path in list(found):
         for module, names in _IMPORT.findall(texts[path]):
-            whole = Path(*module.decode().split("."))
-            found |= {whole.with_suffix(".py"), whole / "__init__.py"} & texts.keys()
-            found |= {whole / f"{name}.py" for name in names.decode().strip("()").replace(",", " ").split()} & texts.keys()
-    return {path: texts[path] for path in sorted(found)}
+            whole = module.decode().replace(".", "/")
+            inside = (f"{whole}/{name}.py" for name in names.decode().strip("()").replace(",", " ").split())
+            found |= {f"{whole}.py", f"{whole}/__init__.py", *inside} & texts.keys()
+    return {Path(path): texts[path] for path in sorted(found, key=lambda path: path.split("/"))}
+
+
+def _texts(root: str) -> Iterator[tuple[str, bytes]]:
+    """Of all files of the packages."""
+    for package in _PACKAGES:
+        for folder, _, names in os.walk(f"{root}/{package}"):
+            for name in names:
+                if name.endswith(".py"):
+                    path = f"{folder}/{name}"
+                    with open(path, "rb", buffering=0) as file:
+                        yield path[len(root) + 1 :], file.read()
 
 
 def _has_kernel(text: bytes) -> bool:

@@ -8,13 +8,14 @@ constructor, which checks that they stay inside their memory (`as_strided` does 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.parts import BLOCK_BYTES, FRACTALS, SUMS, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, FRACTALS, DataType, Memory
 
 Bytes = NDArray[np.uint8]
 Words = list[int]
@@ -22,12 +23,14 @@ Words = list[int]
 DTYPE, SRC, DST, D, S0, S1, S2 = isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2
 C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
 C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
-M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
-F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT = range(isa.F_M, isa.F_LIMIT + 1)
+M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC, isa.M_RIGHT
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH = range(isa.F_M, isa.F_HIGH + 1)
 _L1, _L0A, _L0B, _L0C, _UB = (int(m) for m in (Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB))
-_STORAGE, _SUMS = tuple(dtype.storage for dtype in DataType), SUMS.storage
+_STORAGE, _SUMS = tuple(dtype.storage for dtype in DataType), tuple(dtype.sums.storage for dtype in DataType)
+_FLOAT, _INT32 = DataType.float32.storage, DataType.int32.storage
 _WORD_TYPE = np.dtype(np.int64)
 _BLOCK_WORDS = BLOCK_BYTES // 8
+_EXACT_PRODUCTS = (1 << 24) // 255**2  # of bytes, whose sums float32 holds in any order
 
 
 @lru_cache(maxsize=4096)
@@ -69,15 +72,15 @@ def copy(memories: list[Bytes], record: Words) -> int:
 @lru_cache(maxsize=8192)
 def _taps(
     h: int, w: int, pitch: int, plane: int, kh: int, kw: int, sh: int, sw: int, dh: int, dw: int, pt: int, pl: int,
-    ow: int, moff: int, m: int, mpad: int, koff: int, k: int, lanes: int, ring: int, first: int,
+    ow: int, moff: int, m: int, mpad: int, koff: int, k: int, units: int, ring: int, first: int,
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:  # fmt: skip
-    """(index, zeros) of an IM2COL: source unit of every destination unit counted from S0, and the flat places that are zero.
+    """(index, pads) of an IM2COL: source unit of every destination unit counted from S0, and the flat places that are padding.
 
-    A unit is a block, or four float16 lanes (8 bytes) where lanes = 4.  index is None where every place is zero.
+    A unit is a block, or four lanes of one, of which there are `units`.  index is None where every place is padding.
     """
-    if lanes == 4:
-        position = 4 * (koff + np.arange(k))[:, None] + np.arange(4)  # [k, 4]
-        plane_at, pitch = np.zeros_like(position), pitch * 4
+    if units > 1:
+        position = units * (koff + np.arange(k))[:, None] + np.arange(units)  # [k, units]
+        plane_at, pitch = np.zeros_like(position), pitch * units
         inside = position < kh * kw
     else:
         c1, position = np.divmod((koff + np.arange(k))[:, None], kh * kw)  # [k, 1]
@@ -89,41 +92,51 @@ def _taps(
     valid = (y >= 0) & (y < h) & (x >= 0) & (x < w) & inside[:, None, :]
     index = np.zeros((k, mpad, position.shape[1]), np.int64)
     index[:, :m] = np.where(valid, plane_at[:, None, :] + ((first + y) % ring if ring else y) * pitch + x, 0)
-    zero = np.ones(index.shape, bool)
-    zero[:, :m] = ~valid
-    return (index.ravel() if valid.any() else None), np.flatnonzero(zero)
+    pads = np.ones(index.shape, bool)
+    pads[:, :m] = ~valid
+    return (index.ravel() if valid.any() else None), np.flatnonzero(pads)
+
+
+def _padding(record: Words, words: np.dtype[Any]) -> NDArray[Any]:
+    """A word of the pad value of an IM2COL or a FRACTAL."""
+    return np.frombuffer(bytes([max(0, record[isa.PAD])]) * words.itemsize, words)
 
 
 def im2col(memories: list[Bytes], record: Words) -> int:
-    """L1 -> L0A: gather the window of every output pixel; outside the image and in the rows [M, MPAD) there is zero."""
+    """L1 -> L0A: gather the window of every output pixel; outside the image and in the rows [M, MPAD) there is the pad value."""
     k, mpad, lanes = record[isa.I_K], record[isa.I_MPAD], record[isa.I_LANES]
-    index, zeros = _taps(*record[isa.I_H : isa.I_FIRST + 1])
-    unit = 1 if lanes == 4 else _BLOCK_WORDS
-    source = memories[_L1].view(_WORD_TYPE)[record[S0] * _BLOCK_WORDS :].reshape(-1, unit)
-    target = np.ndarray((k * mpad * _BLOCK_WORDS // unit, unit), _WORD_TYPE, memories[_L0A], record[D] * BLOCK_BYTES)
+    units = FRACTALS[record[DTYPE]].lanes // lanes
+    index, pads = _taps(*record[isa.I_H : isa.I_LANES], units, *record[isa.I_RING : isa.I_FIRST + 1])
+    word = _WORD_TYPE if units <= _BLOCK_WORDS else _INT32  # a unit is one of them or more
+    per_block = BLOCK_BYTES // word.itemsize
+    per_unit = per_block // units
+    source = memories[_L1].view(word)[record[S0] * per_block :].reshape(-1, per_unit)
+    target = np.ndarray((k * mpad * units, per_unit), word, memories[_L0A], record[D] * BLOCK_BYTES)
+    pad = _padding(record, word)
     if index is None:
-        target[...] = 0
+        target[...] = pad
     else:
         source.take(index, axis=0, out=target, mode="clip")  # clip: in range already, and numpy's fast path
-        if zeros.size:
-            target[zeros] = 0
+        if pads.size:
+            target[pads] = pad
     return target.nbytes
 
 
 def fractal(memories: list[Bytes], record: Words) -> int:
-    """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; zero where there is no pixel."""
+    """L1 -> L0B: pixels of planes as columns of the right operand, or transposed as its rows; the pad value where there is no pixel."""
     k, n1, pixels, plane = record[isa.R_K], record[isa.R_N1], record[isa.R_PIXELS], record[isa.R_PLANE] * BLOCK_BYTES
-    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
+    dtype, (_, c0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
     transpose = record[isa.R_TRANSPOSE]
-    planes, wanted = (n1 * deep, k * c0) if transpose else (k, n1 * n0)
+    planes, wanted = (-(-n1 * n0 // c0), k * c0) if transpose else (k, n1 * n0)
     there = min(pixels, wanted)
     source = np.ndarray((planes, there, c0), dtype, memories[_L1], record[S0] * BLOCK_BYTES, (plane, BLOCK_BYTES, dtype.itemsize))
     target = np.ndarray((n1, k, n0, c0), dtype, memories[_L0B], record[D] * BLOCK_BYTES)
-    tile = np.zeros((planes, wanted, c0), dtype)
+    tile = np.empty((planes, wanted, c0), dtype)
     tile[:, :there] = source
-    if transpose:  # [n1 * n0 / c0, k, pixel, lane] -> [n1, k, n0 channels, pixel]
-        swapped = tile.reshape(n1, deep, k, c0, c0).transpose(0, 2, 1, 4, 3)
-        target[...] = swapped.reshape(n1, k, n0, c0)
+    tile[:, there:] = _padding(record, dtype)
+    if transpose:  # [planes, k, pixel, lane] -> [n1 * n0 channels, k, pixel] -> [n1, k, n0 channels, pixel]
+        channels = tile.reshape(planes, k, c0, c0).transpose(0, 3, 1, 2).reshape(planes * c0, k, c0)[: n1 * n0]
+        target[...] = channels.reshape(n1, n0, k, c0).transpose(0, 2, 1, 3)
     else:
         target[...] = tile.reshape(k, n1, n0, c0).transpose(1, 0, 2, 3)
     return target.nbytes
@@ -143,24 +156,28 @@ def _rows(m: int, products_per_row: int) -> int:
 
 
 def mmad(memories: list[Bytes], record: Words) -> int:
-    """L0C[n1][m] (+)= L0A x L0B, products and sums in float32."""
+    """L0C[n1][m] (+)= L0A x L0B, products and sums in float32; of integers as many bits as their sums need, which then wrap to int32."""
     m, k, n1 = record[M_MPAD], record[M_K], record[M_N1]
-    dtype, (_, k0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
+    integers = record[DTYPE] in BYTES
+    dtype, sums, (_, k0, n0, *_) = _STORAGE[record[DTYPE]], _SUMS[record[DTYPE]], FRACTALS[record[DTYPE]]
     a = np.ndarray((k, m, k0), dtype, memories[_L0A], record[S0] * BLOCK_BYTES)
-    b = np.ndarray((n1, k, n0, k0), dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
-    c = np.ndarray((n1, m, n0), _SUMS, memories[_L0C], record[D] * BLOCK_BYTES)
-    left = np.empty((m, k, k0), _SUMS)
+    b = np.ndarray((n1, k, n0, k0), _STORAGE[record[M_RIGHT]] if integers else dtype, memories[_L0B], record[S1] * BLOCK_BYTES)
+    c = np.ndarray((n1, m, n0), sums, memories[_L0C], record[D] * BLOCK_BYTES)
+    wide = _FLOAT if not integers or k * k0 <= _EXACT_PRODUCTS else np.dtype(np.float64)
+    left = np.empty((m, k, k0), wide)
     left[...] = a.transpose(1, 0, 2)
-    right = np.empty((n1, n0, k, k0), _SUMS)
+    right = np.empty((n1, n0, k, k0), wide)
     right[...] = b.transpose(0, 2, 1, 3)
     rows = _rows(m, n1 * n0 * k * k0)
     whole = m // rows * rows
-    product = np.empty((m, n1 * n0), _SUMS)
+    product = np.empty((m, n1 * n0), wide)
     left, right = left.reshape(m, k * k0), right.reshape(n1 * n0, k * k0).T
     np.matmul(left[:whole].reshape(-1, rows, k * k0), right, out=product[:whole].reshape(-1, rows, n1 * n0))
     if whole < m:
         np.matmul(left[whole:], right, out=product[whole:])
     product = product.reshape(m, n1, n0).transpose(1, 0, 2)
+    if integers:
+        product = product.astype(np.int64).astype(sums)
     if record[M_ACC]:
         c += product
     else:
@@ -169,29 +186,50 @@ def mmad(memories: list[Bytes], record: Words) -> int:
 
 
 def fixpipe(memories: list[Bytes], record: Words) -> int:
-    """L0C -> {UB, L1}: + bias, + residual, activation in float32, then one rounding; [N1][M][16] becomes planes of C0."""
+    """L0C -> {UB, L1}: + bias, then what the type of sums and of the result say; [N1][M][16] becomes planes of C0."""
     m, n1 = record[F_M], record[F_N1]
-    dtype, (_, c0, n0, _, _, deep) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
-    row = n0 * _SUMS.itemsize
-    c = np.ndarray((n1, m, n0), _SUMS, memories[_L0C], record[S0] * BLOCK_BYTES, (record[F_MPAD] * row, row, _SUMS.itemsize))
+    dtype, (_, c0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
+    sums = _INT32 if record[F_SUMS] else _FLOAT
+    row = n0 * sums.itemsize
+    c = np.ndarray((n1, m, n0), sums, memories[_L0C], record[S0] * BLOCK_BYTES, (record[F_MPAD] * row, row, sums.itemsize))
     value = c
     if record[S1] >= 0:
-        value = c + np.ndarray((n1, 1, n0), _SUMS, memories[_UB], record[S1] * BLOCK_BYTES)
-    value = value.reshape(n1, m, deep, c0).transpose(0, 2, 1, 3)
-    shape, size = (n1, deep, m, c0), dtype.itemsize
+        value = c + np.ndarray((n1, 1, n0), sums, memories[_UB], record[S1] * BLOCK_BYTES)
+    if record[F_SUMS]:
+        value = _scaled(memories, record, value)
+    planes = -(-n1 * n0 // c0)
+    if n1 * n0 < planes * c0:
+        value = np.concatenate((value, np.full((planes * c0 // n0 - n1, m, n0), record[F_ZERO], value.dtype)))
+    value = value.reshape(planes, -1, m, n0).transpose(0, 2, 1, 3) if c0 > n0 else value.reshape(n1, m, -1, c0).transpose(0, 2, 1, 3)
+    value = value.reshape(planes, m, c0)
+    shape, size = (planes, m, c0), dtype.itemsize
     if record[S2] >= 0:
         plane = record[F_RPLANE] * BLOCK_BYTES
-        value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane * deep, plane, BLOCK_BYTES, size))
+        value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane, BLOCK_BYTES, size))
     if record[F_ACT] != isa.Activation.none:
         value = np.maximum(value, np.float32(0))
     if record[F_ACT] == isa.Activation.clip:
         value = np.minimum(value, np.float32(isa.bits_float(record[F_LIMIT])))
     plane = record[F_DPLANE] * BLOCK_BYTES
-    target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane * deep, plane, BLOCK_BYTES, size))
-    if n1 * deep == 1 or record[F_DPLANE] >= m:
+    target = np.ndarray(shape, dtype, memories[record[DST]], record[D] * BLOCK_BYTES, (plane, BLOCK_BYTES, size))
+    if planes == 1 or record[F_DPLANE] >= m:
         target[...] = value
     else:  # planes that overlap: the later one stays
-        for i in range(n1):
-            for j in range(deep):
-                target[i, j] = value[i, j]
+        for i in range(planes):
+            target[i] = value[i]
     return c.nbytes
+
+
+def _scaled(memories: list[Bytes], record: Words, value: NDArray[Any]) -> NDArray[Any]:
+    """[N1][M][16] of int32 sums with their bias: scaled, and of a result of 8 bits clipped and rounded, still wide."""
+    if record[DTYPE] == DataType.int32:
+        return value
+    value = value.astype(_FLOAT)
+    if record[F_SCALE] >= 0:
+        n1, _, n0 = value.shape
+        value *= np.ndarray((n1, 1, n0), _FLOAT, memories[_UB], record[F_SCALE] * BLOCK_BYTES)
+    if record[DTYPE] not in BYTES:
+        return value
+    zero = record[F_ZERO]
+    low, high = np.float32(record[F_LOW] - zero), np.float32(record[F_HIGH] - zero)
+    return np.rint(np.fmin(np.fmax(value, low), high)) + np.float32(zero)

@@ -24,7 +24,7 @@ from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.container import MAGIC, Container, decode, program
 from simulator.npu.errors import BadInputError
-from simulator.npu.parts import BLOCK_BYTES
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import DdrBuffer
 from simulator.onnx_container import is_alone, model_facts, read_file, tensor_kinds
 from simulator.profile import Profile
@@ -247,21 +247,25 @@ class InferenceSession:
 
     def _dtype(self, buffer: DdrBuffer) -> np.dtype[Any]:
         """On the host."""
+        if buffer.dtype is not None and not DataType[buffer.dtype].is_float:
+            return DataType[buffer.dtype].storage
         return self._dtypes.get(buffer.name, np.dtype(np.float32))
 
     def _ports(self, buffers: Sequence[DdrBuffer]) -> list[NodeArg]:
         return [NodeArg(b.name, list(b.onnx_shape), _type_name(self._dtype(b))) for b in buffers]
 
     def _checked_array(self, buffer: DdrBuffer, feeds: Mapping[str, ArrayLike]) -> Array:
-        expected = f"{self._dtype(buffer)} {list(buffer.onnx_shape)}"
+        wanted = self._dtype(buffer)
+        expected = f"{wanted} {list(buffer.onnx_shape)}"
         if buffer.name not in feeds:
             raise BadInputError(f"input {buffer.name!r}: missing; expected {expected}")
         array = np.asarray(feeds[buffer.name])
-        # floats of any width are taken for float; integers are a mix-up of inputs
-        if array.dtype.kind != "f" or array.shape != buffer.onnx_shape:
+        # floats of any width are taken for float; other integers are a mix-up of inputs
+        fits = array.dtype == wanted or array.dtype.kind == wanted.kind == "f"
+        if not fits or array.shape != buffer.onnx_shape:
             raise BadInputError(f"input {buffer.name!r}: found {array.dtype} {list(array.shape)}, expected {expected}")
         with np.errstate(over="ignore"):
-            return array.astype(self._dtype(buffer), copy=False)
+            return array.astype(wanted, copy=False)
 
 
 def _host_ports(ports: Sequence[HostPort]) -> list[NodeArg]:

@@ -24,7 +24,7 @@ from simulator.critical import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import MOST_PORTS
-from simulator.npu.parts import BLOCK_BYTES, DMAS, SUMS, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, DMAS, SUM_BYTES, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, data_alone
 from simulator.timing_kernel import Ints
@@ -196,8 +196,9 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
         some = [m.name for m in Memory]
         return [some[i] for i in code[:, word].tolist()]
 
-    texts: dict[str, Sequence[str]] = {"from": memory(isa.SRC), "to": memory(isa.DST)}
     dtype = code[:, isa.DTYPE]
+    types = [DataType(value).name for value in dtype.tolist()]
+    texts: dict[str, Sequence[str]] = {"from": memory(isa.SRC), "to": memory(isa.DST), "type": types}
     lanes, n0 = isa.LANES[dtype], isa.COLUMNS[dtype]
     numbers: Columns = {}
     if op == Op.COPY:
@@ -220,12 +221,15 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
             "transpose": code[:, isa.R_TRANSPOSE],
         }
     elif op == Op.MMAD:
+        mixed = (code[:, isa.M_RIGHT] != 0) & (code[:, isa.M_RIGHT] != dtype)
+        for i in np.flatnonzero(mixed).tolist():
+            types[i] += f" x {DataType(int(code[i, isa.M_RIGHT])).name}"
         m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * n0
         numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": at(isa.S1)}
     elif op == Op.FIXPIPE:
         m, n = code[:, isa.F_M], code[:, isa.F_N1] * n0
         numbers |= {
-            "bytes": m * n * SUMS.size_bytes,
+            "bytes": m * n * SUM_BYTES,
             "m": m,
             "n": n,
             "bias": (code[:, isa.S1] >= 0) * 1,

@@ -1,10 +1,10 @@
-"""The meaning of the VECTOR opcodes: UB -> UB, computed in float32 and rounded once to the data type.
+"""The meaning of the VECTOR opcodes: UB -> UB, of floats computed in float32 and rounded once to the data type.
 
 A repeat reads its blocks, then writes them; repeats run in order.  Where no repeat reads what an earlier one wrote, all of
 them are one numpy expression; where dst stays in place and is a source (accumulation), one `accumulate`; else a loop.
 
 float16 operands go to numpy's float16 ufuncs where those exist: they compute in float32 and round once.  VMADD in float32
-computes in float64, which leaves one rounding to float32, as a fused multiply-add does.
+is a fused multiply-add.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.isa import DTYPE, S0, V_BLOCKS, V_DBS, V_DRS, V_IMM, V_REPEATS, V_S0BS, VECTOR_SOURCES, D, Op
+from simulator.npu.fused import fma
+from simulator.npu.isa import DTYPE, S0, S1, V_BLOCKS, V_DBS, V_DRS, V_IMM, V_REPEATS, V_S0BS, VECTOR_SOURCES, D, Op
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.primitives import Bytes, Words
 
-Floats = NDArray[Any]
+Values = NDArray[Any]
 Span = tuple[int, int, int, int]  # offset from dst, run, block stride, repeat stride: in blocks
 
-_UB, _F32 = int(Memory.UB), int(DataType.float32)
-_F16_TYPE: np.dtype[Any] = np.dtype(np.float16)
-_F32_TYPE: np.dtype[Any] = np.dtype(np.float32)
-_SOURCES, _LANES = VECTOR_SOURCES.tolist(), tuple(dtype.lanes for dtype in DataType)
+_UB = int(Memory.UB)
+_SOURCES, _LANES, _STORAGE = VECTOR_SOURCES.tolist(), tuple(dtype.lanes for dtype in DataType), tuple(dtype.storage for dtype in DataType)
+_F32_TYPE = DataType.float32.storage
 
 INDEPENDENT, SEQUENTIAL = -1, -2
 
@@ -65,15 +65,13 @@ def vector(memories: list[Bytes], record: Words) -> int:
     """Any VECTOR opcode; returns the bytes written."""
     op, ub = record[isa.OP], memories[_UB]
     blocks, repeats, imm = record[V_BLOCKS], record[V_REPEATS], record[V_IMM]
-    wide, wide_source = record[DTYPE] == _F32, record[DTYPE] == _F32
-    lanes, run, source_run = _LANES[record[DTYPE]], 1, 1
-    if op == Op.VCONVERT:  # a "block" is a block's float16 elements on both sides: one block of float16, a pair of float32
-        wide_source, lanes = imm == _F32, DataType.float16.lanes
-        run, source_run = 1 + wide, 1 + wide_source
+    source_type = imm if op == Op.VCONVERT else record[DTYPE]
+    lanes = max(_LANES[record[DTYPE]], _LANES[source_type])  # of what counts as a block on both sides
+    run, source_run = lanes // _LANES[record[DTYPE]], lanes // _LANES[source_type]
     written: Span = (0, run, record[V_DBS] * run, record[V_DRS])
     d = record[D]
     sources: list[Span] = []
-    for s in range(_SOURCES[op]):
+    for s in range(1 if op == Op.VLUT else _SOURCES[op]):
         at = V_S0BS + 2 * s
         sources.append((record[S0 + s] - d, source_run, record[at] * source_run, record[at + 1]))
     done = repeats * blocks * run * BLOCK_BYTES
@@ -81,13 +79,16 @@ def vector(memories: list[Bytes], record: Words) -> int:
         sources = [(offset + (blocks - 1) * bs, width, bs, rs) for offset, width, bs, rs in sources]
         blocks = 1
 
-    dtype, source_dtype = (_F32_TYPE if wide else _F16_TYPE), (_F32_TYPE if wide_source else _F16_TYPE)
+    dtype, source_dtype = _STORAGE[record[DTYPE]], _STORAGE[source_type]
     shape = (repeats, blocks, lanes)
     target = np.ndarray(shape, dtype, ub, d * BLOCK_BYTES, (written[3] * BLOCK_BYTES, written[2] * BLOCK_BYTES, dtype.itemsize))
     values = [
         np.ndarray(shape, source_dtype, ub, (d + offset) * BLOCK_BYTES, (rs * BLOCK_BYTES, bs * BLOCK_BYTES, source_dtype.itemsize))
         for offset, _, bs, rs in sources
     ]
+    if op == Op.VLUT:
+        sources.append((record[S1] - d, isa.LUT_BLOCKS, 0, 0))
+        values.append(np.ndarray(isa.LUT_BLOCKS * BLOCK_BYTES, dtype, ub, record[S1] * BLOCK_BYTES))
     order = INDEPENDENT if repeats == 1 else _order(blocks, repeats, written, tuple(sources))
     compute = _COMPUTE[op]
     if order == INDEPENDENT:
@@ -96,7 +97,7 @@ def vector(memories: list[Bytes], record: Words) -> int:
         _accumulate(op, target[0], values[order][0], [value for i, value in enumerate(values) if i != order])
     else:
         for r in range(repeats):
-            compute(target[r : r + 1], [value[r : r + 1] for value in values], imm)
+            compute(target[r : r + 1], [value[r : r + 1] if value.ndim > 1 else value for value in values], imm)
     return done
 
 
@@ -108,7 +109,7 @@ _ACCUMULATE: dict[tuple[int, int], np.ufunc] = {
 }  # fmt: skip
 
 
-def _accumulate(op: int, target: Floats, start: Floats, others: list[Floats]) -> None:
+def _accumulate(op: int, target: Values, start: Values, others: list[Values]) -> None:
     stack = np.concatenate((start[None], others[0]))
     ufunc = _ACCUMULATE[op, 0]
     # accumulate is sequential by definition, and each partial result is stored in the data type
@@ -119,49 +120,68 @@ def _imm(word: int) -> np.float32:
     return np.float32(isa.bits_float(word))
 
 
-def _unary(function: Callable[..., Floats]) -> Callable[[Floats, list[Floats], int], None]:
-    def run(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+def _unary(function: Callable[..., Values]) -> Callable[[Values, list[Values], int], None]:
+    def run(target: Values, values: list[Values], _imm_bits: int) -> None:
         target[...] = function(values[0].astype(np.float32))
 
     return run
 
 
-def _with_imm(ufunc: np.ufunc) -> Callable[[Floats, list[Floats], int], None]:
-    def run(target: Floats, values: list[Floats], imm_bits: int) -> None:
+def _with_imm(ufunc: np.ufunc) -> Callable[[Values, list[Values], int], None]:
+    def run(target: Values, values: list[Values], imm_bits: int) -> None:
         target[...] = ufunc(values[0], _imm(imm_bits), dtype=np.float32)
 
     return run
 
 
-def _binary(ufunc: np.ufunc) -> Callable[[Floats, list[Floats], int], None]:
-    def run(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+def _binary(ufunc: np.ufunc) -> Callable[[Values, list[Values], int], None]:
+    def run(target: Values, values: list[Values], _imm_bits: int) -> None:
         ufunc(values[0], values[1], out=target)
 
     return run
 
 
-def _fill(target: Floats, _values: list[Floats], imm_bits: int) -> None:
-    target[...] = _imm(imm_bits)
+def _fill(target: Values, _values: list[Values], imm_bits: int) -> None:
+    target[...] = _to(target.dtype, _imm(imm_bits).reshape(1))
 
 
-def _move(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+def _to(dtype: np.dtype[Any], values: Values) -> Values:
+    """What VCONVERT makes of values; of floats, left to the assignment, which rounds to nearest even."""
+    if dtype.kind == "f":
+        return values
+    limits = np.iinfo(dtype)
+    wide = np.rint(np.nan_to_num(values.astype(np.float64)))  # which has room for every int32
+    return wide.clip(limits.min, limits.max).astype(dtype)
+
+
+def _convert(target: Values, values: list[Values], _imm_bits: int) -> None:
+    target[...] = _to(target.dtype, values[0])
+
+
+def _look_up(target: Values, values: list[Values], _imm_bits: int) -> None:
+    target[...] = values[1][values[0].view(np.uint8)]
+
+
+def _move(target: Values, values: list[Values], _imm_bits: int) -> None:
     target[...] = values[0]
 
 
-def _relu(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+def _relu(target: Values, values: list[Values], _imm_bits: int) -> None:
     np.maximum(values[0], values[0].dtype.type(0), out=target)
 
 
-def _multiply_add(target: Floats, values: list[Floats], _imm_bits: int) -> None:
-    wider = np.float64 if target.dtype == _F32_TYPE else np.float32
-    target[...] = np.multiply(values[0], values[1], dtype=wider) + values[2]
+def _multiply_add(target: Values, values: list[Values], _imm_bits: int) -> None:
+    if target.dtype == _F32_TYPE:
+        target[...] = fma(values[0], values[1], values[2])
+    else:
+        target[...] = np.multiply(values[0], values[1], dtype=np.float32) + values[2]
 
 
-def _lane_max(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+def _lane_max(target: Values, values: list[Values], _imm_bits: int) -> None:
     target[...] = values[0].max(axis=-1, keepdims=True)
 
 
-def _lane_sum(target: Floats, values: list[Floats], _imm_bits: int) -> None:
+def _lane_sum(target: Values, values: list[Values], _imm_bits: int) -> None:
     """A tree in float32: lane i takes lane i + half, halving until one is left."""
     total = values[0].astype(np.float32)
     while total.shape[-1] > 1:
@@ -170,10 +190,11 @@ def _lane_sum(target: Floats, values: list[Floats], _imm_bits: int) -> None:
     target[...] = total
 
 
-_COMPUTE: dict[int, Callable[[Floats, list[Floats], int], None]] = {
+_COMPUTE: dict[int, Callable[[Values, list[Values], int], None]] = {
     Op.VFILL: _fill,
     Op.VCOPY: _move,
-    Op.VCONVERT: _move,
+    Op.VLUT: _look_up,
+    Op.VCONVERT: _convert,
     Op.VRELU: _relu,
     Op.VEXP: _unary(np.exp),
     Op.VLN: _unary(np.log),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simulator.npu import isa
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine import Machine
-from simulator.npu.parts import DataType, Engine, Memory
+from simulator.npu.parts import BYTES, FLOATS, DataType, Engine, Memory
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
 
 DDR_BLOCKS, CONSTANT_BLOCKS = 1024, 64
@@ -86,6 +86,12 @@ def _random_copy(machine: Machine, src: Memory, dst: Memory, a: int, b: int, c: 
     return record(Op.COPY, Engine[path.engine], *p, dtype=a % 2, src=src, dst=dst, d=to, s=(at,))
 
 
+def _products(machine: Machine) -> list[DataType]:
+    """What the left operand of a product may be."""
+    found = [DataType[name] for name in machine.matrix.data_types if name != "int8"]
+    return [*found, *BYTES] if "int8" in machine.matrix.data_types else found
+
+
 def _random_im2col(machine: Machine, a: int, b: int, c: int, d: int) -> Code:
     h = w = a % 3 + 2
     kernel, stride = b % 2 * 2 + 1, b // 2 % 2 + 1
@@ -94,37 +100,50 @@ def _random_im2col(machine: Machine, a: int, b: int, c: int, d: int) -> Code:
     m, mpad, k = out * out, 16, c % 4 + 1
     planes = (k - 1) // kernel**2 + 1
     at, to = _place(machine, Memory.L1, c, planes * h * w), _place(machine, Memory.L0A, d, k * mpad)
-    p = (h, w, w, h * w, kernel, kernel, stride, stride, 1, 1, pad, pad, out, 0, m, mpad, 0, k, 16)
-    return record(Op.IM2COL, Engine.MTE1, *p, src=Memory.L1, dst=Memory.L0A, d=to, s=(at,))
+    types = [dtype for dtype in _products(machine) if dtype != DataType.float32]
+    dtype = types[c // 4 % len(types)]
+    p = (h, w, w, h * w, kernel, kernel, stride, stride, 1, 1, pad, pad, out, 0, m, mpad, 0, k, dtype.lanes)
+    row = record(Op.IM2COL, Engine.MTE1, *p, dtype=dtype, src=Memory.L1, dst=Memory.L0A, d=to, s=(at,))
+    row[isa.PAD] = d % 256 if dtype in BYTES else -1
+    return row
 
 
 def _random_mmad(machine: Machine, a: int, b: int, c: int, d: int) -> Code:
     mpad, k, n1 = (a % 2 + 1) * 16, a // 2 % 4 + 1, b % 2 + 1
     s0, s1 = _place(machine, Memory.L0A, c, k * mpad), _place(machine, Memory.L0B, c, n1 * k * 16)
     to = _place(machine, Memory.L0C, d, n1 * mpad * 2)
-    return record(Op.MMAD, Engine.CUBE, mpad, k, n1, b // 2 % 2, dtype=b // 4 % 2, src=Memory.L0A, dst=Memory.L0C, d=to, s=(s0, s1))
+    types = _products(machine)
+    dtype = types[b // 4 % len(types)]
+    right = BYTES[c % 2] if dtype in BYTES else 0
+    return record(Op.MMAD, Engine.CUBE, mpad, k, n1, b // 2 % 2, right, dtype=dtype, src=Memory.L0A, dst=Memory.L0C, d=to, s=(s0, s1))
 
 
 def _random_fixpipe(machine: Machine, dst: Memory, a: int, b: int, c: int, d: int) -> Code:
     path = machine.path(Memory.L0C, dst)
     assert path is not None
-    m, mpad, n1, wide = a % 16 + 1, 16, b % 2 + 1, b // 2 % 2
-    planes = n1 * (wide + 1)
+    kinds = [(dtype, 0) for dtype in FLOATS]
+    kinds += [(dtype, int(DataType.int32)) for dtype in DataType if DataType.int32 in machine.data_types]
+    m, mpad, n1, (dtype, sums), rest = a % 16 + 1, 16, b % 2 + 1, kinds[b // 2 % len(kinds)], b // 2 // len(kinds)
+    planes = -(-n1 * 16 // dtype.lanes)
     to = _place(machine, dst, d, planes * m)
-    bias = _place(machine, Memory.UB, c + 1, n1 * 2) if b // 4 % 2 else -1
-    residual = _place(machine, Memory.UB, c + 2, planes * m) if b // 8 % 2 else -1
+    bias = _place(machine, Memory.UB, c + 1, n1 * 2) if rest % 2 else -1
+    residual = _place(machine, Memory.UB, c + 2, planes * m) if rest // 2 % 2 and not sums else -1
+    scale = -1 if dtype == DataType.int32 else _place(machine, Memory.UB, c + 3, n1 * 2) if sums else 0
+    p = (m, mpad, n1, m, m, a // 16 % 2 if dtype in FLOATS else 0, 0, sums, scale, *((1, 0, 100) if dtype in BYTES else (0, 0, 0)))
     s = (_place(machine, Memory.L0C, c, n1 * mpad * 2), bias, residual)
-    return record(Op.FIXPIPE, Engine[path.engine], m, mpad, n1, m, m, a // 16 % 2, dtype=wide, src=Memory.L0C, dst=dst, d=to, s=s)
+    return record(Op.FIXPIPE, Engine[path.engine], *p, dtype=dtype, src=Memory.L0C, dst=dst, d=to, s=s)
 
 
 def _random_vector(machine: Machine, op: Op, a: int, b: int, c: int, d: int) -> Code:
-    blocks, repeats, dtype = a % isa.REPEAT_BLOCKS + 1, b % 4 + 1, a // 8 % 2
-    d_run = 2 if op == Op.VCONVERT and dtype == DataType.float32 else 1
-    s_run = 2 if op == Op.VCONVERT and dtype == DataType.float16 else 1
-    d_repeat, s_repeat = blocks * d_run, blocks * s_run
+    types = [dtype for dtype in OPS[op].types if dtype in machine.data_types]
+    blocks, repeats, dtype = a % isa.REPEAT_BLOCKS + 1, b % 4 + 1, types[a // 8 % len(types)]
+    source = types[b // 4 % len(types)] if op == Op.VCONVERT else dtype
+    lanes = max(dtype.lanes, source.lanes)
+    d_repeat, s_repeat = blocks * lanes // dtype.lanes, blocks * lanes // source.lanes
     to = _place(machine, Memory.UB, d, repeats * d_repeat)
-    s = tuple(_place(machine, Memory.UB, c + i, repeats * s_repeat) for i in range(OPS[op].sources))
-    imm = 1 - dtype if op == Op.VCONVERT else isa.float_bits(0.25 * (c % 9) - 1)
+    extents = [repeats * s_repeat, isa.LUT_BLOCKS if op == Op.VLUT else repeats * s_repeat, repeats * s_repeat]
+    s = tuple(_place(machine, Memory.UB, c + i, extents[i]) for i in range(OPS[op].sources))
+    imm = source if op == Op.VCONVERT else isa.float_bits(0.25 * (c % 9) - 1)
     p = (blocks, repeats, 1, d_repeat, 1, s_repeat, 1, s_repeat, 1, s_repeat, imm)
     return record(op, Engine.VECTOR, *p, dtype=dtype, src=Memory.UB, dst=Memory.UB, d=to, s=s)
 
@@ -132,7 +151,7 @@ def _random_vector(machine: Machine, op: Op, a: int, b: int, c: int, d: int) -> 
 def build(machine: Machine, moves: Sequence[Move]) -> Program:
     """The program that a list of moves stands for; SETs that no move waits for get their WAIT at the end."""
     moves_of = [pair for pair in OPS[Op.COPY].moves if machine.path(*pair)]
-    vector_ops = [op for op in OPS if op >= isa.FIRST_VECTOR_OP]
+    vector_ops = [op for op in OPS if op >= isa.FIRST_VECTOR_OP and (op != Op.VLUT or machine.vector.lookup_cycles)]
     fixpipe_to = [dst for dst in (Memory.UB, Memory.L1) if machine.path(Memory.L0C, dst)]
     streams: list[list[Code]] = [[] for _ in range(machine.cores)]
     open_flags: list[tuple[int, Engine, int, Engine, int]] = []

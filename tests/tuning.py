@@ -34,7 +34,6 @@ QUICK = (
     "search.islands=2",
     "search.generation=4",
     "search.exchange_every=2",
-    "search.climb=2",  # rounds of it take half of a longer run, and the second is as the first
     "farm.checkpoint_every_s=0.001",
 )
 """An epoch of both islands measures 16 segments and 8 programs; the model is trained and trained again within 48 programs."""

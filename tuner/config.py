@@ -46,7 +46,6 @@ class SearchSettings(_Section):
     crossover_rate: Rate
     epsilon: Rate
     proposed: Rate
-    climb: Count
     order: Order
     moves: list[str] | None
 

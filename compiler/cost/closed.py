@@ -44,7 +44,6 @@ class Cost(NamedTuple):
     columns: int
     weight_blocks: int
     sum_blocks: int
-    planes_per_n1: int
     direct: bool
     cube_startup: int
     cube_latency: int

@@ -76,7 +76,9 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
     if slots:
         whole = (ub - bias_blocks) // slots // REPEAT_BLOCKS * REPEAT_BLOCKS
         # a bias that leaves no room for the smallest tile comes in chunks (`space.fit_ub`)
-        ub = whole if whole >= ROWS * fractal.planes else max(1, ub * 3 // 4 // slots // REPEAT_BLOCKS * REPEAT_BLOCKS)
+        ub = (
+            whole if whole >= ROWS * -(-fractal.columns // fractal.lanes) else max(1, ub * 3 // 4 // slots // REPEAT_BLOCKS * REPEAT_BLOCKS)
+        )
     else:
         ub = 0
     chunks_n, chunks_k = -(-layer.n1 // n1), -(-layer.k1 // k1)
@@ -106,7 +108,7 @@ def is_legal(s: Shape, c: Cost, m: int, n: int, k: int) -> bool:
     a, b, sums = l0_blocks(c.weight_blocks, c.sum_blocks, m, n, k)
     if a > c.half_a or b > c.half_b or sums > c.half_c:
         return False
-    if s.ub_blocks and n * m * c.planes_per_n1 > s.ub_blocks:
+    if s.ub_blocks and (n * c.columns + c.lanes - 1) // c.lanes * m > s.ub_blocks:
         return False
     return s.chunks_k == 1 or partial_blocks(c.sum_blocks, s.pixels, s.n1, m) <= 2 * c.half_c
 

@@ -20,9 +20,9 @@ from compiler.frontend import libraries
 from compiler.frontend.attributes import check_attributes, one_line
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
-from compiler.frontend.skeleton import Large, attach, detach, taken_out
-from compiler.frontend.weights import seed_weights
-from compiler.frontend.wire import tensor_pieces
+from compiler.frontend.skeleton import LARGE, Hollow, Large, attach, detach, taken_out
+from compiler.frontend.weights import seeded
+from compiler.frontend.wire import Data, tensor_pieces
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import CONVERTED, widen, widened
 
@@ -30,7 +30,6 @@ OPSET = 17  # what the translation is written against; newer models are left as 
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
 MAX_PROTO_BYTES = 2**31 - 1  # of one message
 MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
-LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
 _WIDENED = (TensorProto.BFLOAT16,)
 _NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 Shapes = Mapping[str, Sequence[int]]
@@ -39,6 +38,13 @@ Shapes = Mapping[str, Sequence[int]]
 def load_model(
     model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
 ) -> ModelProto:
+    """As `load`, with all weights in the model."""
+    return load(model, shapes, random_weights=random_weights, where=where).filled()
+
+
+def load(
+    model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
+) -> Hollow:
     """Read, check and clean an ONNX model: a file by its path, the bytes of one, or what was read already (which is left alone).
 
     shapes: input name -> dimensions, for inputs whose shape is dynamic.  random_weights: a seed, replaces every weight
@@ -49,8 +55,8 @@ def load_model(
         where, model = where or str(model), _of_file(Path(model))
     elif isinstance(model, bytes):
         model = _parsed(model, where or "model")
-    prepared = prepare(model, shapes, where or "model")
-    return prepared if random_weights is None else seed_weights(prepared, random_weights)
+    found = prepared(model, shapes, where or "model")
+    return found if random_weights is None else seeded(found, random_weights)
 
 
 def _of_file(path: Path) -> ModelProto:
@@ -130,15 +136,22 @@ def _size_bytes(tensor: TensorProto) -> int:
 
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
+    """As `prepared`, with all weights in the model."""
+    return prepared(model, shapes, where).filled()
+
+
+def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> Hollow:
     """Check a model and make its inputs and opset what the translation expects; the argument is left alone, and no file is read."""
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _tensors(model)):
         raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
     try:
-        skeleton, large = detach(model, LARGE)
-        if widen(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in large.values()):
-            large = {name: widened(tensor, _WIDENED) for name, tensor in large.items()}
+        skeleton, tensors = detach(model, LARGE)
+        if widen(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in tensors.values()):
+            tensors = {name: widened(tensor, _WIDENED) for name, tensor in tensors.items()}
             skeleton.metadata_props.add(key=CONVERTED, value="bfloat16 to float32")
-        total = sum(_checked_bytes(tensor) for tensor in (*large.values(), *skeleton.graph.initializer))
+        large = taken_out(tensors)
+        total = sum(_checked_bytes(*each) for each in large.values())
+        total += sum(_checked_bytes(each) for each in skeleton.graph.initializer)
         _check_total(total + skeleton.ByteSize(), where)
         _drop_initialisers_from_inputs(skeleton)
         _fix_inputs(skeleton, shapes or {}, where, set(large))
@@ -157,8 +170,7 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
     except (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
     _check_sizes(settled, where)
-    attach(settled, large)
-    return settled
+    return attach(settled, large)
 
 
 def _check_outputs(model: ModelProto, where: str) -> None:
@@ -183,16 +195,18 @@ def digest_of(skeleton: ModelProto, large: Mapping[str, Large]) -> str:
     return digest.hexdigest()
 
 
-def _checked_bytes(tensor: TensorProto) -> int:
-    """Size of a constant; ValidationError where its data are not as long as its shape says (the checker would serialise it to see that)."""
+def _checked_bytes(tensor: TensorProto, data: Data | None = None) -> int:
+    """Size of a constant; ValidationError where its data are not as long as its shape says (the checker would serialise it to see that).
+
+    data: its raw data, where the caller has a copy.
+    """
     if min(tensor.dims, default=0) < 0:
         raise onnx.checker.ValidationError(f"initializer {tensor.name!r} has shape {list(tensor.dims)}")
     size = math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
     if tensor.HasField("raw_data") and not tensor.float_data and not tensor.int32_data and not tensor.double_data:
-        if len(tensor.raw_data) != size:
-            raise onnx.checker.ValidationError(
-                f"initializer {tensor.name!r} {list(tensor.dims)} has {len(tensor.raw_data)} bytes, not {size}"
-            )
+        length = len(tensor.raw_data if data is None else data)
+        if length != size:
+            raise onnx.checker.ValidationError(f"initializer {tensor.name!r} {list(tensor.dims)} has {length} bytes, not {size}")
     else:
         onnx.checker.check_tensor(tensor)
         onnx.numpy_helper.to_array(tensor)  # ValueError where the number of values is not the shape's

@@ -11,11 +11,11 @@ from onnx import ModelProto
 from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
-from compiler.frontend.load import LARGE, digest_of, model_digest
+from compiler.frontend.load import digest_of, model_digest
 from compiler.frontend.partition import Partition, partition, whole
 from compiler.frontend.recognise import recognise
 from compiler.frontend.settle import known_shapes
-from compiler.frontend.skeleton import detach, taken_out
+from compiler.frontend.skeleton import LARGE, NOTHING, Beside, Hollow, detach, taken_out
 from compiler.frontend.to_graph import translate
 from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
@@ -24,20 +24,23 @@ from compiler.rewrites.rules import LAST_RULES, RULES
 from simulator.npu.errors import BadInputError, UnsupportedError
 
 
-def lower(model: ModelProto, digest: str | None = None) -> Graph:
-    """A model from `load_model` as a rewritten Graph.  Raises UnsupportedError naming the node, its operator and why."""
-    return lower_with_report(model, digest)[0]
+def lower(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) -> Graph:
+    """A model from `load` as a rewritten Graph.  data: of a hollow one.
+
+    Raises UnsupportedError naming the node, its operator and why.
+    """
+    return lower_with_report(model, digest, data)[0]
 
 
-def lower_with_report(model: ModelProto, digest: str | None = None) -> tuple[Graph, RewriteReport]:
+def lower_with_report(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) -> tuple[Graph, RewriteReport]:
     """As `lower`, with how often each rewrite fired.  `digest`: of the file, where the caller has it; else of `model`."""
-    return rewritten(translated(model, digest))
+    return rewritten(translated(model, digest, data))
 
 
-def translated(model: ModelProto, digest: str | None = None) -> Graph:
+def translated(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) -> Graph:
     """Not rewritten."""
     skeleton, tensors = detach(model, LARGE)
-    large = taken_out(tensors)
+    large = taken_out(tensors, data)
     foresee(skeleton, large, known_shapes(skeleton), ByteBudget.of(model))
     digest = digest_of(skeleton, large) if digest is None else digest
     beside = {name: each.array() for name, each in large.items()}
@@ -51,16 +54,16 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
     return graph, RewriteReport({name: count + first.fired.get(name, 0) for name, count in last.fired.items()})
 
 
-def lower_partition(model: ModelProto, offload: Offload | None = None) -> tuple[tuple[Graph, ...], Partition]:
-    """As `lower`, but what is not supported stays with the host: a graph for every piece.
+def lower_partition(model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING) -> tuple[tuple[Graph, ...], Partition]:
+    """As `lower`, but what is not supported stays with the host: a graph for every piece.  A hollow model is filled then.
 
     offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  Raises UnsupportedError where nothing can
     run on the NPU, and BadInputError where memory does not do.
     """
     try:
         with contextlib.suppress(UnsupportedError):  # behind it, its frames no longer hold the constants that were made
-            return (lower(model),), whole(model)
-        part = partition(model, HANDLERS, offload)
+            return (lower(model, data=data),), whole(model, data)
+        part = partition(Hollow(model, data).filled(), HANDLERS, offload)
         # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
         text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.macs import node_macs
 from compiler.frontend.settle import known_shapes
+from compiler.frontend.skeleton import NOTHING, Beside
 from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
@@ -69,12 +70,13 @@ class NpuPiece:
 class Partition:
     """model: as it was read.  pieces: what the NPU runs of it, in an order in which they can run.
 
-    host: the nodes that are in no piece, but for those that only constants go into.
+    host: the nodes that are in no piece, but for those that only constants go into.  data: of a hollow model, which is one piece.
     """
 
     model: ModelProto
     pieces: tuple[NpuPiece, ...]
     host: tuple[HostNode, ...]
+    data: Beside = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:
@@ -100,9 +102,9 @@ def _named(pieces: Iterable[NpuPiece]) -> tuple[NpuPiece, ...]:
     return tuple(replace(piece, name=piece_name(k)) for k, piece in enumerate(pieces))
 
 
-def whole(model: ModelProto) -> Partition:
-    """All of it."""
-    return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), ())
+def whole(model: ModelProto, data: Beside = NOTHING) -> Partition:
+    """All of it.  data: of a hollow one."""
+    return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
 def partition(model: ModelProto, handlers: Mapping[str, Handler], offload: Offload | None = None) -> Partition:

@@ -1,4 +1,8 @@
-"""A model without its large constants, for passes that copy and serialise it again and again: VGG has 550 MB of them."""
+"""A model without its large constants, for passes that copy and serialise it again and again: VGG has 550 MB of them.
+
+Protobuf copies a tensor's raw data at every look, and a model that is read or drawn once is looked at when it is digested, lowered and
+written.  So from loading on a model is *hollow*: its large initialisers lack their raw data, which lie beside it, by name.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,19 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from compiler.frontend.wire import Data, without_data
 from simulator.onnx_kinds import FLOATS
+
+LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
+Beside = Mapping[str, Data]  # name of an initialiser without raw data of its own -> these
+NOTHING: Beside = {}
 
 
 class Large(NamedTuple):
-    """A large constant.  data: its raw data, where it has them: protobuf makes a copy at every look."""
+    """A large constant.  data: its raw data; None of one that has its values in another field."""
 
     tensor: TensorProto
-    data: bytes | None
+    data: Data | None
 
     def array(self) -> NDArray[Any]:
         if self.data is None:
@@ -27,9 +36,27 @@ class Large(NamedTuple):
         return np.frombuffer(self.data, kind).reshape(tuple(self.tensor.dims))
 
 
-def taken_out(large: Mapping[str, TensorProto]) -> dict[str, Large]:
-    """What `detach` has put beside a skeleton, to be read more than once."""
-    return {name: Large(tensor, tensor.raw_data if tensor.HasField("raw_data") else None) for name, tensor in large.items()}
+class Hollow(NamedTuple):
+    """A model whose large initialisers lack their raw data, and these."""
+
+    model: ModelProto
+    data: Beside
+
+    def filled(self) -> ModelProto:
+        """The model with all its data, in place."""
+        for item in self.model.graph.initializer:
+            if item.name in self.data:
+                item.raw_data = bytes(self.data[item.name])
+        return self.model
+
+
+def taken_out(large: Mapping[str, TensorProto], data: Beside = NOTHING) -> dict[str, Large]:
+    """What `detach` has put beside a skeleton, to be read more than once.  data: of a hollow model."""
+    return {name: Large(tensor, data[name] if name in data else _raw(tensor)) for name, tensor in large.items()}
+
+
+def _raw(tensor: TensorProto) -> bytes | None:
+    return tensor.raw_data if tensor.HasField("raw_data") else None
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:
@@ -52,12 +79,14 @@ def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, Tens
     return skeleton, large
 
 
-def attach(model: ModelProto, large: dict[str, TensorProto]) -> None:
-    """Put the initialisers back, in place: copies of those that are still read."""
-    model.graph.initializer.extend(still_read(model, large).values())
+def attach(model: ModelProto, large: Mapping[str, Large]) -> Hollow:
+    """Put the initialisers back that are still read, in place but for their data."""
+    kept = _still_read(model, large)
+    model.graph.initializer.extend(tensor if data is None else without_data(tensor) for tensor, data in kept.values())
+    return Hollow(model, {name: data for name, (_, data) in kept.items() if data is not None})
 
 
-def still_read(model: ModelProto, large: dict[str, TensorProto]) -> dict[str, TensorProto]:
+def _still_read(model: ModelProto, large: Mapping[str, Large]) -> dict[str, Large]:
     """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
     kept = [item for item in model.graph.input if item.name not in large]
     del model.graph.input[:]

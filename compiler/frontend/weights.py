@@ -19,6 +19,8 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import attributes
 from compiler.frontend.budget import ByteBudget
+from compiler.frontend.skeleton import LARGE, NOTHING, Hollow
+from compiler.frontend.wire import Data
 from simulator.onnx_kinds import ON_NPU
 
 LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
@@ -40,13 +42,18 @@ _UNIT = _Moments(0.0, 1.0)
 
 
 def seed_weights(model: ModelProto, seed: int) -> ModelProto:
+    """As `seeded`, with all weights in the model."""
+    return seeded(Hollow(model, NOTHING), seed).filled()
+
+
+def seeded(given: Hollow, seed: int) -> Hollow:
     """A copy whose float weights (initialisers and ConstantOfShape outputs that feed an operator with weights) are drawn from `seed`.
 
     Names, shapes and nodes stay, but for ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
     Raises `BadInputError` where these would take more than the model's budget.
     """
     copy = ModelProto()
-    copy.CopyFrom(model)
+    copy.CopyFrom(given.model)
     constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type in ON_NPU}
     shapes = {item.name: numpy_helper.to_array(item) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.INT64}
     fillers: dict[str, int] = {}  # their types
@@ -60,11 +67,12 @@ def seed_weights(model: ModelProto, seed: int) -> ModelProto:
                 budget.spend(4 * math.prod(constants[node.output[0]]), node)
     items = (*copy.graph.input, *copy.graph.value_info, *copy.graph.output)
     sizes = {item.name: tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim) for item in items}
-    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes, _Replacing(copy, fillers))
+    drawn = _Replacing(copy, fillers)
+    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes, drawn)
     for node in copy.graph.node:
         drawer.visit(node)
-    drawer.drawn.finish()
-    return copy
+    drawn.finish()
+    return Hollow(copy, {**given.data, **drawn.data})
 
 
 def _last_product(model: ModelProto) -> str:
@@ -77,25 +85,32 @@ def _last_product(model: ModelProto) -> str:
 
 
 class _Replacing:
-    """Values go into the model as soon as they are drawn: all of them beside it would be its size once more.  fillers: name -> type."""
+    """What is drawn takes the place of what the model had.  fillers: name -> type.  data: of what is large, beside the model."""
 
     def __init__(self, model: ModelProto, fillers: dict[str, int]) -> None:
         self.graph, self.fillers = model.graph, fillers
         self.model = model
         self.given = {item.name: item for item in model.graph.initializer if item.name not in fillers}
         self.names: set[str] = set()
+        self.data: dict[str, Data] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
     def add(self, name: str, values: NDArray[np.float32]) -> None:
         self.names.add(name)
-        if name in self.fillers:
-            item = self.graph.initializer.add()
-            item.name = name
-            _fill(item, values, self.fillers[name])
+        item = self.graph.initializer.add() if name in self.fillers else self.given[name]
+        kind = self.fillers.get(name, item.data_type)
+        data = values.astype("<f4" if kind == onnx.TensorProto.FLOAT else "<f2", copy=False).reshape(-1).view(np.uint8).data
+        # as numpy_helper.from_array, without a copy of the message
+        item.Clear()
+        item.name = name
+        item.data_type = kind
+        item.dims.extend(values.shape)
+        if values.size < LARGE:
+            item.raw_data = data.tobytes()
         else:
-            _fill(self.given[name], values, self.given[name].data_type)
+            self.data[name] = data.toreadonly()
 
     def finish(self) -> None:
         """Fillers are initialisers behind the others, in the order of their names, and no nodes any more."""
@@ -105,16 +120,6 @@ class _Replacing:
         del self.graph.node[:]
         self.graph.node.extend(kept)
         self.model.ir_version = max(self.model.ir_version, 4)  # initialisers that are no inputs
-
-
-def _fill(item: onnx.TensorProto, values: NDArray[np.float32], kind: int) -> None:
-    """As numpy_helper.from_array, without a copy of the message.  kind: float32 or float16."""
-    name = item.name
-    item.Clear()
-    item.name = name
-    item.data_type = kind
-    item.dims.extend(values.shape)
-    item.raw_data = values.astype("<f4" if kind == onnx.TensorProto.FLOAT else "<f2", copy=False).tobytes()
 
 
 class _Drawer:

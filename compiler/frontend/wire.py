@@ -10,18 +10,28 @@ from collections.abc import Iterator
 from onnx import TensorProto
 
 _RAW = "raw_data"
+Data = bytes | memoryview  # uint8
 
 
-def tensor_pieces(tensor: TensorProto, taken: bytes | None = None) -> list[bytes]:
-    """What a tensor is serialised to, its fields in the order of their numbers.  taken: its raw data, where the caller has a copy."""
-    if not tensor.HasField(_RAW):
+def tensor_pieces(tensor: TensorProto, beside: Data | None = None) -> list[Data]:
+    """What a tensor is serialised to, its fields in the order of their numbers.  beside: its raw data, where it has none of its own."""
+    if beside is None and not tensor.HasField(_RAW):
         return [tensor.SerializeToString(deterministic=True)]
-    data, before, behind = tensor.raw_data if taken is None else taken, TensorProto(), TensorProto()
+    data, before, behind = tensor.raw_data if beside is None else beside, TensorProto(), TensorProto()
     for field in TensorProto.DESCRIPTOR.fields:  # `ListFields` would copy the data, too
         if field.name != _RAW:
             _copy_field(before if field.number < TensorProto.RAW_DATA_FIELD_NUMBER else behind, tensor, field.name)
     head = field_head(TensorProto, _RAW, len(data))
     return [before.SerializeToString(deterministic=True) + head, data, behind.SerializeToString(deterministic=True)]
+
+
+def without_data(tensor: TensorProto) -> TensorProto:
+    """A copy without its raw data."""
+    copy = TensorProto()
+    for field in TensorProto.DESCRIPTOR.fields:
+        if field.name != _RAW:
+            _copy_field(copy, tensor, field.name)
+    return copy
 
 
 def _copy_field(target: TensorProto, source: TensorProto, name: str) -> None:

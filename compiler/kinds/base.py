@@ -123,7 +123,7 @@ def run_of_planes(piece: Piece, first: int, last: int) -> Piece:
 
 def block_of_channels(spec: OperatorSpec, dtype: DataType) -> int:
     """Planes of the channels of a fractal, where the result is a whole number of those."""
-    deep = FRACTALS[dtype].planes
+    deep = -(-FRACTALS[dtype].columns // dtype.lanes)
     return deep if spec.y.planes % deep == 0 else 1
 
 

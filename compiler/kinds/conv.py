@@ -15,6 +15,7 @@ from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, Con
 from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
+from compiler.unit.constants import Bytes
 from compiler.unit.machine import writes_l1
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
@@ -22,7 +23,7 @@ from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Machine
-from simulator.npu.parts import SUMS, DataType, Engine, Fractal, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
@@ -72,16 +73,21 @@ class ConvSpec(OperatorSpec):
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, fractal)
         taps = op.weights.shape[2] * op.weights.shape[3]
-        packed = weights.pack_conv(op, x, y, groups, into.type_of(op.x), fractal, lanes)
+        k1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps
+        n1 = y.planes * result.lanes // fractal.columns // groups
+
+        def pack(out: Bytes) -> None:
+            weights.pack_conv(op, x, y, groups, into.type_of(op.x), fractal, lanes, out)
+
         return cls(
             **into.fields(index, op),
             fractal=fractal,
             groups=groups,
             c1=x.planes // groups,
-            k1=-(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps,
-            n1=y.planes * result.lanes // fractal.columns // groups,
+            k1=k1,
+            n1=n1,
             lanes=lanes,
-            weights_at=into.constants.add(f"{op.name}/weights", packed),
+            weights_at=into.constants.reserve(f"{op.name}/weights", groups * n1 * k1 * fractal.weight_blocks * BLOCK_BYTES, pack),
             bias_at=into.constants.add(f"{op.name}/bias", weights.pack_bias(op.bias, y, result)),
         )
 
@@ -203,7 +209,7 @@ class ConvSpec(OperatorSpec):
         right = lies[1] if self.right is not None else Memory.DDR
         reads = [Operand("x", ("g", "m", "k"), left, lies[0], Memory.L0A), Operand("w", ("g", "n", "k"), left, right, Memory.L0B)]
         if self.bias_blocks:
-            reads.append(Operand("bias", ("g", "n"), SUMS.size_bits, Memory.DDR, Memory.UB))
+            reads.append(Operand("bias", ("g", "n"), dtype.sums.size_bits, Memory.DDR, Memory.UB))
         if self.residual is not None:
             reads.append(Operand("residual", ("g", "m", "n"), others[0], lies[1], Memory.UB))
         result = Operand("y", ("g", "m", "n"), dtype.size_bits, Memory.L1 if inside else Memory.DDR, Memory.L0C)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from compiler.frontend.partition import NpuPiece, Partition
+from compiler.frontend.skeleton import Beside
 from compiler.frontend.wire import field_head, tensor_pieces
 from simulator.npu.container import VERSION as CONTAINER_VERSION
 from simulator.npu.container import Container, decode
@@ -162,7 +163,7 @@ def _function_style(part: Partition, attributes: Sequence[list[Chunk]], compiled
         passed |= {tensor.name: tensor for tensor in weights}
         node = NodeProto(op_type=piece.name, domain=DOMAIN, name=piece.name, input=function.input, output=function.output)
         bodies.append(_field(GraphProto, "node", [node.SerializeToString(deterministic=True), *fields]))
-    return _file(rest, bodies, host, list(passed.values()), compiled)
+    return _file(rest, bodies, host, list(passed.values()), part.data, compiled)
 
 
 def _function(model: ModelProto, piece: NpuPiece) -> tuple[FunctionProto, list[TensorProto]]:
@@ -208,7 +209,7 @@ def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: s
         rest.opset_import.append(helper.make_opsetid(EP_DOMAIN, 1))
     payload: list[Chunk] = [chunk for each in compiled for chunk in each.data] if beside is None else [beside.encode()]
     bodies = [_epcontext_node(each, origin, beside is None, payload if k == 0 else None) for k, each in enumerate(compiled)]
-    return _file(rest, bodies, host, [], compiled)
+    return _file(rest, bodies, host, [], part.data, compiled)
 
 
 def _epcontext_node(each: PackedPiece, origin: str, embedded: bool, payload: list[Chunk] | None) -> list[Chunk]:
@@ -298,16 +299,18 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
 
 
 def _file(
-    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], compiled: Sequence[PackedPiece]
-) -> list[Chunk]:
-    """All of it; fields that repeat are in the order in which they come.  compiled: whose containers are not sealed."""
+    shell: ModelProto, bodies: Sequence[list[Chunk]], host: _Host, passed: Sequence[TensorProto], data: Beside,
+    compiled: Sequence[PackedPiece],
+) -> list[Chunk]:  # fmt: skip
+    """All of it; fields that repeat are in the order in which they come.  data: of weights.  compiled: whose containers are not sealed."""
     chunks: list[Chunk] = [shell.SerializeToString(deterministic=True)]
     for body, behind in zip(bodies, host.stages[1:], strict=True):
         chunks += _field(ModelProto, "graph", body)
         if behind:
             chunks += _field(ModelProto, "graph", [GraphProto(node=behind).SerializeToString(deterministic=True)])
     for weight in (*passed, *host.weights({weight.name for weight in passed})):
-        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", tensor_pieces(weight)))
+        pieces = tensor_pieces(weight, data.get(weight.name))
+        chunks += _field(ModelProto, "graph", _field(GraphProto, "initializer", pieces))
     digest, own = hashlib.sha256(), {id(chunk) for each in compiled for chunk in each.data}
     for chunk in chunks:
         if id(chunk) not in own:

@@ -35,7 +35,7 @@ from compiler.unit.nest import Nest
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
-from simulator.npu.parts import SUMS, Memory
+from simulator.npu.parts import SUM_BYTES, Memory
 
 LOAD_PIECE_BLOCKS = 1024  # planes of a tensor come in pieces of 32 KiB or of one plane, for the same reason
 
@@ -99,7 +99,7 @@ def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
             of = stages[-1].name
     write = nest.write
     at = write.wanted
-    bits = SUMS.size_bits if at == Memory.L0C else write.bits
+    bits = 8 * SUM_BYTES if at == Memory.L0C else write.bits
     of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
     stages += [Stage(write.tensor, of, at, at, nest.unit, write.loops, bits)] * nest.steps
     for source, buffer, engine in route(machine, at, write.lies):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,29 +19,46 @@ def aligned(block: int) -> int:
     return -(-block // _ALIGN_BLOCKS) * _ALIGN_BLOCKS
 
 
+Bytes = NDArray[np.uint8]
+
+
+class _Section(NamedTuple):
+    name: str
+    at: int
+    size_bytes: int
+    fill: Callable[[Bytes], None]
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.size_bytes // BLOCK_BYTES)
+
+
 class Constants:
     """Collects constant sections; addresses in blocks."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[str, NDArray[np.uint8]]] = []
-        self.offsets: list[int] = []
+        self.sections: list[_Section] = []
         self.end = 0
 
-    def add(self, name: str, data: NDArray[np.uint8]) -> int:
-        at = self.end
-        self.parts.append((name, data))
-        self.offsets.append(at)
-        blocks = -(-len(data) // BLOCK_BYTES)
-        self.end = aligned(at + blocks)
-        return at
+    def add(self, name: str, data: Bytes) -> int:
+        return self.reserve(name, len(data), lambda out: np.copyto(out, data))
+
+    def reserve(self, name: str, size_bytes: int, fill: Callable[[Bytes], None]) -> int:
+        """A section that is filled when there is a place for all of them: what is large is not copied there.  fill: all of its bytes."""
+        section = _Section(name, self.end, size_bytes, fill)
+        self.sections.append(section)
+        self.end = aligned(section.at + section.blocks)
+        return section.at
 
     def buffers(self) -> list[DdrBuffer]:
-        return [
-            DdrBuffer(name, "constant", at, -(-len(data) // BLOCK_BYTES)) for (name, data), at in zip(self.parts, self.offsets, strict=True)
-        ]
+        return [DdrBuffer(each.name, "constant", each.at, each.blocks) for each in self.sections]
 
-    def bytes(self) -> NDArray[np.uint8]:
-        out = np.zeros(self.end * BLOCK_BYTES, np.uint8)
-        for (_, data), at in zip(self.parts, self.offsets, strict=True):
-            out[at * BLOCK_BYTES : at * BLOCK_BYTES + len(data)] = data
+    def bytes(self) -> Bytes:
+        out, end = np.empty(self.end * BLOCK_BYTES, np.uint8), 0
+        for each in self.sections:
+            start = each.at * BLOCK_BYTES
+            out[end:start] = 0
+            end = start + each.size_bytes
+            each.fill(out[start:end])
+        out[end:] = 0
         return out

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Floats
-from simulator.npu.parts import SUMS, DataType, Fractal
+from compiler.unit.constants import Bytes
+from simulator.npu.parts import DataType, Fractal
 
-Bytes = NDArray[np.uint8]
 _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, before they leave it
 
 
@@ -29,7 +29,7 @@ def effective_groups(conv: Conv, x: Placement, y: Placement, fractal: Fractal) -
     Depthwise convolutions come out as block-diagonal products of a fractal's channels, grouped ones whose groups do not fill
     planes are merged, and a shuffle in between makes them dense: the structure of the lanes decides, not the attribute.
     """
-    n1, planes = y.planes // fractal.planes, x.planes
+    n1, planes = y.planes * fractal.lanes // fractal.columns, x.planes
     c_out, c_in_group = conv.weights.shape[:2]
     if conv.groups == 1 or n1 == 1 or planes == 1:
         return 1
@@ -63,11 +63,11 @@ def dense_weights(conv: Conv) -> Floats:
     return dense
 
 
-def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int) -> Bytes:
-    """Blocks [groups][N1][K1][16] of C0 values; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
+def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int, out: Bytes) -> None:
+    """Blocks [groups][N1][K1][16] of C0 values into `out`; K1 over (c1, ky, kx), or over kernel positions in fours for four-lane images."""
     (_, c0, n0, *_), kind = fractal, dtype.storage
     kh, kw = conv.weights.shape[2:]
-    n = y.planes // fractal.planes * n0
+    n = y.planes * fractal.lanes // n0 * n0
     dense = dense_weights(conv)
     if pixel_lanes == 4:
         positions = (kh * kw + 3) // 4 * 4
@@ -76,7 +76,8 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
         values = in_type(dense, dtype).reshape(len(y.lanes), len(columns), kh * kw)
         packed[np.asarray(y.lanes)[:, None], : kh * kw, columns[None, :]] = values
         blocks = packed.reshape(n // n0, n0, positions * 4 // c0, c0)
-        return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)).view(np.uint8).reshape(-1)
+        out.view(kind).reshape(n // n0, -1, n0, c0)[:] = blocks.transpose(0, 2, 1, 3)
+        return
     identity = n == len(y.lanes) and x.planes * c0 == len(x.lanes) and _is_range(y.lanes) and _is_range(x.lanes)
     if identity:
         physical = dense
@@ -84,14 +85,13 @@ def pack_conv(conv: Conv, x: Placement, y: Placement, groups: int, dtype: DataTy
         physical = np.zeros((n, x.planes * c0, kh, kw), kind)
         physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = in_type(dense, dtype)
     n_group, planes = n // groups, x.planes // groups
-    packed = np.empty((groups, n_group // n0, planes, kh * kw, n0, c0), kind)
+    packed = out.view(kind).reshape(groups, n_group // n0, planes, kh * kw, n0, c0)
     step = max(1, _IN_CACHE // (n0 * planes * c0 * kh * kw))
     for group in range(groups):
         part = physical[group * n_group : (group + 1) * n_group, group * planes * c0 : (group + 1) * planes * c0]
         for i in range(0, n_group // n0, step):
             rows = in_type(part[i * n0 : (i + step) * n0], dtype)
             packed[group, i : i + step] = rows.reshape(-1, n0, planes, c0, kh * kw).transpose(0, 2, 4, 1, 3)
-    return packed.view(np.uint8).reshape(-1)
 
 
 def _is_range(lanes: tuple[int, ...]) -> bool:
@@ -100,7 +100,7 @@ def _is_range(lanes: tuple[int, ...]) -> bool:
 
 def pack_bias(bias: Floats, y: Placement, dtype: DataType) -> Bytes:
     """[N1 * 16] by lane, in the type of sums.  dtype: of the result."""
-    out = np.zeros(y.planes * dtype.lanes, SUMS.storage)
+    out = np.zeros(y.planes * dtype.lanes, dtype.sums.storage)
     out[np.asarray(y.lanes)] = bias
     return out.view(np.uint8)
 

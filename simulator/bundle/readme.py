@@ -37,8 +37,6 @@ def readme(compiled: Compiled, table: ControllerTable, parts: Sequence[PartEntry
         "first_parameter": P,
         "last_parameter": WORDS - 2,
         "block_word": WORDS - 1,
-        "lanes": compiled.dtype.lanes,
-        "size_bytes": compiled.dtype.size_bytes,
     }
     text = source("readme.md").decode()
     for name, value in facts.items():

@@ -24,17 +24,16 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import VECTOR_SOURCES, Op
-from simulator.npu.parts import DataType, Memory
+from simulator.npu.parts import Memory
 
 MAX_RANGES = 6
 
 _SET, _WAIT, _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = (
     int(o) for o in (Op.SET, Op.WAIT, Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE)
 )
-_CONVERT, _FIRST_VECTOR = int(Op.VCONVERT), isa.FIRST_VECTOR_OP
+_CONVERT, _LUT, _FIRST_VECTOR, _LUT_BLOCKS = int(Op.VCONVERT), int(Op.VLUT), isa.FIRST_VECTOR_OP, isa.LUT_BLOCKS
 _L0A, _L0B, _L0C, _L1, _UB = (int(m) for m in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.L1, Memory.UB))
-_F32 = int(DataType.float32)
-_LANES, _N0, _WEIGHTS, _SUMS, _PLANES = isa.LANES, isa.COLUMNS, isa.WEIGHT_BLOCKS, isa.SUM_BLOCKS, isa.PLANES_OF_N1
+_LANES, _N0, _WEIGHTS, _SUMS = isa.LANES, isa.COLUMNS, isa.WEIGHT_BLOCKS, isa.SUM_BLOCKS
 OP, DTYPE, SRC, DST, D, S0, S1, S2 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2
 C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
 C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
@@ -45,6 +44,7 @@ R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = isa.R_PLANE, isa.R_PIXELS, isa.R_K, 
 I_RING, I_FIRST = isa.I_RING, isa.I_FIRST
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE
+F_SUMS, F_SCALE = isa.F_SUMS, isa.F_SCALE
 V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, isa.V_DBS, isa.V_DRS, isa.V_S0BS, isa.V_IMM
 
 
@@ -61,6 +61,19 @@ def _put(
     out[n, 6] = count2
     out[n, 7] = stride2
     return n + 1
+
+
+@njit(cache=True, inline="always")
+def planes_of(n1: int, dtype: int) -> int:
+    """Planes of C0 lanes that hold n1 fractals of channels; the last one may be filled in part."""
+    return (n1 * _N0[dtype] + _LANES[dtype] - 1) // _LANES[dtype]
+
+
+@njit(cache=True, inline="always")
+def runs_of(dtype: int, source: int) -> tuple[int, int]:
+    """Blocks of the result and of the source that are a block of a VCONVERT."""
+    lanes = max(_LANES[dtype], _LANES[source])
+    return lanes // _LANES[dtype], lanes // _LANES[source]
 
 
 @njit(cache=True)
@@ -90,7 +103,8 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
             # the last row ends at its last pixel, not at the pitch
             width = code[i, I_W]
             if code[i, I_LANES] == 4:
-                width = (width + 3) // 4
+                pixels = _LANES[code[i, DTYPE]] // 4  # of a block
+                width = (width + pixels - 1) // pixels
             plane, pitch, rows = code[i, S0] + c_first * code[i, I_PLANE], code[i, I_PITCH], y1 - y0 + 1
             ring = code[i, I_RING]
             if ring:
@@ -104,7 +118,7 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
     elif op == _FRACTAL:
         k, n1 = code[i, R_K], code[i, R_N1]
         dtype = code[i, DTYPE]
-        planes, pixels = (n1 * _PLANES[dtype], k * _LANES[dtype]) if code[i, R_TRANSPOSE] else (k, n1 * _N0[dtype])
+        planes, pixels = (planes_of(n1, dtype), k * _LANES[dtype]) if code[i, R_TRANSPOSE] else (k, n1 * _N0[dtype])
         n = _put(out, n, _L1, 0, code[i, S0], min(code[i, R_PIXELS], pixels), planes, code[i, R_PLANE], 1, 0)
         n = _put(out, n, _L0B, 1, code[i, D], n1 * k * _WEIGHTS[dtype], 1, 0, 1, 0)
     elif op == _MMAD:
@@ -116,26 +130,27 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
         n = _put(out, n, _L0C, 1, code[i, D], n1 * m * _SUMS[dtype], 1, 0, 1, 0)
     elif op == _FIXPIPE:
         m, n1 = code[i, F_M], code[i, F_N1]
-        planes, sums = n1 * _PLANES[code[i, DTYPE]], _SUMS[code[i, DTYPE]]
+        planes, sums = planes_of(n1, code[i, DTYPE]), _SUMS[code[i, DTYPE]]
         n = _put(out, n, _L0C, 0, code[i, S0], m * sums, n1, code[i, F_MPAD] * sums, 1, 0)
         if code[i, S1] >= 0:
             n = _put(out, n, _UB, 0, code[i, S1], n1 * sums, 1, 0, 1, 0)
+        if code[i, F_SUMS] and code[i, F_SCALE] >= 0:
+            n = _put(out, n, _UB, 0, code[i, F_SCALE], n1 * sums, 1, 0, 1, 0)
         if code[i, S2] >= 0:
             n = _put(out, n, _UB, 0, code[i, S2], m, planes, code[i, F_RPLANE], 1, 0)
         n = _put(out, n, code[i, DST], 1, code[i, D], m, planes, code[i, F_DPLANE], 1, 0)
     elif op >= _FIRST_VECTOR:
         blocks, repeats = code[i, V_BLOCKS], code[i, V_REPEATS]
+        run, source_run = 1, 1
+        if op == _CONVERT:
+            run, source_run = runs_of(code[i, DTYPE], code[i, V_IMM])
         for s in range(VECTOR_SOURCES[op]):
-            run = 1
-            bs, rs = code[i, V_S0BS + 2 * s], code[i, V_S0BS + 2 * s + 1]
-            if op == _CONVERT and code[i, V_IMM] == _F32:
-                run, bs = 2, 2 * bs
-            n = _put(out, n, _UB, 0, code[i, S0 + s], run, blocks, bs, repeats, rs)
-        run = 1
-        bs = code[i, V_DBS]
-        if op == _CONVERT and code[i, DTYPE] == _F32:
-            run, bs = 2, 2 * bs
-        n = _put(out, n, _UB, 1, code[i, D], run, blocks, bs, repeats, code[i, V_DRS])
+            if op == _LUT and s == 1:
+                n = _put(out, n, _UB, 0, code[i, S1], _LUT_BLOCKS, 1, 0, 1, 0)
+            else:
+                bs, rs = code[i, V_S0BS + 2 * s], code[i, V_S0BS + 2 * s + 1]
+                n = _put(out, n, _UB, 0, code[i, S0 + s], source_run, blocks, source_run * bs, repeats, rs)
+        n = _put(out, n, _UB, 1, code[i, D], run, blocks, run * code[i, V_DBS], repeats, code[i, V_DRS])
     return n
 
 

@@ -3,11 +3,13 @@
     VECTOR  VADD        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 s1bs=1 s1rs=8  f16 @3.12.1
     MTE1    COPY        L0B[0] L1[640]  length=32 count=1 count2=1  f16
     CUBE    MMAD        L0C[0] L0A[0] L0B[64]  mpad=128 k=8 n1=8 acc=1  f16 @3.12
+    CUBE    MMAD        L0C[0] L0A[0] L0B[64]  mpad=128 k=8 n1=8 right=i8  u8 @3.12
     FIXPIPE SET         core=0 engine=MTE3 id=2
 
 Engine, opcode, operands (destination first; `-` where an optional one is absent), parameters by the names of `isa.OPS` (zero
-where left out), data type (f16, f32, i8), and @segment.operator.block where they are not all zero (a block of zero is left out).  An
-immediate is printed as a number where that gives its bits back, else as hex bits.  Anything a record holds beyond that is printed as
+where left out), data type (f16, f32, i8, u8, i32), and @segment.operator.block where they are not all zero (a block of zero is left out).
+Words that hold a data type (`right`, `sums`, `imm` of VCONVERT) print it so, and `pad` of IM2COL and FRACTAL is left out where it is -1.
+An immediate is printed as a number where that gives its bits back, else as hex bits.  Anything a record holds beyond that is printed as
 word<index>=value, so that every record with a known opcode makes the round trip.  `#` starts a comment; numbers in front of `:` are
 labels for the reader.
 """
@@ -26,7 +28,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.isa import OPS, WORDS, Op, OpSpec, P
 from simulator.npu.parts import DataType, Engine, Memory
 
-_TYPES = {DataType.float16: "f16", DataType.float32: "f32", DataType.int8: "i8"}
+_TYPES = {DataType.float16: "f16", DataType.float32: "f32", DataType.int8: "i8", DataType.uint8: "u8", DataType.int32: "i32"}
 _TYPE_NUMBERS = {name: int(dtype) for dtype, name in _TYPES.items()}
 _OPERAND = re.compile(r"(-|[A-Za-z0-9]+\[-?\d+\])\Z")
 _NAMED = re.compile(r"([a-z]\w*)=(\S+)\Z")
@@ -34,6 +36,8 @@ _WORD = re.compile(r"word[0-9]{1,2}\Z")
 _SHOWN = 60  # characters of a token in a message
 _LABEL = re.compile(r"\A\s*\d+:")
 _FLAGS = (Op.SET, Op.WAIT)
+_PADDED = (Op.IM2COL, Op.FRACTAL)
+_OF_TYPE = ((Op.VCONVERT, "imm"), (Op.MMAD, "right"), (Op.FIXPIPE, "sums"))
 
 
 def _sources(spec: OpSpec) -> int:
@@ -54,8 +58,8 @@ def _is_float(op: Op, name: str) -> bool:
 def _print_param(op: Op, name: str, word: int) -> str:
     if name == "engine" and 0 <= word < len(Engine):
         return f"engine={Engine(word).name}"
-    if op == Op.VCONVERT and name == "imm" and 0 <= word < len(DataType):
-        return f"imm={_TYPES[DataType(word)]}"
+    if (op, name) in _OF_TYPE and 0 <= word < len(DataType):
+        return f"{name}={_TYPES[DataType(word)]}"
     if _is_float(op, name):
         text = str(np.float32(isa.bits_float(word)))
         return f"imm={text if text != 'nan' and isa.float_bits(float(text)) == word else hex(word & 0xFFFFFFFF)}"
@@ -83,6 +87,9 @@ def print_record(words: NDArray[np.int32]) -> str:
         parts.append(" ".join(operands) + " ")
     shown[P : P + len(spec.params)] = record[P : P + len(spec.params)]
     params = [_print_param(op, name, word) for name, word in zip(spec.params, record[P:], strict=False) if word or op in _FLAGS]
+    if op in _PADDED and record[isa.PAD] != -1:
+        shown[isa.PAD] = record[isa.PAD]
+        params.append(f"pad={record[isa.PAD]}")
     if params:
         parts.append(" ".join(params) + " ")
     if 0 <= record[isa.DTYPE] < len(DataType) and (record[isa.DTYPE] or op not in _FLAGS):
@@ -207,17 +214,19 @@ class _Line:
         name, value = match.groups()
         if name in spec.params:
             record[P + spec.params.index(name)] = self.value(op, name, token, value)
+        elif name == "pad" and op in _PADDED:
+            record[isa.PAD] = self.integer(token, value)
         elif _WORD.match(name) and int(name[4:]) < WORDS:
             record[int(name[4:])] = self.integer(token, value)
         else:
-            raise self.error(token, f"a parameter of {op.name}: {', '.join(spec.params)}")
+            raise self.error(token, f"a parameter of {op.name}: {', '.join((*spec.params, *(['pad'] * (op in _PADDED))))}")
 
     def value(self, op: Op, name: str, token: str, value: str) -> int:
         if name == "engine" and not value.lstrip("-").isdigit():
             if value not in Engine.__members__:
                 raise self.error(token, f"an engine: {', '.join(Engine.__members__)}")
             return int(Engine[value])
-        if op == Op.VCONVERT and name == "imm" and value in _TYPE_NUMBERS:
+        if (op, name) in _OF_TYPE and value in _TYPE_NUMBERS:
             return _TYPE_NUMBERS[value]
         if _is_float(op, name):
             return self.immediate(token, value)

@@ -38,12 +38,12 @@ from simulator.npu.grant import Grant
 from simulator.npu.isa import WORDS
 from simulator.npu.level import LevelText
 from simulator.npu.machine import Machine
-from simulator.npu.parts import BLOCK_BYTES, DataType
+from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, TypeName
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
 from simulator.npu.validation import validation_line
 
 MAGIC = b"\x89TFNPU\r\n"
-VERSION = 3
+VERSION = 4
 ALIGN = 64
 RECORD_BYTES = 4 * WORDS
 ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
@@ -53,6 +53,7 @@ _HEADER_AT = _FRONT.size + hashlib.sha256().digest_size
 _MAX_BLOCK = 2**31 - 1  # addresses in records are int32
 MAX_OPERATORS = isa.OPERATOR_MASK + 1
 MAX_NAME = 256  # characters of an operator's name
+_AGAIN = "make a new one: tilefarm compile MODEL --machine NAME --out FILE"
 assert _HEADER_AT == ALIGN
 
 
@@ -199,6 +200,7 @@ class _Buffer(_Part):
     pixel_lanes: _Block
     planes: _Block
     order: tuple[_Axis, _Axis, _Axis, _Axis]
+    dtype: TypeName | None
 
 
 class _Header(_Part):
@@ -355,7 +357,7 @@ def _read_header(view: memoryview) -> _Header:
     if magic != MAGIC:
         raise ContainerError(f"container: starts with {bytes(magic)!r}, expected {MAGIC!r}")
     if version != VERSION or zero:
-        raise ContainerError(f"container: format version {version}.{zero}, this program reads {VERSION}.0; compile the model again")
+        raise ContainerError(f"container: format version {version}.{zero}, this program reads {VERSION}.0; {_AGAIN}")
     if total != len(view):
         raise ContainerError(f"container: {len(view)} bytes, its header says {total}: cut short or bytes behind the end")
     if size > total - _HEADER_AT:
@@ -368,7 +370,7 @@ def _read_header(view: memoryview) -> _Header:
     except ValidationError as error:
         raise ContainerError(f"container: header: {validation_line(error)}") from None
     if header.isa != ISA_DIGEST:
-        raise ContainerError(f"container: instruction set {header.isa}, this program has {ISA_DIGEST}; compile the model again")
+        raise ContainerError(f"container: instruction set {header.isa}, this program has {ISA_DIGEST}; {_AGAIN}")
     if header.machine.digest != header.machine_digest:
         raise ContainerError(f"container: machine digest {header.machine_digest}, its spec gives {header.machine.digest}")
     if _canonical(header) != text:
@@ -510,11 +512,11 @@ def _check_buffers(container: Container) -> None:
             raise ContainerError(f"{where}: order {list(buffer.order)} is not a permutation of (n, c, h, w)")
         if buffer.pixel_lanes == c0:
             lanes, blocks = buffer.planes * c0, n * buffer.planes * h * w
-        elif buffer.pixel_lanes == 4 and dtype is DataType.float16 and buffer.planes == 1:
-            lanes, blocks = 4, n * h * -(-w // 4)
+        elif buffer.pixel_lanes == 4 and dtype in (DataType.float16, *BYTES) and buffer.planes == 1:
+            lanes, blocks = 4, n * h * -(-w // (c0 // 4))
         else:
             raise ContainerError(
-                f"{where}: {buffer.pixel_lanes} lanes in a pixel of {buffer.planes} planes; {c0}, or 4 of one plane of float16"
+                f"{where}: {buffer.pixel_lanes} lanes in a pixel of {buffer.planes} planes; {c0}, or 4 of one plane, not of float32"
             )
         if max(buffer.lanes) >= lanes or len(set(buffer.lanes)) != c:
             raise ContainerError(f"{where}: lanes are not {c} different ones below {lanes}")

@@ -47,6 +47,9 @@ Consecutive MMADs add up to the closed form of the whole product exactly where n
 of C and, output-stationary, of m in multiples of R and k whole; weight-stationary, of k in multiples of R and, unless pipelined, m
 whole (pipelined: m in pieces of at least R).  Other tilings cost what they cost: each piece of k fills an output-stationary array
 anew, each piece of m brings the weights of a weight-stationary one again.  M counts in rows of a fractal, K in blocks of C0, N in 16.
+
+A VECTOR record takes cycles of its class per repeat.  A repeat of VCONVERT is 8 blocks of the narrower type, and up to 16 of the other; 32
+(int8 to 32 bits or back) take twice as long.
 """
 
 from __future__ import annotations
@@ -60,10 +63,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
+from simulator.npu.access import runs_of
 from simulator.npu.isa import OPS, Op
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import CubeUnit, Machine, SystolicUnit, exact
-from simulator.npu.parts import BLOCK_BYTES, SUMS, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, SUM_BYTES, DataType, Engine, Memory
 
 OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
@@ -72,22 +76,21 @@ C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
 C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
 C_SSTRIDE2, C_DSTRIDE2 = isa.C_SSTRIDE2, isa.C_DSTRIDE2
 _LANES, _COLUMNS = isa.LANES, isa.COLUMNS
-_SUM_BYTES = SUMS.size_bytes
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
 R_K, R_N1 = isa.R_K, isa.R_N1
 M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
 F_M, F_N1 = isa.F_M, isa.F_N1
-V_REPEATS = isa.V_REPEATS
-_FIRST_VECTOR = isa.FIRST_VECTOR_OP
+V_REPEATS, V_IMM = isa.V_REPEATS, isa.V_IMM
+_FIRST_VECTOR, _CONVERT = isa.FIRST_VECTOR_OP, int(Op.VCONVERT)
 
 
 class CostTables(NamedTuple):
     """The machine as flat integer tables, for numba.  Memories index rows and columns.
 
     rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 of those of DDR.
-    matrix: int64 [3, 3, 3] by data type, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its axes of
-    max(ceil(length / unit), least) + fill steps; step_cycles: int64 [3] by data type (0: not supported).
-    vector_cycles: int64 [64] by opcode.
+    matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its
+    axes of max(ceil(length / unit), least) + fill steps; step_cycles: int64 [5] by data type (0: not supported).
+    vector_cycles: int64 [64] by opcode (0: not supported).
     scalars: int64 [matrix startup, vector startup].  dram: int64 [burst bytes, page bytes, activate bytes].
     """
 
@@ -118,6 +121,7 @@ def _matrix_tables(unit: CubeUnit | SystolicUnit) -> tuple[NDArray[np.int64], ND
     step_cycles = np.zeros(len(DataType), np.int64)
     for dtype, cycles in per_step.items():
         step_cycles[dtype] = cycles
+    matrix[list(BYTES)], step_cycles[list(BYTES)] = matrix[DataType.int8], step_cycles[DataType.int8]
     return matrix, step_cycles
 
 
@@ -148,7 +152,7 @@ def cost_tables(machine: Machine) -> CostTables:
     vector = np.zeros(64, np.int64)
     for op, spec in OPS.items():
         if spec.cost_class:
-            vector[op] = getattr(machine.vector, f"{spec.cost_class}_cycles")
+            vector[op] = getattr(machine.vector, f"{spec.cost_class}_cycles") or 0
     dram = machine.ddr.timings
     rows = (dram.burst_bytes, dram.page_bytes, dram.activate_bytes) if dram else (BLOCK_BYTES, BLOCK_BYTES, 0)
     scalars = np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64)
@@ -221,9 +225,13 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
             busy[i] = t.scalars[0] + product * t.step_cycles[dtype]
         elif op == _FIXPIPE:
             r = t.rate[_L0C, dst]
-            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * _SUM_BYTES + r - 1) // r
+            busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
-            busy[i] = t.scalars[1] + code[i, V_REPEATS] * t.vector_cycles[op]
+            repeats = np.int64(code[i, V_REPEATS])
+            if op == _CONVERT:
+                run, source_run = runs_of(code[i, DTYPE], code[i, V_IMM])
+                repeats *= max(1, run // 2, source_run // 2)
+            busy[i] = t.scalars[1] + repeats * t.vector_cycles[op]
 
 
 class Price(NamedTuple):

@@ -6,7 +6,8 @@ A stream is an int32 array of shape [n, WORDS].  Columns:
 |------|--------|----------------------------------------------------------------------|
 | 0    | OP     | `Op`                                                                 |
 | 1    | ENGINE | `Engine` whose queue takes it                                        |
-| 2    | DTYPE  | `DataType` of the operands (of the destination for CONVERT)          |
+| 2    | DTYPE  | `DataType` of the operands; of the left one of MMAD, of the result of |
+|      |        | FIXPIPE and VCONVERT, whose other types are parameters               |
 | 3    | TAG    | free for the compiler: segment << 16 | operator; changes no behaviour |
 | 4    | SRC    | `Memory` of src0 (and src1, src2 unless the opcode says otherwise)   |
 | 5    | DST    | `Memory` of dst                                                      |
@@ -14,13 +15,13 @@ A stream is an int32 array of shape [n, WORDS].  Columns:
 | 10.. | P0..P20 | parameters, named per opcode below                                  |
 | 31   | BLOCK  | free for the compiler: block of the segment; changes no behaviour    |
 
-All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the number of elements in a block (16 float16,
-8 float32).  Layouts:
+All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the number of elements in a block (16 float16, 8 float32 or int32,
+32 int8 or uint8).  Layouts:
 
 * activation plane set: [C1][H][W] blocks, C0 channels in each block (NC1HWC0 with N outside);
 * L0A tile: [K1][M] blocks: K1 runs over (c1, ky, kx), M over output pixels, padded to the machine's fractal (16 rows or fewer);
 * L0B tile and weights: [N1][K1][16] blocks: block (n1, k1, j) holds C0 values of K1 for output channel 16*n1+j;
-* L0C tile: [N1][M] pairs of blocks, 16 accumulators (float32) in each pair.
+* L0C tile: [N1][M] pairs of blocks, 16 accumulators in each pair: float32, int32 of operands of 8 bits.
 
 Opcodes are primitive: none hides an operator.
 """
@@ -34,11 +35,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.npu.parts import FRACTALS, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, FLOATS, FRACTALS, DataType, Engine, Memory
 
 Ints = TypeVar("Ints", int, NDArray[np.int64])
 
-ISA_VERSION = 1
+ISA_VERSION = 2
 WORDS = 32
 
 OP, ENGINE, DTYPE, TAG, SRC, DST, D, S0, S1, S2 = range(10)
@@ -46,6 +47,7 @@ P = 10  # first parameter word
 BLOCK = WORDS - 1
 REPEAT_BLOCKS = 8
 MAX_REPEATS = 255
+LUT_BLOCKS = (1 << 8) // BLOCK_BYTES  # of a table that a byte counts in
 MAX_WINDOW = 255  # of IM2COL: kernel, strides, dilations and the padding in front
 
 OPERATOR_BITS = 16  # of TAG, the low ones; the segment has those above
@@ -56,7 +58,6 @@ LANES = np.array([dtype.lanes for dtype in DataType], np.int64)
 COLUMNS = np.array([fractal.columns for fractal in FRACTALS], np.int64)
 WEIGHT_BLOCKS = np.array([fractal.weight_blocks for fractal in FRACTALS], np.int64)
 SUM_BLOCKS = np.array([fractal.sum_blocks for fractal in FRACTALS], np.int64)
-PLANES_OF_N1 = np.array([fractal.planes for fractal in FRACTALS], np.int64)
 
 RECORD = np.dtype(
     [(name, "<i4") for name in ("op", "engine", "dtype", "tag", "src", "dst", "d", "s0", "s1", "s2")]
@@ -94,6 +95,7 @@ class Op(IntEnum):
     VMADD = 40  # dst = s0 * s1 + s2, rounded once
     VLANE_MAX = 48  # every lane of the dst block = max over the lanes of the s0 block
     VLANE_SUM = 49
+    VLUT = 52  # dst = s1[s0]: the byte of a table of 256 bytes that the byte of s0 counts to, from 0
     VCONVERT = 56  # dst of DTYPE, s0 of type P[imm]; see below
 
 
@@ -114,37 +116,50 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 
 # IM2COL: L1 -> L0A.  Element (m, k1): pixel (oy, ox) = divmod(M_OFF + m, OW); for LANES = C0:
 #   (c1, ky, kx) from k1 = K_OFF + k, kx fastest; block at S0 + c1*PLANE + y*PITCH + x with
-#   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) the block is the pad value (zero).  PL may be as low as -3:
+#   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) every lane is the pad value.  PL may be as low as -3:
 #   the image then begins in front of the first window.
-# LANES = 4 (only where C0 = 16): an image of [H][W] pixels of 4 lanes, PITCH and PLANE in blocks, W in pixels; block k1 holds
-#   kernel positions 4*k1 .. 4*k1+3 of 4 lanes each, positions >= KH*KW give zero.
+# LANES = 4 (only where C0 is 16 or 32): an image of [H][W] pixels of 4 lanes, C0/4 in a block, PITCH and PLANE in blocks, W in pixels;
+#   block k1 holds kernel positions C0/4*k1 .. C0/4*k1 + C0/4-1 of 4 lanes each, positions >= KH*KW give the pad value.
 # RING > 0: the planes are rings of RING rows (at least H), row y is row (FIRST + y) mod RING of the plane at S0 + c1*PLANE.
-# Rows m in [M, MPAD) of L0A are filled with zero, up to a multiple of the rows of the machine's fractal.
+# Rows m in [M, MPAD) of L0A are filled with the pad value, up to a multiple of the rows of the machine's fractal.
 # Dst block (k, m) at D + k*MPAD + m.
+# PAD: all parameter words are taken, so it stands where S2 would.  -1: zero; else, of int8 and uint8, the byte of the pad value, 0..255.
 (I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW, I_SH, I_SW, I_DH, I_DW, I_PT, I_PL) = range(P, P + 12)
 (I_OW, I_MOFF, I_M, I_MPAD, I_KOFF, I_K, I_LANES, I_RING, I_FIRST) = range(P + 12, P + 21)
+PAD = S2  # of IM2COL and FRACTAL
 
 # FRACTAL: L1 -> L0B.  An activation as the right operand: block of plane c and pixel s at S0 + c*PLANE + s, PIXELS of them from S0 on, dst
-# block (n1, k1, j) at D + (n1*K + k1)*16 + j.  For pixels that are not there it gives zero.
+# block (n1, k1, j) at D + (n1*K + k1)*16 + j.  For pixels that are not there it gives the pad value (PAD, as IM2COL's).
 # TRANSPOSE = 0: K runs over channels, N over pixels: block (n1, k1, j) is the block of plane k1 and pixel 16*n1 + j.
 # TRANSPOSE = 1: K runs over pixels, N over channels: lane i of block (n1, k1, j) is channel 16*n1 + j, in lane (16*n1 + j) % C0 of plane
 #   (16*n1 + j) / C0, of pixel C0*k1 + i.
 R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = range(P, P + 5)
 
 # MMAD: L0C[n1][m] (+)= L0A x L0B.  S0 in L0A [K][MPAD], S1 in L0B [N1][K][16], D in L0C [N1][MPAD] pairs.
-# SRC is L0A (S1 is always L0B).  ACC: 1 adds to what is there, 0 starts.
-M_MPAD, M_K, M_N1, M_ACC = range(P, P + 4)
+# SRC is L0A (S1 is always L0B).  ACC: 1 adds to what is there, 0 starts.  RIGHT: the DataType of what is in L0B, int8 or uint8, where what
+# is in L0A is one of the two, whichever; of floats 0, both are of one type.  Sums of integers are int32 and wrap.
+M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = range(P, P + 5)
 
 # FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at
-# D + c*DPLANE, M contiguous blocks (N1 planes for float16, 2*N1 for float32).  S1: float32 bias[N1*16] in UB or -1;
-# S2: residual in UB, planes of stride RPLANE, or -1; then ACT, whose LIMIT is the bits of a float32.
-# Arithmetic in float32, one rounding at the end.
-F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT = range(P, P + 7)
+# D + c*DPLANE, M contiguous blocks (N1 planes for float16, 2*N1 for float32 and int32).  Of int8 and uint8 n1 = 2c and 2c + 1 make plane c;
+# where N1 is odd, the upper half of the last one is ZERO.
+# SUMS = 0: sums are float32.  S1: float32 bias[N1*16] in UB or -1; S2: residual in UB, planes of stride RPLANE, or -1; then ACT, whose
+#   LIMIT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
+# SUMS = int32: S1: int32 bias[N1*16] in UB or -1; SCALE: float32 scale[N1*16] in UB or -1.  v = float32(sum + bias) * scale, in float32,
+#   each rounded to nearest even, the sum of the two wraps; no residual.  The result, by DTYPE:
+#   int8, uint8: round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even, LOW of NaN; SCALE is needed, ZERO, LOW and HIGH are
+#     of the type
+#   float16, float32: v, or float32(sum + bias) without SCALE, then ACT, then one rounding
+#   int32: sum + bias
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH = range(P, P + 12)
 
 # VECTOR: REPEATS (<= 255) of BLOCKS (<= 8) blocks; block b of repeat r at base + r*xRS + b*xBS.  Repeats run in order, so
 # a dst (and s0 or s1) with repeat stride 0 accumulates.  IMM holds the bits of a float32; for VCONVERT it holds the source DataType.
-# VCONVERT float16 -> float32 reads BLOCKS blocks and writes twice as many (block b to D + r*DRS + 2*b*DBS.. consecutive pair);
-# float32 -> float16 reads pairs (s0 + r*RS + 2*b*BS, and the next block) and writes BLOCKS blocks.
+# VCONVERT counts in blocks of the type with more lanes, C0 of that; on the other side such a block is a run of 2 or 4: a float16 -> float32
+#   reads BLOCKS blocks and writes twice as many (block b to D + r*DRS + 2*b*DBS and the one behind it); int8 has 4 of float32 and int32.
+#   To a float type it rounds to nearest even, to an integer type too, and what is beyond that type is its nearest; NaN is 0.
+# VLUT: S1 is the first of the table's 8 blocks, which stay for all repeats; no strides of s1.
+# Of integers: VADD wraps; VFILL takes IMM as VCONVERT takes a float32.
 (V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_S0RS, V_S1BS, V_S1RS, V_S2BS, V_S2RS, V_IMM) = range(P, P + 11)
 
 
@@ -156,6 +171,7 @@ class OpSpec:
     moves: (source, destination) pairs that the opcode can express; the machine must list the path as well.
     sources: how many of s0, s1, s2 are read (optional ones may be -1).
     params: names of the parameter words in order, as the text form prints them.
+    types: that DTYPE may be.
     """
 
     engines: tuple[Engine, ...]
@@ -164,8 +180,10 @@ class OpSpec:
     optional: int
     params: tuple[str, ...]
     cost_class: str = ""
+    types: tuple[DataType, ...] = tuple(DataType)
 
 
+_PRODUCTS = (*FLOATS, *BYTES)
 _FLAG = OpSpec(tuple(Engine), (), 0, 0, ("core", "engine", "id"))
 _DMA = tuple(
     (Memory[s], Memory[d])
@@ -177,8 +195,8 @@ _DMA = tuple(
 _VPARAMS = ("blocks", "repeats", "dbs", "drs", "s0bs", "s0rs", "s1bs", "s1rs", "s2bs", "s2rs", "imm")
 
 
-def _vector(sources: int, cost: str) -> OpSpec:
-    return OpSpec((Engine.VECTOR,), ((Memory.UB, Memory.UB),), sources, 0, _VPARAMS, cost)
+def _vector(sources: int, cost: str, types: tuple[DataType, ...] = FLOATS) -> OpSpec:
+    return OpSpec((Engine.VECTOR,), ((Memory.UB, Memory.UB),), sources, 0, _VPARAMS, cost, types)
 
 
 OPS: dict[Op, OpSpec] = {
@@ -191,14 +209,16 @@ OPS: dict[Op, OpSpec] = {
             "h", "w", "pitch", "plane", "kh", "kw", "sh", "sw", "dh", "dw", "pt", "pl", "ow", "moff", "m", "mpad", "koff", "k", "lanes",
             "ring", "first",
         ),
+        types=_PRODUCTS,
     ),
-    Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc")),
+    Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc", "right"), types=_PRODUCTS),
     Op.FIXPIPE: OpSpec(
-        (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2, ("m", "mpad", "n1", "dplane", "rplane", "act", "limit"),
+        (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2,
+        ("m", "mpad", "n1", "dplane", "rplane", "act", "limit", "sums", "scale", "zero", "low", "high"),
     ),
-    Op.FRACTAL: OpSpec((), ((Memory.L1, Memory.L0B),), 1, 0, ("plane", "pixels", "k", "n1", "transpose")),
-    Op.VFILL: _vector(0, "simple"),
-    Op.VCOPY: _vector(1, "simple"),
+    Op.FRACTAL: OpSpec((), ((Memory.L1, Memory.L0B),), 1, 0, ("plane", "pixels", "k", "n1", "transpose"), types=_PRODUCTS),
+    Op.VFILL: _vector(0, "simple", tuple(DataType)),
+    Op.VCOPY: _vector(1, "simple", tuple(DataType)),
     Op.VRELU: _vector(1, "simple"),
     Op.VEXP: _vector(1, "transcendental"),
     Op.VLN: _vector(1, "transcendental"),
@@ -208,16 +228,17 @@ OPS: dict[Op, OpSpec] = {
     Op.VMULS: _vector(1, "simple"),
     Op.VMAXS: _vector(1, "simple"),
     Op.VMINS: _vector(1, "simple"),
-    Op.VADD: _vector(2, "simple"),
+    Op.VADD: _vector(2, "simple", (*FLOATS, DataType.int32)),
     Op.VSUB: _vector(2, "simple"),
     Op.VMUL: _vector(2, "simple"),
-    Op.VMAX: _vector(2, "simple"),
-    Op.VMIN: _vector(2, "simple"),
+    Op.VMAX: _vector(2, "simple", _PRODUCTS),
+    Op.VMIN: _vector(2, "simple", _PRODUCTS),
     Op.VDIV: _vector(2, "divide"),
     Op.VMADD: _vector(3, "simple"),
     Op.VLANE_MAX: _vector(1, "reduce"),
     Op.VLANE_SUM: _vector(1, "reduce"),
-    Op.VCONVERT: _vector(1, "simple"),
+    Op.VLUT: _vector(2, "lookup", BYTES),
+    Op.VCONVERT: _vector(1, "simple", tuple(DataType)),
 }  # fmt: skip
 
 FIRST_VECTOR_OP = int(Op.VFILL)
@@ -262,5 +283,5 @@ def bits_float(word: int) -> float:
 
 def digest_inputs() -> str:
     """Text that changes whenever records change their meaning or layout; part of the ISA digest."""
-    rows = [f"{op.name}={int(op)}:{spec.params}:{spec.sources}:{spec.optional}" for op, spec in OPS.items()]
+    rows = [f"{op.name}={int(op)}:{spec.params}:{spec.sources}:{spec.optional}:{[t.name for t in spec.types]}" for op, spec in OPS.items()]
     return f"isa {ISA_VERSION} words {WORDS}\n" + "\n".join(rows)

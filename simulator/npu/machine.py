@@ -26,7 +26,7 @@ from pydantic import (
 from simulator.npu.dram import DRAMS, Dram
 from simulator.npu.grant import Grant
 from simulator.npu.level import Level, LevelText
-from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, DTypeName, Engine, Fractal, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, FRACTALS, DataType, Engine, Fractal, Memory, ProductName
 from simulator.npu.tiles import ROWS
 
 if TYPE_CHECKING:
@@ -119,12 +119,13 @@ class Product(_Spec):
 class CubeUnit(_Spec):
     """`cube`: one product at a time, by data type; a part of one takes as long as a whole one.
 
+    int8: of operands of 8 bits, each signed or not, that are added up in int32; a unit that does not list it has none.
     cycles_per_fractal: of products of a fractal by a fractal, 16 x C0 x 16.  products: of other shapes.
     """
 
     kind: Literal["cube"]
-    cycles_per_fractal: dict[DTypeName, ProductCycles] = {}
-    products: dict[DTypeName, Product] = {}
+    cycles_per_fractal: dict[ProductName, ProductCycles] = {}
+    products: dict[ProductName, Product] = {}
     startup_cycles: NotNegativeInt
 
     @model_serializer(mode="wrap")
@@ -140,7 +141,7 @@ class CubeUnit(_Spec):
         if twice := sorted(self.cycles_per_fractal.keys() & self.products.keys()):
             raise ValueError(f"{twice[0]}: in cycles_per_fractal and in products; accepted: in one of them")
         if not self.data_types:
-            raise ValueError("cycles_per_fractal or products: of no data type; accepted: of float16, float32 or both")
+            raise ValueError("cycles_per_fractal or products: of no data type; accepted: of float16, float32 or int8")
         return self
 
     @property
@@ -162,7 +163,7 @@ class CubeUnit(_Spec):
 
     def fractal_rows(self, dtype: DataType) -> int:
         """As many as a product's rows are multiples of, so that no more rows are filled up than it multiplies."""
-        product = self.by_type.get(dtype)
+        product = self.by_type.get(DataType.int8 if dtype in BYTES else dtype)
         return ROWS if product is None else gcd(product.m0, ROWS)
 
 
@@ -172,7 +173,7 @@ class SystolicUnit(_Spec):
     output-stationary: a cell keeps one sum; rows run along m, columns along n.  weight-stationary: a cell keeps one weight; rows run along
     k, columns along n.  pipelined: cells have a second register for the sums that leave, or for the weights that come, so one tile
     follows the other without a gap; otherwise every tile fills and drains the array for itself.
-    passes: how often a tile of that data type goes through the array.
+    passes: how often a tile of that data type goes through the array; int8 as in `CubeUnit`.
     """
 
     kind: Literal["systolic"]
@@ -180,7 +181,7 @@ class SystolicUnit(_Spec):
     columns: MatrixSide
     dataflow: Literal["output-stationary", "weight-stationary"]
     pipelined: bool
-    passes: dict[DTypeName, PositiveInt]
+    passes: dict[ProductName, PositiveInt]
     startup_cycles: NotNegativeInt
 
     @property
@@ -199,13 +200,25 @@ MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
 
 
 class VectorUnit(_Spec):
-    """A repeat is 8 blocks; cycles per repeat by class of primitive."""
+    """A repeat is 8 blocks; cycles per repeat by class of primitive.
+
+    lookup_cycles: of looking bytes up in a table of 256 (VLUT); None where the unit cannot.
+    """
 
     startup_cycles: NotNegativeInt
     simple_cycles: PositiveInt
     divide_cycles: PositiveInt
     transcendental_cycles: PositiveInt
     reduce_cycles: PositiveInt
+    lookup_cycles: PositiveInt | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A unit without look-up is written, and has the digest, as if there were no such key."""
+        found: dict[str, Any] = whole(self)
+        if self.lookup_cycles is None:
+            found.pop("lookup_cycles", None)
+        return found
 
 
 def _known_dram(name: str) -> str:
@@ -457,6 +470,12 @@ class Machine(_Spec):
         if a <= b:
             return least[a if lighter else b]
         return least[a] + (least[b] - least[a]) * (a - share_units) * b // ((a - b) * share_units)
+
+    @cached_property
+    def data_types(self) -> tuple[DataType, ...]:
+        """What records may be of: what the matrix unit multiplies; of a machine with integers of 8 bits all, for sums and borders."""
+        found = tuple(DataType[name] for name in self.matrix.data_types)
+        return tuple(DataType) if DataType.int8 in found or self.vector.lookup_cycles is not None else found
 
     def fractal(self, dtype: int) -> Fractal:
         """In what operands of products of a data type lie."""

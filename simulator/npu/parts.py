@@ -44,15 +44,17 @@ class Engine(IntEnum):
 DMAS = (Engine.MTE2, Engine.MTE3)
 """Who loads from DDR, and who stores there."""
 
-_SIZE_BITS = (16, 32, 8)  # in the order of `DataType`
+_SIZE_BITS = (16, 32, 8, 8, 32)  # in the order of `DataType`
 
 
 class DataType(IntEnum):
-    """Element types of records (int8 has its number reserved; nothing emits it yet)."""
+    """Element types of records."""
 
     float16 = 0
     float32 = 1
     int8 = 2
+    uint8 = 3
+    int32 = 4
 
     @property
     def storage(self) -> np.dtype[Any]:
@@ -74,9 +76,24 @@ class DataType(IntEnum):
         """C0: elements of this type in one block."""
         return BLOCK_BYTES // self.size_bytes
 
+    @property
+    def is_float(self) -> bool:
+        return self in FLOATS
 
-DTypeName = Literal["float16", "float32"]  # those of a network on the NPU
-SUMS = DataType.float32  # what the matrix unit adds up in, whatever it multiplies: accumulators in L0C, and biases
+    @property
+    def sums(self) -> DataType:
+        """What the matrix unit adds up in where operands are of this type: accumulators in L0C, and biases."""
+        return DataType.float32 if self.is_float else DataType.int32
+
+
+FLOATS = (DataType.float16, DataType.float32)
+BYTES = (DataType.int8, DataType.uint8)
+"""Integers that a matrix unit multiplies, each operand signed or not."""
+
+DTypeName = Literal["float16", "float32"]  # what a network's tensors are on the NPU where the model does not say integers
+ProductName = Literal["float16", "float32", "int8"]  # what a matrix unit multiplies; int8: `BYTES`
+TypeName = Literal["float16", "float32", "int8", "uint8", "int32"]  # of `DataType`, as files spell it
+SUM_BYTES = 4  # of every type of sums
 L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
 
 
@@ -84,8 +101,8 @@ class Fractal(NamedTuple):
     """In what operands of products lie in L0 and in packed weights, whatever the matrix unit multiplies at a time (`machine.Product`).
 
     Records, tiles and packed weights count in it: mpad in rows, a multiple of `rows`; k1 in blocks of `lanes`, C0; n1 in `columns`.
-    weight_blocks: of its columns by a block of k.  sum_blocks: of a row of accumulators in L0C, or of so many channels' bias.  planes: of
-    C0 channels, that its columns of results fill.  Numbers alone, so kernels take it as it is.
+    weight_blocks: of its columns by a block of k.  sum_blocks: of a row of accumulators in L0C, or of so many channels' bias or scale.
+    Numbers alone, so kernels take it as it is.
     """
 
     rows: int
@@ -93,12 +110,11 @@ class Fractal(NamedTuple):
     columns: int
     weight_blocks: int
     sum_blocks: int
-    planes: int
 
     @classmethod
     def of(cls, rows: int, columns: int, dtype: DataType) -> Fractal:
-        weights, sums = columns * dtype.lanes * dtype.size_bytes, columns * SUMS.size_bytes
-        return cls(rows, dtype.lanes, columns, weights // BLOCK_BYTES, sums // BLOCK_BYTES, columns // dtype.lanes)
+        weights, sums = columns * dtype.lanes * dtype.size_bytes, columns * SUM_BYTES
+        return cls(rows, dtype.lanes, columns, weights // BLOCK_BYTES, sums // BLOCK_BYTES)
 
 
 FRACTALS = tuple(Fractal.of(ROWS, COLUMNS, dtype) for dtype in DataType)

@@ -17,7 +17,8 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine import Machine
-from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Engine, Memory, TypeName
+from simulator.npu.typed_words import TYPE_RULES
 
 Code = NDArray[np.int32]
 BufferKind = Literal["constant", "input", "output", "scratch"]
@@ -37,9 +38,10 @@ class DdrBuffer:
 
     shape: logical (n, c, h, w).  onnx_shape: the model's own shape, as the user passes it.
     lanes: for every logical channel, its lane in [C1][H][W][C0] (lane // C0 is the plane); () where not exposed.
-    pixel_lanes: C0, or 4 for an image in the four-lane layout [H][pitch] with pitch a multiple of four pixels.
+    pixel_lanes: C0, or 4 for an image in the four-lane layout [H][pitch] with pitch a multiple of the pixels in a block.
     planes: C1 of the storage.
     order: the permutation of (n, c, h, w) in which the host has the values, row-major.
+    dtype: of its values; None where it is that of the map.
     """
 
     name: str
@@ -52,11 +54,15 @@ class DdrBuffer:
     pixel_lanes: int = 0
     planes: int = 0
     order: tuple[int, int, int, int] = (0, 1, 2, 3)
+    dtype: TypeName | None = None
 
 
 @dataclass(frozen=True)
 class MemoryMap:
-    """DDR addresses shared by every variant of a model.  Constants come first and are read-only."""
+    """DDR addresses shared by every variant of a model.  Constants come first and are read-only.
+
+    dtype: of the values of buffers that have none of their own.
+    """
 
     dtype: DataType
     buffers: tuple[DdrBuffer, ...]
@@ -71,8 +77,8 @@ class MemoryMap:
         return tuple(b for b in self.buffers if b.kind == kind)
 
     def type_of(self, buffer: DdrBuffer) -> DataType:
-        """Of a buffer's values; one for all of them today."""
-        return self.dtype
+        """Of a buffer's values."""
+        return self.dtype if buffer.dtype is None else DataType[buffer.dtype]
 
     def verify(self) -> None:
         """Raise `ProgramError` where buffers overlap, leave the map, or constants are not first."""
@@ -198,14 +204,23 @@ def _check_kinds(code: Code, core: int, machine: Machine) -> None:
     opcodes, everywhere = _opcodes(code), np.arange(len(code))
     known = np.isin(opcodes, list(OPS))
     _reject(code, core, everywhere, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
-    types = [int(DataType[name]) for name in machine.matrix.data_types]
     flags = (opcodes == Op.SET) | (opcodes == Op.WAIT)
-    _reject(code, core, everywhere, ~flags & ~np.isin(code[:, isa.DTYPE], types), f"data type not supported by {machine.name}")
+    _reject(code, core, everywhere, ~flags & ~np.isin(code[:, isa.DTYPE], machine.data_types), f"data type not supported by {machine.name}")
+    multiplied = {DataType[name] for name in machine.matrix.data_types}
+    multiplied |= set(BYTES) if DataType.int8 in multiplied else set()
     counts = np.bincount(opcodes, minlength=max(OPS) + 1)
     for op, spec in OPS.items():
         if not counts[op]:
             continue
         rows = _rows(opcodes, op)
+        if op not in (Op.SET, Op.WAIT):
+            accepted = [dtype for dtype in spec.types if op != Op.MMAD or dtype in multiplied]
+            why = f"data type not supported by {op.name} on {machine.name}; accepted: {', '.join(dtype.name for dtype in accepted)}"
+            _reject(code, core, rows, ~np.isin(code[rows, isa.DTYPE], accepted), why)
+        if spec.cost_class and getattr(machine.vector, f"{spec.cost_class}_cycles") is None:
+            _reject(
+                code, core, rows, np.ones(len(rows), bool), f"{machine.name} has no {op.name}: vector.{spec.cost_class}_cycles is not given"
+            )
         engines = code[rows, isa.ENGINE]
         legal = np.isin(engines, [int(e) for e in spec.engines]) if not spec.moves else np.zeros(len(rows), bool)
         for source, destination in spec.moves:
@@ -234,16 +249,19 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.I_MPAD, 1, 1 << 20),
         (isa.I_LANES, 4, 32),
         (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
+        (isa.PAD, -1, 255),
     ),
     (Op.FRACTAL,): (
         (isa.R_PLANE, 1, _POSITIVE), (isa.R_PIXELS, 1, 1 << 24), (isa.R_K, 1, 1 << 16), (isa.R_N1, 1, 1 << 16), (isa.R_TRANSPOSE, 0, 1),
+        (isa.PAD, -1, 255),
     ),
-    (Op.VCONVERT,): ((isa.V_IMM, DataType.float16, DataType.float32),),
+    (Op.VCONVERT,): ((isa.V_IMM, min(DataType), max(DataType)),),
     (Op.MMAD,): ((isa.M_MPAD, 1, 1 << 20), (isa.M_K, 1, 1 << 20), (isa.M_N1, 1, 1 << 20), (isa.M_ACC, 0, 1)),
     (Op.FIXPIPE,): (
         (isa.F_M, 1, 1 << 20), (isa.F_MPAD, 1, 1 << 20), (isa.F_N1, 1, 1 << 20),
         (isa.F_DPLANE, 0, _POSITIVE), (isa.F_RPLANE, 0, _POSITIVE), (isa.F_ACT, 0, 2),
         (isa.F_LIMIT, 0, isa.float_bits(float(np.finfo(np.float32).max))),
+        (isa.F_SCALE, -1, _POSITIVE),
     ),
     tuple(op for op in OPS if op >= isa.FIRST_VECTOR_OP): ((isa.V_BLOCKS, 1, isa.REPEAT_BLOCKS), (isa.V_REPEATS, 1, isa.MAX_REPEATS)),
 }  # fmt: skip
@@ -272,9 +290,15 @@ def _check_parameters(code: Code, core: int, machine: Machine) -> None:
     rings = images[code[images, isa.I_RING] > 0]
     _reject(code, core, rings, code[rings, isa.I_H] > code[rings, isa.I_RING], "h must not exceed the ring's rows")
     _reject(code, core, rings, code[rings, isa.I_FIRST] >= code[rings, isa.I_RING], "first must be a row of the ring")
-    lanes = isa.LANES[np.clip(code[images, isa.DTYPE], 0, len(DataType) - 1)]
-    four = (code[images, isa.I_LANES] == 4) & (lanes == 16)
-    _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~four, "lanes must be C0 of the data type, or 4 for float16")
+    lanes = isa.LANES[code[images, isa.DTYPE]]
+    four = (code[images, isa.I_LANES] == 4) & (code[images, isa.DTYPE] != DataType.float32)
+    why = "lanes must be C0 of the data type, or 4 for float16, int8 and uint8"
+    _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~four, why)
+    for ops, rules in TYPE_RULES.items():
+        rows = _rows(opcodes, *ops)
+        records = code[rows]
+        for rule in rules if len(rows) else ():
+            _reject(code, core, rows, rule.bad(records), rule.why)
 
 
 @njit(cache=True)

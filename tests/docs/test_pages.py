@@ -32,7 +32,7 @@ from tuner.summary import DisplacedSummary, LevelSummary, RobustSummary, Summary
 TINY = ("--backend", "serial", "--quiet")
 TINY += tuple(word for setting in (
     "model.min_rows=20", "model.rounds=10", "segments.measured=6", "segments.candidates=10", "search.generation=4", "search.islands=1",
-    "use.cost_model=true", "search.climb=2",
+    "use.cost_model=true",
 ) for word in ("--set", setting))  # fmt: skip
 FIRST, MORE = 8, 12  # programs of the run, and after --resume
 

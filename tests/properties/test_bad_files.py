@@ -44,6 +44,7 @@ from simulator.session import InferenceSession
 from simulator.timing import prepare, simulate
 from tests.compiler.emit.test_transformer import encoder
 from tests.corner_models import corner_model
+from tests.integers import with_integers
 from tests.models import SMALL_MODELS, small_model
 from tests.programs import program, random_program
 from tests.simulator.npu.test_container import DATA
@@ -176,7 +177,8 @@ def test_every_other_length_of_a_container_is_refused() -> None:
         assert refusal(lambda more=more: decode(DATA + DATA[-more:]))  # type: ignore[misc]
 
 
-RIGHT = [random_program(TINY, seed, 20) for seed in range(7)]
+INTEGERS = with_integers(TINY)
+RIGHT = [random_program(INTEGERS, seed, 20) for seed in range(7)]
 WORD = st.integers(-(1 << 31), (1 << 31) - 1)
 CHANGES = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, WORDS - 1), WORD), min_size=1, max_size=3)
 
@@ -190,11 +192,11 @@ def test_damaged_records_run_to_an_end_or_are_refused(seed: int, changes: list[t
         code = codes[row % len(codes)]
         if len(code):
             code[row // 2 % len(code), word] = value if row % 3 else value % 16
-    damaged = program(TINY, *map(list, codes))
-    taken = not refusal(lambda: damaged.verify(TINY))
-    refusal(lambda: check(damaged, TINY))
+    damaged = program(INTEGERS, *map(list, codes))
+    taken = not refusal(lambda: damaged.verify(INTEGERS))
+    refusal(lambda: check(damaged, INTEGERS))
     if taken:
-        refusal(lambda: simulate(prepare(damaged, TINY), TINY, ALONE))
+        refusal(lambda: simulate(prepare(damaged, INTEGERS), INTEGERS, ALONE))
 
 
 # compiled programs whose records were changed and whose digests were made right again ---------------------------------
@@ -295,7 +297,7 @@ def test_a_program_for_another_machine_names_both(name: str) -> None:
 
 # text of programs ----------------------------------------------------------------------------------------------------
 
-LINES = "".join(print_program(code) for seed in range(6) for code in random_program(TINY, seed, 30).streams).splitlines()
+LINES = "".join(print_program(code) for seed in range(6) for code in random_program(INTEGERS, seed, 30).streams).splitlines()
 PIECES = [
     "", "=", "L1[", "]", "[-1]", "L9[0]", "word9=1", "word²=1", "word" + "9" * 5000 + "=1", "imm=0x", "imm=nan", "imm=1e999",
     "imm=0x1ffffffff", "@1", "@1.2", "@-40000.1", "@1.99999", "float16", "float64", "length=" + "9" * 5000, "engine=٣", "engine=²",

@@ -31,11 +31,13 @@ from simulator.timing import Timing, prepare, simulate, simulate_trace
 from tests.compiled import Case, make_case
 from tests.compiler.schedule.test_sync import pairs, without
 from tests.ddr_rates import with_rates
+from tests.integers import with_integers
 from tests.models import small_model
 from tests.programs import copy, flag_set, flag_wait, program, programs, random_program, record
 from tests.simulator.test_trace import check_lanes
 
 TINY = load_machine("tiny")
+INTEGERS = with_integers(TINY)
 FLAGS = (int(Op.SET), int(Op.WAIT))
 Place = tuple[int, int]  # core, instruction
 
@@ -50,8 +52,7 @@ def by_the_records(program: Program) -> tuple[int, int, int]:
         for row in code.tolist():
             p = dict(zip(OPS[Op(row[isa.OP])].params, row[isa.P :], strict=False))
             if row[isa.OP] == Op.MMAD:
-                lanes = 8 if row[isa.DTYPE] == DataType.float32 else 16
-                macs += p["mpad"] * p["k"] * lanes * p["n1"] * 16
+                macs += p["mpad"] * p["k"] * DataType(row[isa.DTYPE]).lanes * p["n1"] * 16
             elif row[isa.OP] == Op.COPY:
                 moved = p["length"] * p["count"] * p["count2"] * BLOCK_BYTES
                 read += moved * (row[isa.SRC] == Memory.DDR)
@@ -70,16 +71,16 @@ def same_work(program: Program, machine: Machine, counters: Counters, share: int
 
 
 @settings(max_examples=60, deadline=None)
-@given(programs(TINY, 40), st.integers(1, SHARE_UNIT))
+@given(programs(INTEGERS, 40), st.integers(1, SHARE_UNIT))
 def test_what_is_timed_is_what_is_executed(program: Program, share: int) -> None:
     ddr = np.zeros(program.memory.size_blocks * BLOCK_BYTES, np.uint8)
-    same_work(program, TINY, execute(program, TINY, ddr), share)
+    same_work(program, INTEGERS, execute(program, INTEGERS, ddr), share)
 
 
 @settings(max_examples=40, deadline=None)
-@given(programs(TINY, 40), st.sampled_from([SHARE_UNIT, SHARE_UNIT // 3]))
+@given(programs(INTEGERS, 40), st.sampled_from([SHARE_UNIT, SHARE_UNIT // 3]))
 def test_events_of_any_program_nest_and_cover_the_busy_time(program: Program, share: int) -> None:
-    check_lanes(program, TINY, Level.of_units(share))
+    check_lanes(program, INTEGERS, Level.of_units(share))
 
 
 # anomalies ------------------------------------------------------------------------------------------------------------

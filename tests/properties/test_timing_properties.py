@@ -18,10 +18,11 @@ from simulator.npu.parts import Engine
 from simulator.npu.program import Program
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels, simulate_trace
 from tests.ddr_rates import with_path, with_rates
+from tests.integers import with_integers
 from tests.programs import programs, random_program
 from tests.simulator.reference_timing import reference
 
-TINY = load_machine("tiny")
+TINY = with_integers(load_machine("tiny"))
 SHARES = st.integers(1, SHARE_UNIT) | st.sampled_from([SHARE_UNIT, SHARE_UNIT // 2, SHARE_UNIT // 4])
 DMAS = (Engine.MTE2, Engine.MTE3)
 

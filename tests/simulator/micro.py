@@ -10,13 +10,14 @@ from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, FLOATS, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program
+from tests.integers import with_integers
 from tests.shared_machine import with_shared
 
-TINY = with_shared(load_machine("tiny"))  # so that every move that there is can be made
+TINY = with_integers(with_shared(load_machine("tiny")))  # so that every record that there is can be made
 DDR_BLOCKS = 2048
-TYPES = {0: np.float16, 1: np.float32}
+TYPES = {0: np.float16, 1: np.float32, 2: np.int8, 3: np.uint8, 4: np.int32}
 
 
 def program(*texts: str, buffers: tuple[DdrBuffer, ...] = (), constants: int = 0) -> Program:
@@ -79,16 +80,16 @@ def _im2col(cores, record, p):
     for k in range(p["k"]):
         for m in range(p["mpad"]):
             target = _block(l0a, record[isa.D] + k * p["mpad"] + m)
-            target[:] = 0
+            target[:] = max(0, record[isa.PAD])
             if m >= p["m"]:
                 continue
             oy, ox = divmod(p["moff"] + m, p["ow"])
-            pieces = 4 if p["lanes"] == 4 else 1
+            pieces = BLOCK_BYTES // size // 4 if p["lanes"] == 4 else 1
             width = p["lanes"] * size
             for piece in range(pieces):
                 tap = (p["koff"] + k) * pieces + piece
                 c1, tap = divmod(tap, p["kh"] * p["kw"])
-                if pieces == 4 and c1:
+                if p["lanes"] == 4 and c1:
                     continue
                 ky, kx = divmod(tap, p["kw"])
                 y, x = oy * p["sh"] - p["pt"] + ky * p["dh"], ox * p["sw"] - p["pl"] + kx * p["dw"]
@@ -105,7 +106,7 @@ def _fractal(cores, record, p):
 
     def element(channel, pixel):
         start = (record[isa.S0] + channel // c0 * p["plane"] + pixel) * BLOCK_BYTES + channel % c0 * size
-        return l1[start : start + size] if pixel < p["pixels"] else 0
+        return l1[start : start + size] if pixel < p["pixels"] else max(0, record[isa.PAD])
 
     for n in range(p["n1"] * 16):
         for k in range(p["k"] * c0):
@@ -117,51 +118,87 @@ def _fractal(cores, record, p):
 def _mmad(cores, record, p):
     dtype = TYPES[record[isa.DTYPE]]
     c0 = BLOCK_BYTES // dtype().itemsize
-    a = look(cores[Memory.L0A], record[isa.S0], (p["k"], p["mpad"], c0), dtype).astype(np.float64)
-    b = look(cores[Memory.L0B], record[isa.S1], (p["n1"], p["k"], 16, c0), dtype).astype(np.float64)
-    c = look(cores[Memory.L0C], record[isa.D], (p["n1"], p["mpad"], 16), np.float32)
+    wide, sums, right = (np.int64, np.int32, TYPES[p["right"]]) if record[isa.DTYPE] in BYTES else (np.float64, np.float32, dtype)
+    a = look(cores[Memory.L0A], record[isa.S0], (p["k"], p["mpad"], c0), dtype).astype(wide)
+    b = look(cores[Memory.L0B], record[isa.S1], (p["n1"], p["k"], 16, c0), right).astype(wide)
+    c = look(cores[Memory.L0C], record[isa.D], (p["n1"], p["mpad"], 16), sums)
     total = np.einsum("kmc,nkjc->nmj", a, b) + (c if p["acc"] else 0)
-    place(cores[Memory.L0C], record[isa.D], total.astype(np.float32))
+    place(cores[Memory.L0C], record[isa.D], total.astype(sums))
 
 
 def _fixpipe(cores, record, p):
     dtype = TYPES[record[isa.DTYPE]]
     c0 = BLOCK_BYTES // dtype().itemsize
     written = []
-    for n in range(p["n1"]):
-        for half in range(16 // c0):
-            for m in range(p["m"]):
-                channels = slice(half * c0, half * c0 + c0)
-                value = look(cores[Memory.L0C], record[isa.S0] + 2 * (n * p["mpad"] + m), (16,), np.float32)[channels]
-                if record[isa.S1] >= 0:
-                    value = value + look(cores[Memory.UB], record[isa.S1] + 2 * n, (16,), np.float32)[channels]
-                plane = n * (16 // c0) + half
-                if record[isa.S2] >= 0:
-                    value = value + look(cores[Memory.UB], record[isa.S2] + plane * p["rplane"] + m, (c0,), dtype).astype(np.float32)
-                if p["act"]:
-                    value = np.maximum(value, np.float32(0))
-                written.append((record[isa.D] + plane * p["dplane"] + m, value.astype(dtype)))
+    for plane in range(-(-p["n1"] * 16 // c0)):
+        for m in range(p["m"]):
+            residual = look(cores[Memory.UB], record[isa.S2] + plane * p["rplane"] + m, (c0,), dtype) if record[isa.S2] >= 0 else None
+            lanes = []
+            for lane in range(c0):
+                n, j = divmod(plane * c0 + lane, 16)
+                lanes.append(_result(cores, record, p, n, m, j, residual if residual is None else residual[lane]))
+            written.append((record[isa.D] + plane * p["dplane"] + m, np.array(lanes).astype(dtype)))
     for block, value in written:  # all reads first: a residual may lie where the result goes
         place(cores[record[isa.DST]], block, value)
+
+
+def _result(cores, record, p, n, m, j, residual):
+    """One lane of a FIXPIPE, not rounded to a float type yet: channel 16 * n + j of pixel m."""
+    if n >= p["n1"]:
+        return p["zero"]
+    sums = np.int32 if p["sums"] else np.float32
+    value = look(cores[Memory.L0C], record[isa.S0] + 2 * (n * p["mpad"] + m), (16,), sums)[j]
+    bias = look(cores[Memory.UB], record[isa.S1] + 2 * n, (16,), sums)[j] if record[isa.S1] >= 0 else sums(0)
+    if p["sums"]:
+        total = (int(value) + int(bias) + 2**31) % 2**32 - 2**31
+        if record[isa.DTYPE] == DataType.int32:
+            return total
+        value = np.float32(total)
+        if p["scale"] >= 0:
+            value = value * look(cores[Memory.UB], p["scale"] + 2 * n, (16,), np.float32)[j]
+        if record[isa.DTYPE] in BYTES:
+            low, high = p["low"] - p["zero"], p["high"] - p["zero"]
+            return p["low"] if np.isnan(value) else round(min(max(float(value), low), high)) + p["zero"]
+    else:
+        value = value + bias
+        if residual is not None:
+            value = value + np.float32(residual)
+    return max(value, np.float32(0)) if p["act"] else value
+
+
+def converted(value, dtype):
+    """What an element becomes in an integer type."""
+    limits = np.iinfo(dtype)
+    if np.isnan(value):
+        return 0
+    return int(min(max(value, limits.min), limits.max)) if np.isinf(value) else min(max(round(float(value)), limits.min), limits.max)
 
 
 def _vector(cores, record, p):
     op, ub = Op(record[isa.OP]), cores[Memory.UB]
     dtype = TYPES[record[isa.DTYPE]]
-    lanes, source_dtype = BLOCK_BYTES // dtype().itemsize, dtype
-    if op == Op.VCONVERT:
-        lanes, source_dtype = 16, TYPES[p["imm"]]
-    wide, source_wide = (op == Op.VCONVERT and t is np.float32 for t in (dtype, source_dtype))
+    source_dtype = TYPES[p["imm"]] if op == Op.VCONVERT else dtype
+    sizes = [t().itemsize for t in (dtype, source_dtype)]
+    lanes = BLOCK_BYTES // min(sizes)
+    run, source_run = (size // min(sizes) for size in sizes)
+    integers = dtype not in (np.float16, np.float32)
     imm = np.int32(p["imm"]).view(np.float32)
     for r in range(p["repeats"]):
         written = []
         for b in range(p["blocks"]):
             s = [
-                look(ub, record[isa.S0 + i] + r * p[f"s{i}rs"] + b * p[f"s{i}bs"] * (1 + source_wide), (lanes,), source_dtype)
-                for i in range(OPS[op].sources)
+                look(ub, record[isa.S0 + i] + r * p[f"s{i}rs"] + b * p[f"s{i}bs"] * source_run, (lanes,), source_dtype)
+                for i in range(1 if op == Op.VLUT else OPS[op].sources)
             ]
-            value = _lanes(op, [x.astype(np.float32) for x in s], imm, lanes, dtype)
-            written.append((record[isa.D] + r * p["drs"] + b * p["dbs"] * (1 + wide), value.astype(dtype)))
+            if op == Op.VLUT:
+                table = look(ub, record[isa.S1], (256,), dtype)
+                value = np.array([table[int(x) % 256] for x in s[0]])
+            elif integers and op in (Op.VCONVERT, Op.VFILL):
+                value = np.array([converted(x, dtype) for x in (s[0] if s else [imm] * lanes)])
+            else:
+                wider = np.int64 if source_dtype not in (np.float16, np.float32) else np.float32
+                value = _lanes(op, [x.astype(wider) for x in s], imm, lanes, dtype)
+            written.append((record[isa.D] + r * p["drs"] + b * p["dbs"] * run, value.astype(dtype)))
         for block, value in written:
             place(ub, block, value)
 
@@ -198,7 +235,8 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
     op = draw(st.sampled_from(ops))
     record = np.zeros(WORDS, np.int32)
     record[isa.OP], record[isa.S0 : isa.S2 + 1] = op, -1
-    dtype = record[isa.DTYPE] = draw(st.sampled_from((0, 1)))
+    dtype = DataType(draw(st.sampled_from(OPS[op].types)))
+    record[isa.DTYPE] = dtype
     small = st.integers(1, 4)
 
     def put(**values):
@@ -216,9 +254,10 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
         put(**{name: between(-8, 8) for name in ("sstride", "dstride", "sstride2", "dstride2")})
     elif op == Op.IM2COL:
         record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.MTE1, Memory.L1, Memory.L0A
-        lanes = 4 if dtype == 0 and draw(st.booleans()) else DataType(dtype).lanes
+        lanes = 4 if dtype != DataType.float32 and draw(st.booleans()) else dtype.lanes
+        record[isa.PAD] = between(-1, 255) if dtype in BYTES else -1
         h, w, kh, kw = between(1, 6), between(1, 6), draw(small), draw(small)
-        pitch = (w + 3) // 4 if lanes == 4 else w + between(0, 2)
+        pitch = -(-w // (dtype.lanes // 4)) if lanes == 4 else w + between(0, 2)
         record[isa.D], record[isa.S0] = between(0, 100), between(0, 100)
         ring = h + between(0, 2) if draw(st.booleans()) else 0
         put(
@@ -241,25 +280,39 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
     elif op == Op.FRACTAL:
         record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.MTE1, Memory.L1, Memory.L0B
         record[isa.D], record[isa.S0] = between(0, 50), between(0, 100)
+        record[isa.PAD] = between(-1, 255) if dtype in BYTES else -1
         put(plane=between(1, 60), pixels=between(1, 60), k=between(1, 3), n1=between(1, 3), transpose=between(0, 1))
     elif op == Op.MMAD:
         record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.CUBE, Memory.L0A, Memory.L0C
         record[[isa.D, isa.S0, isa.S1]] = [between(0, 50) for _ in range(3)]
         put(mpad=fractal_rows * between(1, 32 // fractal_rows), k=between(1, 3), n1=between(1, 3), acc=between(0, 1))
+        put(right=draw(st.sampled_from(BYTES)) if dtype in BYTES else 0)
     elif op == Op.FIXPIPE:
         record[isa.SRC], record[isa.DST] = draw(st.sampled_from(OPS[op].moves))
         record[isa.ENGINE] = Engine.FIXPIPE
         record[[isa.D, isa.S0]] = between(100, 120), between(0, 50)
         record[[isa.S1, isa.S2]] = draw(st.sampled_from((-1, 60, 104))), draw(st.sampled_from((-1, 100, 107, 150)))
         m = between(1, 12)
-        put(m=m, mpad=16 + between(0, 3), n1=between(1, 3), dplane=m + between(0, 3), rplane=between(0, 15), act=between(0, 1))
+        put(m=m, mpad=16 + between(0, 3), n1=between(1, 3), dplane=m + between(0, 3), rplane=between(0, 15))
+        if dtype in FLOATS:
+            put(act=between(0, 1))
+        if dtype not in FLOATS or draw(st.booleans()):
+            record[isa.S2] = -1
+            put(
+                sums=DataType.int32,
+                scale=-1 if dtype == DataType.int32 else draw(st.sampled_from((60, 80) if dtype in BYTES else (-1, 60, 80))),
+            )
+        if dtype in BYTES:
+            zero, low, high = (between(*(-128, 127) if dtype == DataType.int8 else (0, 255)) for _ in range(3))
+            put(zero=zero, low=min(low, high), high=max(low, high))
     else:
         record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.VECTOR, Memory.UB, Memory.UB
         record[isa.D] = between(200, 204)
         for i in range(OPS[op].sources):
             record[isa.S0 + i] = draw(st.sampled_from((record[isa.D], between(195, 210))))
-            put(**{f"s{i}bs": between(0, 3), f"s{i}rs": draw(st.sampled_from((0, 1, 3, 8, -2)))})
+            if op != Op.VLUT or i == 0:
+                put(**{f"s{i}bs": between(0, 3), f"s{i}rs": draw(st.sampled_from((0, 1, 3, 8, -2)))})
         put(blocks=between(1, 8), repeats=between(1, 5), dbs=between(0, 2), drs=draw(st.sampled_from((0, 1, 3, 8, 8, -2))))
-        imm = draw(st.sampled_from((0, 1))) if op == Op.VCONVERT else isa.float_bits(draw(st.floats(-4, 4, width=32)))
+        imm = draw(st.sampled_from(DataType)) if op == Op.VCONVERT else isa.float_bits(draw(st.floats(-4, 4, width=32)))
         put(imm=imm)
     return record.tolist()

@@ -15,7 +15,7 @@ from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, DeadlockError, ProgramError
 from tests.programs import record as make_record
 from tests.simulator.micro import DDR_BLOCKS, TINY, TYPES, look, memories, place, program, records, reference
@@ -30,7 +30,7 @@ def ddr_of(*placed: tuple[int, np.ndarray]) -> np.ndarray:
     return ddr
 
 
-FAMILIES = {op.name: (op,) for op in (Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.VCONVERT, Op.VMADD)}
+FAMILIES = {op.name: (op,) for op in (Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.VCONVERT, Op.VMADD, Op.VLUT)}
 FAMILIES["VECTOR"] = tuple(op for op in isa.OPS if op >= isa.FIRST_VECTOR_OP)
 
 
@@ -43,9 +43,9 @@ def test_every_instruction_is_what_plain_loops_do(family, data):
     ours, theirs = memories(seed), memories(seed)
     apply(ours, record)
     reference(theirs, record)
-    dtype = TYPES[1 if record[isa.OP] == Op.MMAD else record[isa.DTYPE]]
+    dtype = DataType(record[isa.DTYPE]).sums.storage if record[isa.OP] == Op.MMAD else TYPES[record[isa.DTYPE]]
     for mine, other in zip(ours, theirs, strict=True):
-        if record[isa.OP] in INEXACT:
+        if record[isa.OP] in INEXACT and np.dtype(dtype).kind == "f":
             tolerance = 2e-3 if dtype is np.float16 else 5e-4  # sums of up to 72 products below 64 in float32
             np.testing.assert_allclose(mine.view(dtype), other.view(dtype), rtol=tolerance, atol=tolerance)
         else:
@@ -83,7 +83,7 @@ def test_no_instruction_is_faster_than_its_path(record):
         return
     tables = cost_tables(TINY)
     if op == Op.MMAD:
-        rate = TINY.macs_per_cycle[DataType(record[isa.DTYPE]).name]
+        rate = TINY.macs_per_cycle["int8" if record[isa.DTYPE] in BYTES else DataType(record[isa.DTYPE]).name]
     elif op >= isa.FIRST_VECTOR_OP:
         # a repeat is 8 blocks per cycle at best; where VCONVERT widens, 8 blocks of its narrow side
         rate = isa.REPEAT_BLOCKS * BLOCK_BYTES * (2 if op == Op.VCONVERT else 1)

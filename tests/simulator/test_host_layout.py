@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator.host_layout import load_input, read_blocks, read_output
 from simulator.npu.errors import BadInputError
-from simulator.npu.parts import BLOCK_BYTES, DataType
+from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType
 from simulator.npu.program import DdrBuffer
 from tests.simulator.micro import TYPES, look
 
@@ -31,22 +31,23 @@ def buffer_of(shape, lanes, planes, pixel_lanes, blocks) -> DdrBuffer:
 @given(st.data())
 def test_round_trip(data):
     """Any map of channels to lanes: values come back rounded to the data type, all other lanes are zero, nothing else changes."""
-    dtype = data.draw(st.sampled_from([DataType.float16, DataType.float32]))
+    dtype = data.draw(st.sampled_from(DataType))
     n, h, w = (data.draw(st.integers(1, limit)) for limit in (2, 4, 9))
-    four = dtype == DataType.float16 and data.draw(st.booleans())
+    four = dtype in (DataType.float16, *BYTES) and data.draw(st.booleans())
     planes = 1 if four else data.draw(st.integers(1, 3))
     capacity = 4 if four else planes * dtype.lanes
     lanes = data.draw(st.permutations(range(capacity)))[: data.draw(st.integers(1, capacity))]
-    blocks = n * h * ((w + 3) // 4) if four else n * planes * h * w
+    blocks = n * h * -(-w // (dtype.lanes // 4)) if four else n * planes * h * w
     order = tuple(data.draw(st.permutations(range(4))))
     buffer = replace(buffer_of((n, len(lanes), h, w), lanes, planes, 4 if four else dtype.lanes, blocks), order=order)
     ddr = storage(buffer)
     array = np.random.default_rng(0).standard_normal([buffer.shape[axis] for axis in order]).astype(np.float32) + 10
+    array = array if dtype.is_float else array.astype(dtype.storage)
     load_input(ddr, buffer, array, dtype)
     narrow = TYPES[int(dtype)]
     out = read_output(ddr, buffer, dtype)
-    assert out.dtype == np.float32
-    np.testing.assert_array_equal(out, array.astype(narrow).astype(np.float32))
+    assert out.dtype == (np.float32 if dtype.is_float else narrow)
+    np.testing.assert_array_equal(out, array.astype(narrow).astype(out.dtype))
     if not four:  # the last pixel of channel 0, found by hand
         plane, lane = divmod(lanes[0], dtype.lanes)
         pixel = [0 if axis < 2 else -1 for axis in order]
@@ -87,6 +88,13 @@ def test_beyond_float16_is_infinity():
     ddr = storage(buffer)
     load_input(ddr, buffer, np.array([1e6]), DataType.float16)
     assert np.isposinf(read_output(ddr, buffer, DataType.float16)).all()
+
+
+@pytest.mark.parametrize(("dtype", "given"), [(DataType.int8, np.float32), (DataType.uint8, np.int8), (DataType.float16, np.int8)])
+def test_integers_are_of_their_own_type(dtype, given):
+    buffer = buffer_of((1, 1, 1, 1), (0,), 1, dtype.lanes, 1)
+    with pytest.raises(BadInputError, match=f"input 'b': found {np.dtype(given)}, expected {dtype.name}"):
+        load_input(storage(buffer), buffer, np.zeros(1, given), dtype)
 
 
 def test_what_does_not_fit_is_refused():

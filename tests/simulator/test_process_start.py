@@ -1,9 +1,11 @@
-"""What a process with kernels does not wait for: numba's BLAS, and a look for garbage as it ends."""
+"""What a process with kernels does not wait for: what numba compiles with, BLAS, and a look for garbage as it ends."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 from tests.tuning import ROOT
 
@@ -13,7 +15,31 @@ def said(code: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_kernels_are_loaded_without_a_blas_which_others_still_find() -> None:
+KERNEL = """
+import sys
+import numpy as np
+{first}
+import simulator
+from simulator.primitives import _in_order
+
+def can_compile():
+    return "numba.typed.typedlist" in sys.modules
+
+read, written = np.arange(6).reshape(1, 2, 3), np.zeros((1, 2, 3), np.int64)
+_in_order(written, read)
+print(sum(_in_order.stats.cache_hits.values()), (written == read).all(), can_compile())
+import numba
+print(numba.njit(lambda a: np.dot(a, a))(np.ones((2, 2)))[0, 0], can_compile())
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import numba"])
+def test_kernels_are_loaded_without_what_compiles_others(first: str) -> None:
+    said(KERNEL.format(first=""))  # compiled, where no test has done so
+    assert said(KERNEL.format(first=first)) == ["1", "True", "False", "2.0", "True"]
+
+
+def test_numba_finds_no_blas_which_others_still_do() -> None:
     code = (
         "import simulator, sys, numpy, numba\n"
         "from numba.core.registry import cpu_target\n"

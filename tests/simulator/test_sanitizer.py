@@ -194,6 +194,19 @@ def test_im2col_of_four_lanes_reads_blocks_of_four_pixels():
     assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (3, 4))]
 
 
+def test_im2col_of_four_bytes_reads_blocks_of_eight_pixels():
+    text = """
+    MTE2 COPY L1[0] DDR[64] length={} count=1 count2=1
+    MTE2 SET core=0 engine=MTE1 id=0
+    MTE1 WAIT core=0 engine=MTE2 id=0
+    MTE1 IM2COL L0A[0] L1[0] h=2 w=9 pitch=2 plane=4 kh=1 kw=1 sh=1 sw=1 dh=1 dw=1 ow={} m={} mpad=32 k=1 lanes=4 i8
+    """
+    assert [f for f in checked(text.format(4, 9, 18)) if f.instruction >= 0] == []
+    findings = [f for f in checked(text.format(3, 9, 18)) if f.instruction >= 0]
+    assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (3, 4))]
+    assert [f for f in checked(text.format(3, 8, 16)) if f.instruction >= 0] == []  # the ninth pixel of the last row is not looked at
+
+
 def test_out_of_bounds_and_constants():
     text = """
     MTE2 COPY L1[2040] DDR[0] length=4 count=3 dstride=4 sstride=1 count2=1
@@ -298,6 +311,39 @@ def test_a_bias_is_a_constant():
     assert found(BIAS.format(8, over)) == [("overwritten_read", Memory.UB, (66, 67))]
 
 
+QUANTISED = """
+MTE2    COPY UB[64] DDR[8] length=4 count=1 count2=1 i32
+MTE2    COPY UB[80] DDR[{}] length=4 count=1 count2=1 f32
+MTE2    SET  core=0 engine=FIXPIPE id=0
+{}
+FIXPIPE WAIT core=0 engine=MTE2 id=0
+FIXPIPE FIXPIPE UB[0] L0C[0] UB[64] m=16 mpad=16 n1=2 dplane=16 sums=i32 scale=80 high=127 i8
+"""
+
+
+def test_a_scale_is_a_constant():
+    def found(text: str) -> list[tuple[str, Memory, tuple[int, int]]]:
+        findings = [f for f in checked(text) if f.memory == Memory.UB]
+        return [(f.kind, f.memory, f.blocks) for f in findings]
+
+    assert found(QUANTISED.format(12, "")) == []
+    assert found(QUANTISED.format(64, "")) == [("overwritten_read", Memory.UB, (80, 84))]  # of an input
+    assert found(QUANTISED.replace("scale=80", "scale=82").format(12, "")) == [("unwritten_read", Memory.UB, (84, 86))]
+
+
+def test_a_table_is_read_whole():
+    text = """
+    MTE2 COPY UB[0] DDR[64] length=1 count=1 count2=1
+    MTE2 COPY UB[8] DDR[0] length={} count=1 count2=1
+    MTE2 SET core=0 engine=VECTOR id=0
+    VECTOR WAIT core=0 engine=MTE2 id=0
+    VECTOR VLUT UB[40] UB[0] UB[8] blocks=1 repeats=1 u8
+    """
+    assert [f for f in checked(text.format(8)) if f.instruction >= 0] == []
+    findings = [f for f in checked(text.format(7)) if f.instruction >= 0]
+    assert [(f.kind, f.blocks) for f in findings] == [("unwritten_read", (15, 16))]
+
+
 def test_an_overwritten_im2col_names_the_blocks_of_its_taps():
     taps = "MTE1 IM2COL L0A[0] L1[0] h=1 w=4 pitch=4 plane=4 kh=1 kw=1 sh=1 sw=2 dh=1 dw=1 ow=2 m=2 mpad=16 k=1 lanes=16 f16 @1.1\n"
     late = "MTE2 COPY L1[{}] DDR[80] length=1 count=1 count2=1 f16 @2.1\n"
@@ -333,12 +379,22 @@ def test_illegal_records_are_refused():
 ENGINES = (Engine.MTE2, Engine.MTE1, Engine.MTE3, Engine.VECTOR)
 
 
+VECTORS = (
+    "VCOPY UB[{a}] UB[{b}] blocks={n}",
+    "VLUT UB[{a}] UB[{b}] UB[3] blocks={n} u8",
+    "VCONVERT UB[{a}] UB[{b}] blocks={n} imm=i8 f32",
+    "VCONVERT UB[{a}] UB[{b}] blocks={n} imm=i32 u8",
+)
+# a row of one or two blocks of eight pixels and one pixel more, each of which is looked at
+WINDOWS = "MTE1 IM2COL L0A[{l0a}] L1[{a}] h=1 w={w} pitch=3 plane=3 kh=1 kw=1 sh=1 sw=1 dh=1 dw=1 ow={w} m={w} mpad=32 k=1 lanes=4 pad=9 i8"
+
+
 @st.composite
 def tangled(draw):
-    """Short two-core programs: copies and vector instructions on few blocks, flags whose WAIT follows its SET."""
+    """Short two-core programs: copies, windows and vector instructions on few blocks, flags whose WAIT follows its SET."""
     lines: list[list[str]] = [[], []]
     for _ in range(draw(st.integers(2, 12))):
-        core, kind = draw(st.integers(0, 1)), draw(st.integers(0, 5))
+        core, kind = draw(st.integers(0, 1)), draw(st.integers(0, 6))
         a, b, n = draw(st.integers(0, 3)), draw(st.integers(0, 3)), draw(st.integers(1, 2))
         if kind <= 2:
             engine, to, source = (("MTE2", "L1", "DDR"), ("MTE1", "UB", "L1"), ("MTE3", "DDR", "UB"))[kind]
@@ -347,7 +403,9 @@ def tangled(draw):
                 f"{engine} COPY {to}[{at.get(to, 0) + a}] {source}[{at.get(source, 0) + b}] length={n} count=1 count2=1"
             )  # fmt: skip
         elif kind == 3:
-            lines[core].append(f"VECTOR VCOPY UB[{a}] UB[{b}] blocks={n} repeats=1 dbs=1 s0bs=1")
+            lines[core].append(f"VECTOR {draw(st.sampled_from(VECTORS)).format(a=a, b=b, n=n)} repeats=1 dbs=1 s0bs=1")
+        elif kind == 4:
+            lines[core].append(WINDOWS.format(a=a, w=8 * n + 1, l0a=draw(st.sampled_from([0, 32]))))
         else:
             other = draw(st.integers(0, 1))
             e, f = draw(st.sampled_from(ENGINES)), draw(st.sampled_from(ENGINES))

@@ -100,13 +100,13 @@ def test_every_event_has_what_its_phase_needs() -> None:
 
 
 def lanes(value: dict[str, Any]) -> dict[tuple[int, str], list[dict[str, Any]]]:
-    """(core, lane name) -> its events in order of time."""
+    """(core, lane name) -> its events in order of time: several may begin in one nanosecond."""
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in value["traceEvents"] if e["name"] == "thread_name"}
     found = defaultdict(list)
     for event in value["traceEvents"]:
         if event["ph"] == "X":
             found[event["pid"] - 1, names[event["pid"], event["tid"]]].append(event)
-    return {lane: sorted(events, key=lambda e: e["ts"]) for lane, events in found.items()}
+    return {lane: sorted(events, key=lambda e: (e["ts"], e["args"]["start_cycle"])) for lane, events in found.items()}
 
 
 def nanoseconds(microseconds: float) -> int:

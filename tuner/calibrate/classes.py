@@ -73,7 +73,7 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
         ),
         *(
             ParameterClass(f"vector, {kind}", (cycles(f"vector.{kind}_cycles", _ISSUE, 1),), partial(vector_probes, kind))
-            for kind in ("divide", "transcendental", "reduce")
+            for kind in ("divide", "transcendental", "reduce", *(["lookup"] * (machine.vector.lookup_cycles is not None)))
         ),
         ParameterClass("matrix", (cycles("matrix.startup_cycles", _ISSUE), *products), matrix_probes),
     ]

@@ -10,7 +10,7 @@ from simulator.npu.program import Program
 from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import flag, mmad, program, spare, vector
 
-CLASSES = {"simple": Op.VADDS, "divide": Op.VRECIPROCAL, "transcendental": Op.VEXP, "reduce": Op.VLANE_MAX}
+CLASSES = {"simple": Op.VADDS, "divide": Op.VRECIPROCAL, "transcendental": Op.VEXP, "reduce": Op.VLANE_MAX, "lookup": Op.VLUT}
 _FEW, _SOME = 2, 16
 
 
@@ -32,9 +32,10 @@ def issue_probes(machine: Machine, load: int) -> tuple[Probe, ...]:
 
 def vector_probes(kind: str, machine: Machine, load: int) -> tuple[Probe, ...]:
     """Instructions of a class one after another: of few repeats, where the start-up shows, and of as many as there may be."""
+    op = CLASSES[kind]
     most = min(isa.MAX_REPEATS, machine.buffer_blocks(Memory.UB) // isa.REPEAT_BLOCKS)
     sizes = sorted({1 if kind == "simple" else _FEW, min(_SOME, most), most})
-    return tuple(repeated(f"{kind}, {n} repeats", machine, [[vector(CLASSES[kind], n)]], load) for n in sizes)
+    return tuple(repeated(f"{kind}, {n} repeats", machine, [[vector(op, n, dtype=isa.OPS[op].types[0])]], load) for n in sizes)
 
 
 def matrix_probes(machine: Machine, load: int) -> tuple[Probe, ...]:

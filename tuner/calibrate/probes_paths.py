@@ -29,7 +29,7 @@ def path_probes(source: str, target: str, machine: Machine, load: int) -> tuple[
                 found.append((f"{m} rows of {k} blocks", im2col(machine, m, k)))
     elif source == "L0C":
         fractal = machine.fractal(DataType.float16)
-        most = min(room(machine, a) // fractal.sum_blocks, room(machine, b) // fractal.planes)
+        most = min(room(machine, a) // fractal.sum_blocks, room(machine, b) * fractal.lanes // fractal.columns)
         for m, n1 in ((1, 1), (16, 1), (64, 2), (most // 4 // 16 * 16, 4)):
             found.append((f"{m} rows of {n1} x 16 sums", fixpipe(machine, b, m, n1)))
     else:

@@ -14,7 +14,7 @@ from simulator.npu import isa
 from simulator.npu.container import Container, Variant, encode
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine import Machine
-from simulator.npu.parts import DataType, Engine, Memory
+from simulator.npu.parts import BYTES, DataType, Engine, Memory
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
 from tuner.measure.reading import Encoded
 
@@ -73,7 +73,8 @@ def vector(op: Op, repeats: int, d: int = 0, dtype: DataType = DataType.float16)
 
 def mmad(m: int, k: int, n1: int, dtype: DataType) -> Code:
     """A product of m rows, k blocks and n1 times 16 columns."""
-    return record(Op.MMAD, Engine.CUBE, Memory.L0A, Memory.L0C, 0, 0, 0, (m, k, n1, 0), dtype)
+    right = dtype if dtype in BYTES else 0
+    return record(Op.MMAD, Engine.CUBE, Memory.L0A, Memory.L0C, 0, 0, 0, (m, k, n1, 0, right), dtype)
 
 
 def im2col(machine: Machine, m: int, k: int) -> Code:

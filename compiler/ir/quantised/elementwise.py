@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
-from compiler.ir.quantised.rounding import fma, saturated, to_int32
+from compiler.ir.quantised.rounding import saturated, to_int32
+from simulator.npu.fused import fma
 
 
 def add(a: Integers, a_q: Quantisation, b: Integers, b_q: Quantisation, y_q: Quantisation) -> Integers:

@@ -10,7 +10,8 @@ import numpy as np
 
 from compiler.ir.quantised.linear import dequantize, quantize
 from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
-from compiler.ir.quantised.rounding import INDEFINITE, fma, saturated, to_int32
+from compiler.ir.quantised.rounding import INDEFINITE, saturated, to_int32
+from simulator.npu.fused import fma
 
 Function = Callable[[Floats], Floats]
 

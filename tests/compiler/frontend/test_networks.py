@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.frontend import load_model, lower_with_report, seed_weights
+from compiler.frontend import load, load_model, lower, lower_with_report, model_digest, seed_weights
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv
+from compiler.text.graph import graph_lines
 from tests.models import LIGHT, SMALL, light_path, random_feeds, reference_outputs, without_final_softmax
 
 NAMES = [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in LIGHT]
@@ -34,6 +35,18 @@ def test_seeds() -> None:
     once, again, other = (seed_weights(model, seed).SerializeToString() for seed in (1, 1, 2))
     assert once == again
     assert once != other
+
+
+def test_weights_beside_a_model_are_those_in_it() -> None:
+    """Digest and graph are the same, whichever of the two is lowered."""
+    hollow = load(light_path("squeezenet"), random_weights=1)
+    tensors = hollow.model.graph.initializer
+    assert {tensor.name for tensor in tensors if not tensor.HasField("raw_data")} == hollow.data.keys()
+    model = load_model(light_path("squeezenet"), random_weights=1)
+    graph, other = lower(hollow.model, data=hollow.data), lower(model)
+    assert graph.digest == other.digest == model_digest(model)
+    assert graph_lines(graph) == graph_lines(other)
+    assert hollow.filled().SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
 
 
 def test_channels_differ() -> None:

@@ -12,11 +12,12 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
-from compiler.frontend.load import LARGE, prepare
+from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.macs import model_macs
 from compiler.frontend.partition import Partition
 from compiler.frontend.settle import known_shapes
+from compiler.frontend.skeleton import LARGE
 from compiler.source import Source, open_source
 from simulator.npu.machine_file import load_machine
 from simulator.session import InferenceSession

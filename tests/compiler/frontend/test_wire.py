@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import StringStringEntryProto, TensorProto, numpy_helper
 
-from compiler.frontend.wire import field_head, tensor_pieces
+from compiler.frontend.wire import field_head, tensor_pieces, without_data
 
 RAW = numpy_helper.from_array(np.arange(300, dtype=np.float32).reshape(3, 100), "weights")
 DESCRIBED = TensorProto(
@@ -29,6 +29,13 @@ DESCRIBED = TensorProto(
 )
 def test_pieces_are_the_message(tensor: TensorProto) -> None:
     assert b"".join(tensor_pieces(tensor)) == tensor.SerializeToString(deterministic=True)
+
+
+@pytest.mark.parametrize("tensor", [RAW, DESCRIBED], ids=["raw", "described"])
+def test_data_beside_a_tensor_are_in_its_pieces(tensor: TensorProto) -> None:
+    hollow = without_data(tensor)
+    assert not hollow.HasField("raw_data")
+    assert b"".join(tensor_pieces(hollow, memoryview(tensor.raw_data))) == tensor.SerializeToString(deterministic=True)
 
 
 def test_a_head_says_how_long_its_field_is() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from compiler.ir.quantised import elementwise
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.rounding import fma, saturated, to_int32
+from compiler.ir.quantised.rounding import saturated, to_int32
+from simulator.npu.fused import fma
 from tests.quantised_kernels import CASES, Batch, near, single
 
 

@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from compiler.frontend import load
 from compiler.frontend.partition import whole
 from compiler.package import read_container, write_onnx
+from compiler.package.onnx_out import onnx_bytes
 from simulator.npu.container import Container, ContainerError, Variant, encode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
@@ -26,6 +28,7 @@ from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.onnx_container import find_containers
 from simulator.onnx_names import SEAL_BYTES, SEAL_KEY
 from simulator.session import InferenceSession
+from tests.models import light_path
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 RNG = np.random.default_rng(0)
@@ -107,6 +110,14 @@ def test_function_style_is_a_model_for_everybody(model, container, tmp_path):
     np.testing.assert_array_equal(run_stock(str(path), feeds)[0], expected[0])
     np.testing.assert_allclose(onnx.reference.ReferenceEvaluator(compiled).run(None, feeds)[0], expected[0], rtol=1e-4, atol=1e-5)
     assert read_container(path) == container
+
+
+def test_weights_beside_the_model_are_written_into_it():
+    hollow = load(light_path("squeezenet"), random_weights=0)
+    container = container_for(hollow.model)
+    beside = onnx_bytes(whole(*hollow), [container])
+    assert len(hollow.data) > 20
+    assert beside == onnx_bytes(whole(hollow.filled()), [container])
 
 
 def test_the_file_is_the_same_every_time(model, container, tmp_path):

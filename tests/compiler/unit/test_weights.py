@@ -54,8 +54,8 @@ def test_round_trip(c_out: int, c_in: int, kernel: tuple[int, int], groups: int,
         fractal = FRACTALS[dtype]
         count = effective_groups(c, x, y, fractal)
         n1, c1 = y.planes * dtype.lanes // 16 // count, x.planes // count
-        data = pack_conv(c, x, y, count, dtype, fractal, dtype.lanes)
-        assert data.size == count * n1 * c1 * kernel[0] * kernel[1] * 16 * 32
+        data = np.full(count * n1 * c1 * kernel[0] * kernel[1] * 16 * 32, 0xFF, np.uint8)  # every byte is written
+        pack_conv(c, x, y, count, dtype, fractal, dtype.lanes, data)
         dense = unpacked(data, dtype, count, n1, c1, kernel)
         assert (dense[np.ix_(y.lanes, x.lanes)] == dense_weights(c)).all()
         assert np.abs(dense).sum() == pytest.approx(np.abs(c.weights).sum(dtype=np.float64), rel=1e-5)  # the rest is zero
@@ -84,7 +84,8 @@ def test_groups_on_paper() -> None:
 def test_four_lane_image() -> None:
     """Blocks hold four kernel positions of four lanes; what is behind the last position is zero."""
     c = conv(5, 3, (3, 3))
-    data = pack_conv(c, Placement("s", 0, 1, (2, 0, 1)), place(range(5), 16), 1, DataType.float16, FRACTALS[DataType.float16], 4)
+    data = np.full(3 * 16 * 32, 0xFF, np.uint8)
+    pack_conv(c, Placement("s", 0, 1, (2, 0, 1)), place(range(5), 16), 1, DataType.float16, FRACTALS[DataType.float16], 4, data)
     blocks = data.view(np.float16).reshape(1, 3, 16, 4, 4)  # [n1][k1][16][position][lane]
     for channel in range(5):
         for tap in range(9):

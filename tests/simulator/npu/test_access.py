@@ -52,7 +52,7 @@ def test_only_the_named_blocks_change_and_all_of_them_are_written(record):
             assert blocks == changed[memory]
 
 
-@pytest.mark.parametrize("op", [Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.VMADD, Op.VLANE_SUM, Op.VCONVERT])
+@pytest.mark.parametrize("op", [Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.VMADD, Op.VLANE_SUM, Op.VLUT, Op.VCONVERT])
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_nothing_but_the_named_blocks_is_read(op, data):

@@ -14,6 +14,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
+from tests.integers import with_integers
 from tests.plans import multiplying
 from tests.programs import record
 
@@ -85,6 +86,37 @@ def test_other_types_take_their_passes() -> None:
     assert busy(cube(12, 10, 24, 2), 32, 6, 2, dtype=1) == 2 * 3 * 5 * 2
     assert busy(array(16, 8, WEIGHT, True), 32, 6, 2, dtype=1) == 3 * 12 * 32
     assert busy(array(16, 8, OUTPUT, False), 32, 6, 2, dtype=1) == 3 * 8 * 70
+
+
+def test_integers_have_products_of_their_own() -> None:
+    """C0 is 32 in int8: k = 2 is K = 64, N = 32; either sign of either operand costs the same."""
+    integers = multiplying(EDGE, int8=(16, 32, 16, 1))
+    wide = multiplying(EDGE, int8=(1, 64, 32, 3))
+    unit = array(16, 8, WEIGHT, True)
+    systolic = unit.model_copy(update={"matrix": unit.matrix.model_copy(update={"passes": {"int8": 2}})})
+    for dtype in (DataType.int8, DataType.uint8):
+        assert busy(integers, 32, 2, 2, dtype=dtype) == 8 + 2 * 2 * 2
+        assert busy(wide, 32, 2, 2, dtype=dtype) == 8 + 32 * 1 * 1 * 3
+        assert busy(systolic, 32, 2, 2, dtype=dtype) == 2 * (64 // 16) * (32 // 8) * 32
+    assert integers.macs_per_cycle == {"int8": 16 * 32 * 16}
+
+
+def test_look_up_and_conversions() -> None:
+    """On tiny a repeat takes a cycle; of int8 to 32 bits or back, which has four blocks on one side, two."""
+
+    def cycles(op: Op, dtype: DataType, source: DataType) -> int:
+        code = record(op, Engine.VECTOR, 8, 5, *[1] * 8, source, dtype=dtype, src=UB, dst=UB, d=0, s=(0, 100))
+        return int(price(code[None], with_integers(TINY)).busy[0])
+
+    assert cycles(Op.VLUT, DataType.int8, DataType.float16) == 5
+    for wide, narrow, expected in (
+        (DataType.float32, DataType.int8, 10),
+        (DataType.int32, DataType.uint8, 10),
+        (DataType.float16, DataType.int8, 5),
+        (DataType.float32, DataType.float16, 5),
+        (DataType.float32, DataType.int32, 5),
+    ):
+        assert cycles(Op.VCONVERT, wide, narrow) == cycles(Op.VCONVERT, narrow, wide) == expected
 
 
 def test_only_a_pipelined_array_has_latency() -> None:

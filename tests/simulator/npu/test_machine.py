@@ -65,7 +65,7 @@ def test_a_unit_says_what_it_multiplies_at_a_time(tmp_path, tiny):
 @pytest.mark.parametrize(("m0", "rows"), [(1, 1), (3, 1), (4, 4), (12, 4), (16, 16), (24, 8), (32, 16), (128, 16)])
 def test_no_more_rows_are_filled_up_than_a_product_has(m0, rows):
     machine = multiplying(load_machine("tiny"), float16=(m0, 64, 32, 1))
-    assert [machine.fractal(dtype).rows for dtype in DataType] == [rows, 16, 16]
+    assert [machine.fractal(dtype).rows for dtype in DataType] == [rows, 16, 16, 16, 16]
     assert machine.fractal(DataType.float16)[1:] == FRACTALS[DataType.float16][1:]
 
 
@@ -119,7 +119,8 @@ def change(tiny: dict, where: str, value: object) -> dict:
             r"matrix: cycles_per_fractal or products: of no data type; accepted: of float16, ",
         ),
         ("matrix.products", {"float32": PRODUCT}, r"matrix: float32: in cycles_per_fractal and in products; accepted: in one of them"),
-        ("matrix.products", {"int8": PRODUCT}, r"matrix\.products\.int8.*'float16' or 'float32'"),
+        ("matrix.products", {"uint8": PRODUCT}, r"matrix\.products\.uint8.*'float16', 'float32' or 'int8'"),
+        ("vector.lookup_cycles", 0, r"vector\.lookup_cycles: .*\(got 0\)"),
         ("matrix.products", {"float16": PRODUCT | {"m0": 0}}, r"matrix\.products\.float16\.m0: .*greater than or equal to 1 \(got 0\)"),
         (
             "matrix.products",

@@ -11,10 +11,11 @@ from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
+from tests.integers import with_integers
 from tests.plans import multiplying
 
-TINY = load_machine("tiny")
-F16, F32 = DataType.float16, DataType.float32
+TINY = with_integers(load_machine("tiny"))
+F16, F32, I8, U8 = DataType.float16, DataType.float32, DataType.int8, DataType.uint8
 MAP = MemoryMap(
     F16,
     (DdrBuffer("w", "constant", 0, 8), DdrBuffer("x", "input", 8, 40), DdrBuffer("y", "output", 48, 40), DdrBuffer("s", "scratch", 88, 12)),
@@ -45,7 +46,9 @@ IMAGE = {
     "I_H": 4, "I_W": 5, "I_PITCH": 5, "I_PLANE": 20, "I_KH": 3, "I_KW": 3, "I_SH": 1, "I_SW": 1, "I_DH": 1, "I_DW": 1, "I_PT": 1, "I_PL": 1,
     "I_OW": 5, "I_MOFF": 0, "I_M": 20, "I_MPAD": 32, "I_KOFF": 0, "I_K": 6, "I_LANES": 16,
 }  # fmt: skip
-LOAD, IM2COL, FRACTAL, MMAD, FIXPIPE, VMADD, CONVERT, STORE, SET, WAIT = range(10)
+LOAD, IM2COL, FRACTAL, MMAD, FIXPIPE, VMADD, CONVERT, STORE, SET, WAIT, IM2COL8, FRACTAL8, MMAD8, FIXPIPE8, LUT = range(15)
+I32 = int(DataType.int32)
+QUANTISED = {"F_SUMS": I32, "F_SCALE": 8, "F_ZERO": 3, "F_LOW": -128, "F_HIGH": 126}
 
 
 def legal() -> list[np.ndarray]:
@@ -61,6 +64,11 @@ def legal() -> list[np.ndarray]:
         record(Op.COPY, Engine.MTE3, UB, DDR, (88, 5, -1, -1), C_LENGTH=12, **ONE),
         flag(Op.SET, Engine.MTE2, 1, Engine.MTE1, 3),
         flag(Op.WAIT, Engine.MTE1, 1, Engine.MTE3, 0),
+        record(Op.IM2COL, Engine.MTE1, L1, L0A, (0, 3, -1, 128), U8, **IMAGE | {"I_LANES": 32}),
+        record(Op.FRACTAL, Engine.MTE1, L1, L0B, (0, 3, -1, 255), I8, R_PLANE=20, R_PIXELS=20, R_K=2, R_N1=3, R_TRANSPOSE=1),
+        record(Op.MMAD, Engine.CUBE, L0A, L0C, (0, 0, 0, -1), U8, M_MPAD=16, M_K=2, M_N1=3, M_ACC=0, M_RIGHT=I8),
+        record(Op.FIXPIPE, Engine.FIXPIPE, L0C, UB, (100, 0, 4, -1), I8, F_M=9, F_MPAD=16, F_N1=3, F_DPLANE=16, **QUANTISED),
+        record(Op.VLUT, Engine.VECTOR, UB, UB, (0, 10, 20, -1), U8, V_BLOCKS=2, V_REPEATS=3, V_DBS=1, V_DRS=2, V_S0BS=1, V_S0RS=2),
     ]
 
 
@@ -82,7 +90,7 @@ def changed(at: int, word: str, value: int) -> Program:
 
 
 def test_the_legal_one_passes_and_runs():
-    assert program(legal()).instructions == 12
+    assert program(legal()).instructions == 17
     execute(program(legal()), TINY, np.zeros(100 * BLOCK_BYTES, np.uint8))
     Program(TINY.digest, (np.zeros((0, WORDS), np.int32),) * 2, MAP).verify(TINY)
 
@@ -93,7 +101,36 @@ def test_the_legal_one_passes_and_runs():
         (LOAD, "OP", 0, "unknown opcode; opcodes: SET=1"),
         (LOAD, "OP", -1, "unknown opcode"),
         (VMADD, "OP", 63, "unknown opcode"),
-        (MMAD, "DTYPE", DataType.int8, "data type not supported by tiny"),
+        (MMAD, "DTYPE", I8, "right must be int8 or uint8 where the left operand is"),
+        (MMAD, "DTYPE", I32, "data type not supported by MMAD on tiny; accepted: float16, float32, int8, uint8"),
+        (MMAD, "M_RIGHT", I8, "right must be int8 or uint8 where the left operand is, else 0"),
+        (MMAD8, "M_RIGHT", 0, "right must be int8 or uint8"),
+        (MMAD8, "M_RIGHT", I32, "right must be int8 or uint8"),
+        (VMADD, "DTYPE", I8, "data type not supported by VMADD on tiny; accepted: float16, float32"),
+        (LUT, "DTYPE", F16, "data type not supported by VLUT on tiny; accepted: int8, uint8"),
+        (IM2COL, "PAD", 0, "pad is of int8 and uint8"),
+        (FRACTAL, "PAD", 3, "pad is of int8 and uint8"),
+        (IM2COL8, "PAD", 256, "parameter word 9 must be in -1..255"),
+        (FRACTAL8, "PAD", -2, "parameter word 9 must be in -1..255"),
+        (IM2COL8, "I_LANES", 16, "lanes must be C0 of the data type, or 4"),
+        (FIXPIPE, "F_SUMS", I32, "a residual is of float32 sums"),
+        (FIXPIPE, "F_SUMS", F32, "sums must be int32, or 0"),
+        (FIXPIPE, "F_SCALE", 9, "scale, zero, low and high are of int32 sums"),
+        (FIXPIPE, "F_HIGH", 9, "scale, zero, low and high are of int32 sums"),
+        (FIXPIPE8, "F_SUMS", 0, "sums must be int32, or 0"),
+        (FIXPIPE8, "F_SCALE", -1, "a result of 8 bits needs a scale"),
+        (FIXPIPE8, "DTYPE", I32, "a result of int32 has no scale, which is -1"),
+        (FIXPIPE8, "DTYPE", F16, "zero, low and high are of a result of 8 bits"),
+        (FIXPIPE8, "DTYPE", U8, "zero, low and high must be of the result's type"),
+        (FIXPIPE8, "F_ZERO", 128, "zero, low and high must be of the result's type"),
+        (FIXPIPE8, "F_LOW", -129, "zero, low and high must be of the result's type"),
+        (FIXPIPE8, "F_HIGH", -129, "zero, low and high must be of the result's type"),
+        (FIXPIPE8, "F_LOW", 127, "low must not exceed high"),
+        (FIXPIPE8, "S2", 4, "a residual is of float32 sums"),
+        (FIXPIPE8, "F_ACT", 1, "an activation is of a result that is a float"),
+        (FIXPIPE8, "F_SCALE", 1019, r"FIXPIPE touches UB blocks 1019..1025, outside"),
+        (FIXPIPE8, "D", 1000, r"FIXPIPE touches UB blocks 1000..1025, outside"),
+        (LUT, "S1", 1017, r"VLUT touches UB blocks 1017..1025, outside"),
         (MMAD, "DTYPE", 9, "data type not supported by tiny"),
         (LOAD, "ENGINE", Engine.MTE3, "COPY: no such path or engine on tiny"),
         (MMAD, "ENGINE", Engine.VECTOR, "MMAD: no such path or engine"),
@@ -131,7 +168,7 @@ def test_the_legal_one_passes_and_runs():
         (VMADD, "V_BLOCKS", 9, "parameter word 10 must be in 1..8"),
         (VMADD, "V_REPEATS", 256, "parameter word 11 must be in 1..255"),
         (VMADD, "V_REPEATS", 0, "parameter word 11 must be in 1..255"),
-        (CONVERT, "V_IMM", 7, "parameter word 20 must be in 0..1"),
+        (CONVERT, "V_IMM", 7, "parameter word 20 must be in 0..4"),
         (LOAD, "S0", 100, r"COPY touches DDR blocks 100..120, outside the 100 blocks of DDR"),
         (LOAD, "S0", -1, r"COPY touches DDR blocks -1..19, outside the 100 blocks of DDR"),
         (LOAD, "C_SSTRIDE", -1, r"COPY touches DDR blocks -2..4, outside"),
@@ -166,10 +203,31 @@ def test_an_illegal_record_is_named(at, word, value, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_machine_without_the_types_or_the_table_refuses_their_records():
+    floats = multiplying(load_machine("tiny"), float16=(16, 16, 16, 1), float32=(16, 8, 16, 1))
+    without = TINY.model_copy(update={"vector": TINY.vector.model_copy(update={"lookup_cycles": None})})
+    for machine, at, message in (
+        (floats, IM2COL8, "data type not supported by tiny"),
+        (floats, MMAD8, "data type not supported by tiny"),
+        (floats, FIXPIPE8, "data type not supported by tiny"),
+        (without, LUT, r"tiny has no VLUT: vector\.lookup_cycles is not given"),
+    ):
+        with pytest.raises(ProgramError, match=rf"^core 0 instruction 0: {message}"):
+            program([legal()[at]], [], machine=machine.digest).verify(machine)
+
+
+def test_integers_alone_make_every_type_of_a_vector():
+    """A machine that multiplies int8 alone has float32 for its vector unit, and no product of it."""
+    machine = multiplying(TINY, int8=(16, 32, 16, 1))
+    program([legal()[MMAD8], legal()[CONVERT]], [], machine=machine.digest).verify(machine)
+    with pytest.raises(ProgramError, match="data type not supported by MMAD on tiny; accepted: int8, uint8"):
+        program([legal()[MMAD]], [], machine=machine.digest).verify(machine)
+
+
 @pytest.mark.parametrize(("m0", "mpad", "step"), [(1, 17, 1), (4, 20, 4), (4, 18, 4), (24, 24, 8), (24, 20, 8), (32, 16, 16), (32, 24, 16)])
 def test_rows_are_filled_up_to_fractals_of_the_machine(m0, mpad, step):
     machine = multiplying(TINY, float16=(m0, 16, 16, 1), float32=(16, 8, 16, 1))
-    rows = legal()
+    rows = legal()[:IM2COL8]
     rows[IM2COL][[isa.I_M, isa.I_MPAD]] = rows[MMAD][isa.M_MPAD] = mpad
     made = program(rows, machine=machine.digest)
     if mpad % step == 0:
@@ -258,7 +316,9 @@ VECTOR_OPS = sorted(op for op in OPS if op >= isa.FIRST_VECTOR_OP)
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(
-    st.integers(0, 6), st.sampled_from(VECTOR_OPS), st.lists(st.tuples(st.integers(isa.DTYPE, WORDS - 1), VALUES), min_size=1, max_size=4)
+    st.sampled_from([*range(STORE), *range(IM2COL8, LUT + 1)]),
+    st.sampled_from(VECTOR_OPS),
+    st.lists(st.tuples(st.integers(isa.DTYPE, WORDS - 1), VALUES), min_size=1, max_size=4),
 )
 def test_what_is_accepted_can_be_executed_and_the_rest_is_refused(at, vector_op, changes):
     row = legal()[at]

@@ -9,6 +9,7 @@ import pytest
 
 from simulator.npu.machine_file import load_machine, preset_names
 from simulator.sanitizer import check
+from tests.integers import with_integers
 from tests.plans import multiplying
 from tuner.calibrate.classes import MOST_KEYS, classes_of, keys_of
 from tuner.calibrate.hidden import hidden_machine
@@ -28,8 +29,9 @@ GIVEN = {
 ROUNDED_UP = ("L1->L0A.granule_bytes", "L0C->UB.granule_bytes", "L0C->L1.granule_bytes")  # of moves that are no copies: of no effect
 
 
+INTEGERS = with_integers(load_machine("tiny"))
 SHAPED = multiplying(load_machine("tiny"), float16=(12, 10, 24, 3), float32=(1, 64, 32, 4))
-MACHINES = {name: load_machine(name) for name in preset_names()} | {"tiny-other-products": SHAPED}
+MACHINES = {name: load_machine(name) for name in preset_names()} | {"tiny-other-products": SHAPED, "tiny-integers": INTEGERS}
 
 
 def leaves(raw: Any, path: str = "") -> Iterator[str]:
@@ -56,7 +58,7 @@ def test_every_value_of_a_machine_is_fitted_or_given(name: str) -> None:
         assert len(row.keys) + len(row.beside) <= MOST_KEYS
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "ascend310p", "tpu-like"])
+@pytest.mark.parametrize("name", ["tiny", "tiny-other-products", "tiny-integers", "ascend310p", "tpu-like"])
 def test_programs_are_legal_free_of_races_and_longer_where_they_repeat_more(name: str) -> None:
     machine = MACHINES[name]
     for row in classes_of(machine):
