@@ -24,7 +24,7 @@ GIVEN = {
     "name", "description", "cores", "clock_hz", "matrix.kind", "matrix.rows", "matrix.columns", "matrix.dataflow", "matrix.pipelined",
     "flags.ids_per_pair", "flags.count_limit", "ddr.rate", "ddr.dram", "contention.none.share", "contention.none.latency_cycles",
     "shared.bytes", "shared.bytes_per_cycle", "shared.latency_cycles",
-    *(f"matrix.products.{dtype}.{side}" for dtype in ("float16", "float32") for side in ("m0", "k0", "n0")),
+    *(f"matrix.products.{dtype}.{side}" for dtype in ("float16", "float32", "int8") for side in ("m0", "k0", "n0")),
 }  # fmt: skip
 ROUNDED_UP = ("L1->L0A.granule_bytes", "L0C->UB.granule_bytes", "L0C->L1.granule_bytes")  # of moves that are no copies: of no effect
 
