@@ -181,7 +181,10 @@ def of_two(mode: Literal["add", "mul"], state: Translator, node: NodeProto, valu
     op = QuantisedPair(state.name(node), tensors[first], tensors[second], node.output[0], mode, types[first], types[second], y_q)
     if op.unfit(given := [state.shapes[name] for name in op.inputs]) or op.output_shape(given) != state.shapes[view.tensor]:
         raise state.refuse(node, f"{list(shapes[0])} and {list(shapes[3])}; one of the two has to have the shape of the result")
-    state.finish_as(node, op, view.axes)
+    if same:
+        state.finish_as(node, op, view.axes)
+    else:  # both as images, whose channels are in order
+        state.finish(node, op, view.shape)
 
 
 def _constant(state: Translator, node: NodeProto, index: int, beside: View) -> tuple[str, Quantisation]:

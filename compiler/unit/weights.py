@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Convolution, Floats
 from compiler.unit.constants import Bytes
+from compiler.unit.halves import halves
 from simulator.npu.parts import DataType, Fractal
 
 _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, before they leave it
@@ -21,8 +22,7 @@ _IN_CACHE = 1 << 18  # values that are converted, and then put into blocks, befo
 
 def in_type(values: NDArray[Any], dtype: DataType) -> NDArray[Any]:
     """Values as the machine holds them; infinite beyond its range, which whoever opened the model is told of."""
-    with np.errstate(over="ignore"):
-        return values.astype(dtype.storage, copy=False)
+    return halves(values) if dtype is DataType.float16 else values
 
 
 def effective_groups(conv: Convolution, x: Placement, y: Placement, result: DataType, fractal: Fractal) -> int:
@@ -88,8 +88,8 @@ def pack_conv(
     if identity:
         physical = dense
     else:
-        physical = np.zeros((n, x.planes * c0, kh, kw), kind)
-        physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = in_type(dense, dtype)
+        physical = np.zeros((n, x.planes * c0, kh, kw), np.float32)
+        physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = dense
     n_group, planes = n // groups, x.planes // groups
     packed = out.view(kind).reshape(groups, n_group // n0, planes, kh * kw, n0, c0)
     step = max(1, _IN_CACHE // (n0 * planes * c0 * kh * kw))

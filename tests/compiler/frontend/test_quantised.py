@@ -78,6 +78,11 @@ def test_random_models_are_exact():
     assert whole > 16
 
 
+@pytest.mark.parametrize("seed", [310, 333])
+def test_a_sum_with_channels_in_another_order_is_exact(seed):
+    check(*quantised_model(load_model(random_model(seed)), HOW[seed % len(HOW)], seed))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_many_random_models_are_exact(part):
