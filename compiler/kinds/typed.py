@@ -34,7 +34,7 @@ _F32 = DataType.float32
 _Bytes = NDArray[np.uint8]
 
 
-class Steps(NamedTuple):
+class TypedSteps(NamedTuple):
     """buffers: blocks of each buffer for a block of bytes.  rows: see `TypedSpec`.  constants: one after the other, whole blocks."""
 
     buffers: tuple[int, ...]
@@ -83,17 +83,17 @@ class _Writer:
             self.rows.append((CONVERT, int(Op.VCONVERT), int(_F32), d, s, -1, -1, int(dtype), WIDE, 1))
         return d
 
-    def integers(self, v: int) -> Steps:
+    def integers(self, v: int) -> TypedSteps:
         """v, which is whole numbers, as the result."""
         y = self.inputs[0] if not self.takes[0].is_float else self.buffer(1)
         self.rows.append((CONVERT, int(Op.VCONVERT), int(self.gives), y, v, -1, -1, int(_F32), 1, WIDE))
         return self.done(y)
 
-    def done(self, y: int) -> Steps:
+    def done(self, y: int) -> TypedSteps:
         constants = np.concatenate(self.constants) if self.constants else np.zeros(0, np.uint8)
-        return Steps(tuple(self.buffers), self.rows, constants, y)
+        return TypedSteps(tuple(self.buffers), self.rows, constants, y)
 
-    def clamped(self, v: int, q: Quantisation) -> Steps:
+    def clamped(self, v: int, q: Quantisation) -> TypedSteps:
         """As `ir.quantised.rounding.clamped`."""
         _, zero = q.single("y")
         least, greatest = q.limits
@@ -104,13 +104,13 @@ class _Writer:
         return self.integers(v)
 
 
-def _quantised(op: Quantise, w: _Writer) -> Steps:
+def _quantised(op: Quantise, w: _Writer) -> TypedSteps:
     v = w.floats(0)
     w.flat(Op.VDIV, v, v, s1=w.all_lanes(op.y_q.single(op.name)[0]))
     return w.clamped(v, op.y_q)
 
 
-def _dequantised(op: Dequantise, w: _Writer) -> Steps:
+def _dequantised(op: Dequantise, w: _Writer) -> TypedSteps:
     scale, zero = op.x_q.single(op.name)
     v = w.floats(0)
     w.flat(Op.VADDS, v, v, -zero)
@@ -121,7 +121,7 @@ def _dequantised(op: Dequantise, w: _Writer) -> Steps:
     return w.done(y)
 
 
-def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> Steps:
+def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> TypedSteps:
     """By VLUT, which counts bytes from 0 on: of int8 the negative ones come last.  Without it another scale takes vector code."""
     (scale, zero), (y_scale, _) = op.x_q.single(op.name), op.y_q.single(op.name)
     if machine.vector.lookup_cycles is not None:
@@ -138,7 +138,7 @@ def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> Steps:
     return w.clamped(v, op.y_q)
 
 
-def _pair(op: QuantisedPair, w: _Writer) -> Steps:
+def _pair(op: QuantisedPair, w: _Writer) -> TypedSteps:
     """As `ir.quantised.elementwise` has it."""
     (sa, za), (sb, zb), (sy, zy) = (q.single(op.name) for q in (op.a_q, op.b_q, op.y_q))
     ra, rb, fixed = add_factors(op.a_q, op.b_q, op.y_q)
@@ -159,7 +159,7 @@ def _pair(op: QuantisedPair, w: _Writer) -> Steps:
     return w.integers(a)
 
 
-def _steps(op: Operator, machine: Machine, w: _Writer) -> Steps:
+def _steps(op: Operator, machine: Machine, w: _Writer) -> TypedSteps:
     """Raises `UnsupportedError`."""
     if isinstance(op, Quantise):
         return _quantised(op, w)
