@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -133,12 +134,11 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
 
 
 def study(out: Path, earlier: Mapping[str, str], measurements: int, settings: Sequence[str]) -> Study:
-    def begins(arm: str, pair: Key) -> dict[str, Any]:
-        return begun(out, earlier, measurements, settings, arm, pair)
-
     budget = {ALL: measurements} | dict.fromkeys(QUARTER, measurements // 4)
     arms = {arm: Arm(("budget.candidates=null", f"budget.measurements={count}")) for arm, count in budget.items()}
-    return Study("prior", arms, rows, show, begins=begins, given=tuple(sorted(earlier.items())))
+    return Study(
+        "prior", arms, rows, show, begins=partial(begun, out, earlier, measurements, settings), given=tuple(sorted(earlier.items()))
+    )
 
 
 def main(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import math
+import pickle
 import re
 from dataclasses import replace
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,13 @@ def spent(pair: Pair) -> list[dict[str, Any]]:
         {"arm": name, "programs": int((found.log["kind"] == "program").sum()) // len(found.levels), "levels": " ".join(found.levels)}
         for name, found in pair.found.items()
     ]
+
+
+@pytest.mark.parametrize("name", ["begin", "fusion", "levels", "placement", "prior", "quick", "rewrites", "shared_memory", "window"])
+def test_a_study_can_be_sent_to_processes(name: str, tmp_path: Path) -> None:
+    module = import_module(f"scripts.study_{name}")
+    made = module.study(tmp_path, {}, 4, ()) if name == "prior" else module.STUDY
+    assert pickle.loads(pickle.dumps(made)).name == name
 
 
 def test_networks_times_seeds_times_arms(tmp_path: Path) -> None:
