@@ -4,34 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
 from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
 
 
-@dataclass(frozen=True, eq=False)
-class MatMul(Operator):
+class HeadedProduct(Operator):
     """Product of two computed tensors, whose channels are `heads` equal runs, in every head g at every pixel p of a.
 
     transposed: y[g][j, p] = sum over channels i of a[g][i, p] * b[g][i, pixel j]: as many channels a head as b has pixels.
     Else y[g][j, p] = sum over pixels s of b of a[g][s, p] * b[g][j, pixel s]: a has as many channels a head as b has pixels.
     """
 
-    name: str
-    a: str
-    b: str
-    y: str
-    heads: int
-    transposed: bool
+    if TYPE_CHECKING:  # fields of dataclasses
+
+        @property
+        def a(self) -> str: ...
+        @property
+        def b(self) -> str: ...
+        @property
+        def heads(self) -> int: ...
+        @property
+        def transposed(self) -> bool: ...
 
     @property
     def inputs(self) -> tuple[str, ...]:
         return (self.a, self.b)
 
     def _reading(self, names: tuple[str, ...]) -> Self:
-        return replace(self, a=names[0], b=names[1])
+        return cast("Self", replace(cast("Any", self), a=names[0], b=names[1]))
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         (n, _, h, w), (_, channels, rows, columns) = inputs
@@ -48,6 +51,18 @@ class MatMul(Operator):
     def attributes(self, spell: Spell) -> list[str]:
         del spell
         return [f"heads={self.heads}", *(["transposed"] if self.transposed else [])]
+
+
+@dataclass(frozen=True, eq=False)
+class MatMul(HeadedProduct):
+    """A product of floats."""
+
+    name: str
+    a: str
+    b: str
+    y: str
+    heads: int
+    transposed: bool
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0})

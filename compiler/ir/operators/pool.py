@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,8 +12,37 @@ from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, sized
 from compiler.ir.operators.windows import spelt_window, window_size, windows_of
 
 
+class Pooling(OfOne):
+    """Where the windows of a pool lie."""
+
+    if TYPE_CHECKING:  # fields of dataclasses
+
+        @property
+        def kernel(self) -> tuple[int, int]: ...
+        @property
+        def stride(self) -> tuple[int, int]: ...
+        @property
+        def pads(self) -> tuple[int, int, int, int]: ...
+        @property
+        def count_include_pad(self) -> bool: ...
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        n, c, h, w = inputs[0]
+        top, left, bottom, right = self.pads
+        rows = window_size(h, self.kernel[0], self.stride[0], 1, top, bottom)
+        return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, left, right)
+
+    def attributes(self, spell: Spell) -> list[str]:
+        del spell
+        out = [f"kernel={sized(self.kernel)}", *spelt_window(self.stride, self.pads)]
+        return out + (["count_include_pad"] if self.count_include_pad else [])
+
+    def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
+        return self.kernel[axis], self.stride[axis], 1, self.pads[axis]
+
+
 @dataclass(frozen=True, eq=False)
-class Pool(OfOne):
+class Pool(Pooling):
     """Max or average over a window.  Global pooling is a kernel as large as the image."""
 
     name: str
@@ -25,19 +54,8 @@ class Pool(OfOne):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     count_include_pad: bool = False
 
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        n, c, h, w = inputs[0]
-        top, left, bottom, right = self.pads
-        rows = window_size(h, self.kernel[0], self.stride[0], 1, top, bottom)
-        return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, left, right)
-
     def attributes(self, spell: Spell) -> list[str]:
-        del spell
-        out = [self.mode, f"kernel={sized(self.kernel)}", *spelt_window(self.stride, self.pads)]
-        return out + (["count_include_pad"] if self.count_include_pad else [])
-
-    def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
-        return self.kernel[axis], self.stride[axis], 1, self.pads[axis]
+        return [self.mode, *super().attributes(spell)]
 
     @property
     def moves(self) -> bool:

@@ -6,13 +6,14 @@ What integers they give is onnxruntime's (`compiler.ir.quantised`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
+from compiler.ir.operators.base import Floats, Shape, Spell, Values
 from compiler.ir.operators.conv import Convolution
+from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.quantised import linear, products
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
 from simulator.npu.errors import UnsupportedError
@@ -94,8 +95,8 @@ def kept(name: str, x: str, y: str, q: Quantisation, order: Sequence[int], chann
 
 
 @dataclass(frozen=True, eq=False)
-class QuantisedMatMul(Operator):
-    """As `MatMul`, of integers: both zero points are taken off, so sums over rows and columns count."""
+class QuantisedMatMul(HeadedProduct):
+    """A product of integers: both zero points are taken off, so sums over rows and columns count."""
 
     name: str
     a: str
@@ -108,20 +109,9 @@ class QuantisedMatMul(Operator):
     y_q: Quantisation
 
     @property
-    def inputs(self) -> tuple[str, ...]:
-        return (self.a, self.b)
-
-    def _reading(self, names: tuple[str, ...]) -> Self:
-        return replace(self, a=names[0], b=names[1])
-
-    @property
     def scale(self) -> Floats:
         """float32 [1] by which sums are multiplied."""
         return linear.output_scale(self.a_q, self.b_q, self.y_q)
-
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        (n, _, h, w), (_, channels, rows, columns) = inputs
-        return n, self.heads * rows * columns if self.transposed else channels, h, w
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         integers_of(inputs[0], self.a_q)
@@ -129,7 +119,7 @@ class QuantisedMatMul(Operator):
         return self.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
-        return [f"heads={self.heads}", *(["transposed"] if self.transposed else []), f"scale={spell(self.scale)}"]
+        return [*super().attributes(spell), f"scale={spell(self.scale)}"]
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = inputs

@@ -13,8 +13,8 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, OfOne, Operator, Shape, Spell, Values, sized
-from compiler.ir.operators.windows import spelt_window, window_size
+from compiler.ir.operators.base import OfOne, Operator, Shape, Spell, Values, sized
+from compiler.ir.operators.pool import Pooling
 from compiler.ir.quantised import elementwise, linear, pooling, tables
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
 from compiler.ir.quantised.products import SlidingWindow
@@ -156,7 +156,7 @@ class LookUp(OfOne, _Pointwise):
 
 
 @dataclass(frozen=True, eq=False)
-class QuantisedAverage(OfOne):
+class QuantisedAverage(Pooling):
     """Average pool.  A window over the whole image without padding sums in int32, others in float32."""
 
     name: str
@@ -169,23 +169,9 @@ class QuantisedAverage(OfOne):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     count_include_pad: bool = False
 
-    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        n, c, h, w = inputs[0]
-        top, left, bottom, right = self.pads
-        rows = window_size(h, self.kernel[0], self.stride[0], 1, top, bottom)
-        return n, c, rows, window_size(w, self.kernel[1], self.stride[1], 1, left, right)
-
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         integers_of(inputs[0], self.x_q)
         return self.y_q
-
-    def window(self, axis: int = ROWS) -> tuple[int, int, int, int]:
-        return self.kernel[axis], self.stride[axis], 1, self.pads[axis]
-
-    def attributes(self, spell: Spell) -> list[str]:
-        del spell
-        out = [f"kernel={sized(self.kernel)}", *spelt_window(self.stride, self.pads)]
-        return out + (["count_include_pad"] if self.count_include_pad else [])
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         window = SlidingWindow(self.kernel, self.stride, self.pads, (1, 1))
