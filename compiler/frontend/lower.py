@@ -67,9 +67,10 @@ def lower_partition(
     the machine can.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where memory does not do.
     """
     try:
+        model = apart(model, data)
         if (graph := _whole(model, data, able)) is not None:
             return (graph,), whole(model, data)
-        part = partition(apart(Hollow(model, data).filled()), SUPPORTED, offload, able)
+        part = partition(Hollow(model, data).filled(), SUPPORTED, offload, able)
         # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
         text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
