@@ -129,7 +129,9 @@ class _Groups:
         self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
         self.outputs = {item.name for item in model.graph.output}
         self.constants: dict[str, NDArray[Any]] = {
-            item.name: numpy_helper.to_array(item) for item in model.graph.initializer if len(item.dims) < 2
+            item.name: numpy_helper.to_array(item)
+            for item in model.graph.initializer
+            if len(item.dims) < 2 and item.name not in self.beside
         }
         self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
         self._link()
