@@ -127,7 +127,8 @@ def test_only_a_pipelined_array_has_latency() -> None:
 
 
 def test_a_product_of_fractals_is_what_a_file_says_that_says_nothing() -> None:
-    rates = {dtype.name: (16, dtype.lanes, 16, cycles) for dtype, cycles in ((DataType.float16, 1), (DataType.float32, 2), (DataType.int8, 1))}
+    cycles = {DataType.float16: 1, DataType.float32: 2, DataType.int8: 1}
+    rates = {dtype.name: (16, dtype.lanes, 16, each) for dtype, each in cycles.items()}
     assert cost_tables(multiplying(EDGE, **rates)).matrix.tolist() == cost_tables(EDGE).matrix.tolist()
 
 
