@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from compiler.frontend.load import model_digest
 from simulator.npu.files import atomic_write
+from tuner.networks import quantise
 from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import QuantisedName
 
@@ -26,7 +27,8 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
     """
     import onnxruntime
 
-    what = " ".join([str(name), model_digest(model), str(SAMPLES), str(seed), onnxruntime.__version__])
+    how = Path(quantise.__file__).read_text()  # what is done to a model before the quantiser sees it
+    what = " ".join([str(name), model_digest(model), str(SAMPLES), str(seed), onnxruntime.__version__, how])
     kept = cache_folder() / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.onnx"
     with suppress(OSError):
         found = kept.read_bytes()
