@@ -31,10 +31,13 @@ def singles(batch: Batch) -> list[Single]:
 
 def _alone(batch: Batch, node: NodeProto, expected: Array) -> Single:
     constants = {item.name: numpy_helper.to_array(item) for item in batch.constants}
-    inputs, feeds, nodes = [], {}, []
+    inputs, feeds, nodes, known = [], {}, [], list(batch.constants)
     for i, name in enumerate(node.input):
         if name in batch.feeds and f"f_{name}" not in feeds:
             scale, zero = node.input[i + 1], node.input[i + 2]
+            if (node.op_type == "QLinearConv" and i > 0) or constants[scale].size > 1:  # weights
+                known.append(numpy_helper.from_array(batch.feeds[name], name))
+                continue
             q = Quantisation.of(constants[scale].reshape(()), constants[zero].reshape(()), constants[zero].dtype)
             feeds[f"f_{name}"] = linear.dequantize(batch.feeds[name], q)
             inputs.append(helper.make_tensor_value_info(f"f_{name}", TensorProto.FLOAT, batch.feeds[name].shape))
@@ -42,7 +45,7 @@ def _alone(batch: Batch, node: NodeProto, expected: Array) -> Single:
     at = _RESULT[node.op_type]
     nodes += [node, helper.make_node("DequantizeLinear", [node.output[0], *node.input[at : at + 2]], ["y"], name="last")]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, expected.shape)
-    graph = helper.make_graph(nodes, "single", inputs, [output], batch.constants)
+    graph = helper.make_graph(nodes, "single", inputs, [output], known)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     q = Quantisation.of(constants[node.input[at]].reshape(()), constants[node.input[at + 1]].reshape(()), expected.dtype)
     return Single(helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds, linear.dequantize(expected, q))

@@ -162,14 +162,14 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
 
 def average(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, x_q = integers_read(state, node)
-    x, shape = state.image(node), state.view(node).shape
+    x, shape, one = state.image(node), state.view(node).shape, node.op_type == "QLinearGlobalAveragePool"
+    if values.get("channels_last", 0) or (len(shape) > 4 and not one):
+        raise state.refuse(node, f"{list(shape)}; windows over one or two axes behind the channels are supported")
     _, _, h, w = state.shapes[x]
-    kernel, stride, pads, padded = (h, w), (1, 1), (0, 0, 0, 0), False
-    if node.op_type != "QLinearGlobalAveragePool":
-        kernel, stride, pads, padded = pool_window(state, node, values, (h, w))
+    kernel, stride, pads, padded = ((h, w), (1, 1), (0, 0, 0, 0), False) if one else pool_window(state, node, values, (h, w))
     op = QuantisedAverage(state.name(node), x, node.output[0], kernel, x_q, parameters(state, node, 3, x_q.dtype), stride, pads, padded)
     n, c, h, w = op.output_shape([state.shapes[x]])
-    state.finish(node, op, (n, c, h) if len(shape) == 3 else (n, c, h, w))
+    state.finish(node, op, (n, c) + (1,) * len(shape[2:]) if one else (n, c, h, w)[: len(shape)])
 
 
 def of_table(function: tables.Function, state: Translator, node: NodeProto, values: Attributes) -> None:

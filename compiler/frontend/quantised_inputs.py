@@ -12,7 +12,9 @@ from compiler.frontend.views import View
 from compiler.ir.quantised.parameters import Quantisation
 
 
-def parameters(state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None) -> Quantisation:
+def parameters(
+    state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None
+) -> Quantisation:
     """Scale and zero point from two inputs of a node, of integers of that type."""
     zero = state.constant(node, index + 1, "the zero point") if state.has(node, index + 1) else None
     return Quantisation.of(state.constant(node, index, "the scale"), zero, dtype, shape, axis, label(node))

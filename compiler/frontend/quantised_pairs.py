@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.attributes import Attributes
@@ -66,8 +65,8 @@ def _with_one_value(
     """A constant of one value: a table."""
     value = state.constants[node.input[constant]].reshape(1, 1, 1, 1)
     q, every = parameters(state, node, constant + 1, value.dtype), every_integer(x_q).reshape(1, -1, 1, 1)
-    operands, types = ([value, every], [q, x_q]) if constant == 0 else ([every, value], [x_q, q])
-    entries = QuantisedPair("", "", "", "", mode, *types, y_q).apply(operands).reshape(-1)
+    (first, a_q), (second, b_q) = ((value, q), (every, x_q)) if constant == 0 else ((every, x_q), (value, q))
+    entries = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1)
     state.finish_as(node, LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, y_q), view.axes)
 
 

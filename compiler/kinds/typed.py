@@ -161,7 +161,8 @@ def _pair(op: QuantisedPair, w: _Writer) -> TypedSteps:
     if op.mode == "mul":
         return _product(op, w)
     a, b = (0, 1) if op.mode == "add" else (1, 0)
-    ra, rb, fixed = add_factors(op.read[a], op.read[b], op.y_q)
+    types = op.a_q, op.b_q
+    ra, rb, fixed = add_factors(types[a], types[b], op.y_q)
     _check_most(op.name, 255 * (float(ra) + float(rb)) + abs(float(fixed)))
     of = w.floats(0), w.floats(1)
     last, first = of[a], of[b]
@@ -209,7 +210,7 @@ class TypedSpec(OnVector):
     block of bytes; -2 - i: block i of the constants, -1: no operand.
 
     inputs: int64 [inputs, 4] of (buffer, planes for a plane of bytes, data type, 1 for one pixel of every channel).
-    blocks, pixel_blocks: of all buffers, for a block of bytes; of those of one pixel, for a plane of bytes, whose numbers begin with PIXELS.
+    blocks, pixel_blocks: of all buffers, for a block of bytes; of those of one pixel, numbered from PIXELS on, for a plane of bytes.
     result: the buffer that is stored.  together: planes of the result for a plane of bytes.
     """
 
@@ -299,7 +300,9 @@ class TypedSpec(OnVector):
                 repeats += count * tiles.images * each * tiles.cycles[op]
                 calls += count * tiles.images * instructions
         one = float(sum([planes * count for planes, *_, count in tiles.made]) * tiles.images)
-        return VectorWork(repeats, calls, [(one if pixel else tiles.size) * each / self.together for _, each, _, pixel in self.inputs.tolist()])
+        return VectorWork(
+            repeats, calls, [(one if pixel else tiles.size) * each / self.together for _, each, _, pixel in self.inputs.tolist()]
+        )
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return self.together

@@ -20,7 +20,6 @@ from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
 from compiler.ir.quantised.products import SlidingWindow
 from compiler.ir.quantised.tables import every_integer
 
-
 PairMode = Literal["add", "radd", "mul"]
 
 
