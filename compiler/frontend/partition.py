@@ -10,7 +10,8 @@ chosen is translated again as it stands, until nothing in it is refused.  A node
 input, and would be taken with that input from the host, stays; the host moves the values instead.
 
 Nodes that only constants go into are computed here and belong to nobody: who reads one gets the value.  A group of nodes that is one
-operator on integers (`compiler.frontend.quantised_groups`) is chosen as a whole, with the DequantizeLinear of its weights.
+operator on integers (`compiler.frontend.quantised_groups`) is chosen as a whole, with the DequantizeLinear of its weights.  Floats of the
+host become integers there, and integers for the host floats: as integers they are a quarter of the bytes, and three channels are an image.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and 
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
+_ENDS = "supported, but integers pass between the host and the NPU"
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,9 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
         if found and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken, offload)):
             break
         inside = parts.choose(refused.keys() | declined.keys(), taken)
+        if ends := parts.ends(inside):
+            declined |= dict.fromkeys(ends, _ENDS)
+            continue
         npu = parts.extract(inside)
         trial = _trial(npu, handlers, asked)
         if trial.refused:
@@ -151,6 +156,18 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
     return Partition(model, _named(parts.ordered(found)), parts.host(every, refused, rest))
 
 
+def without_ends(model: ModelProto) -> Partition | None:
+    """All of a quantised model as one piece, but for what the host does at its ends; None where it does nothing there, or all."""
+    parts = _Parts(model)
+    inside = list(parts.working)
+    while ends := parts.ends(inside):
+        inside = [i for i in inside if i not in ends]
+    if not inside or len(inside) == len(parts.working):
+        return None
+    rest = dict.fromkeys(parts.working, _ENDS)
+    return Partition(model, _named([NpuPiece("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, rest))
+
+
 class _Parts:
     """One model, and who reads what of whom."""
 
@@ -168,6 +185,19 @@ class _Parts:
         self.macs = [node_macs(node, self.shapes, model.functions) for node in self.nodes]
         live = _live(self.reads, self.producer, self.outputs)
         self.working = [i for i in sorted(live) if not all(name in self.constants for name in self.nodes[i].output if name)]
+
+    def ends(self, inside: Iterable[int]) -> set[int]:
+        """Of some nodes those that make integers of what the others do not make, or floats that they do not read."""
+        inside = set(inside)
+        single = {i: self.nodes[i] for i in inside if i not in self.groups}
+        made = {name for i in inside for name in self.nodes[i].output}
+        read = {name for i in inside for name in self.reads[i]}
+        return {
+            i
+            for i, node in single.items()
+            if (node.op_type == "QuantizeLinear" and node.input[0] not in made)
+            or (node.op_type == "DequantizeLinear" and node.output[0] not in read)
+        }
 
     def together(self, i: int) -> frozenset[int]:
         """The nodes of its group."""
