@@ -11,13 +11,14 @@ from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import digest_of, model_digest
-from compiler.frontend.partition import Able, Partition, partition, whole, without_ends
+from compiler.frontend.partition import Partition, partition, whole, without_ends
 from compiler.frontend.quantised import QUANTISED
 from compiler.frontend.quantised_groups import apart, grouped
 from compiler.frontend.recognise import recognise
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import LARGE, NOTHING, Beside, Hollow, detach, taken_out
 from compiler.frontend.to_graph import Handler, translate
+from compiler.frontend.trial import Able
 from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from compiler.build import default_plan
 from compiler.frontend.load import load
-from compiler.frontend.lower import lower_partition
+from compiler.frontend.lower import lower, lower_partition
+from compiler.frontend.skeleton import Beside
 from compiler.frontend.worth import Always
 from compiler.ir.graph import Graph
 from compiler.kinds.build import Packed, pack_unit
@@ -117,17 +119,9 @@ def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) 
 def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> dict[str, Array]:
     """Outputs of the operators that the machine can run."""
 
-    def pack(graph: Graph) -> Packed:
-        return pack_unit(graph, machine, dtype)
-
     model, data = load(expected.alone, where="operators on integers")
-    try:
-        graphs, _ = lower_partition(model, Always(machine, dtype), data, pack)
-    except UnsupportedError:
-        return {}
     found: dict[str, Array] = {}
-    for graph in graphs:
-        unit, constants = pack(graph)
+    for unit, constants in _packed(model, data, machine, dtype):
         program = Compiler(unit).compile(default_plan(unit))
         if isinstance(program, Infeasible):
             continue
@@ -140,6 +134,22 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> d
         for buffer in memory.of_kind("output"):
             found[buffer.name] = read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape)
     return found
+
+
+def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> list[Packed]:
+    """All of it, where the machine can; else what of it can, without those that the host has at the ends of pieces."""
+
+    def pack(graph: Graph) -> Packed:
+        return pack_unit(graph, machine, dtype)
+
+    try:
+        return [pack(lower(model, data=data))]
+    except UnsupportedError:
+        pass
+    try:
+        return [pack(graph) for graph in lower_partition(model, Always(machine, dtype), data, pack)[0]]
+    except UnsupportedError:
+        return []
 
 
 def agreement(mine: Mapping[str, Array], floats: Mapping[str, Array]) -> Agreement:

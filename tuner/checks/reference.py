@@ -26,11 +26,14 @@ from simulator.npu.held import Beyond
 from simulator.npu.parts import DataType
 
 if TYPE_CHECKING:  # the child, which imports this, loads no kernels
+    from onnx import ModelProto
+
     from simulator.compiled import Compiled
 
 Array = NDArray[Any]
 TIMEOUT_S = 1800.0
 NO_BODY = 3  # exit code of the child
+FLOATS = "floats.onnx"
 
 
 class Stored(NamedTuple):
@@ -83,9 +86,9 @@ class Reference:
         told, _, _ = self._child("beyond")
         return None if told["beyond"] is None else Beyond(told["beyond"][0], float(told["beyond"][1]))
 
-    def integers(self, floats: Path | None = None) -> IntegerReference:
+    def integers(self, floats: ModelProto | None = None) -> IntegerReference:
         """Of a quantised model.  floats: the float model that it was made of.  More runs of onnxruntime.  Raises as `reference`."""
-        told, arrays, model = self._child("integers", floats=None if floats is None else str(floats.resolve()))
+        told, arrays, model = self._child("integers", None if floats is None else floats.SerializeToString())
         left = iter(arrays)
         given, expected, of_floats = ({name: next(left) for name in told[key]} for key in ("given", "kinds", "floats"))
         return IntegerReference(told, given, expected, of_floats, model)
@@ -135,7 +138,7 @@ class _Child:
     stored: Stored
     timeout_s: float
 
-    def __call__(self, job: str, **more: object) -> tuple[dict[str, Any], list[Array], bytes]:
+    def __call__(self, job: str, floats: bytes | None = None) -> tuple[dict[str, Any], list[Array], bytes]:
         with tempfile.TemporaryDirectory(prefix="tilefarm-") as name:
             folder = Path(name)
             np.savez(folder / "feeds.npz", *map(np.asarray, self.feeds.values()))
@@ -146,8 +149,9 @@ class _Child:
                 "stored": list(self.stored.tensors),
                 "dtype": self.stored.dtype.name,
                 "wide": list(self.stored.wide),
-                **more,
             }
+            if floats is not None:
+                (folder / FLOATS).write_bytes(floats)
             (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
             _run(self.path, folder, self.timeout_s)
             told = json.loads((folder / "told.json").read_text(encoding="utf-8"))

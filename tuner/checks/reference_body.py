@@ -25,7 +25,7 @@ from simulator.npu.held import Beyond, holds
 from simulator.npu.parts import DataType
 from simulator.onnx_kinds import widen
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
-from tuner.checks.reference import NO_BODY
+from tuner.checks.reference import FLOATS, NO_BODY
 from tuner.checks.reference_integers import BYTES, Borders, borders, integers, is_quantised, with_integers
 
 Array = NDArray[Any]
@@ -293,7 +293,7 @@ def answer(folder: Path) -> None:
         return
     if asked["job"] == "integers":
         inside = [k for piece in pieces for k in piece.nodes]
-        found_integers = integers(model, inside, types, feeds, asked["floats"])
+        found_integers = integers(model, inside, types, feeds, folder / FLOATS)
         onnx.save(found_integers.model, folder / "out.onnx")
         np.savez(folder / "out.npz", *found_integers.arrays)
         _tell(folder, found_integers.told)

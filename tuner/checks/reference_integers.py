@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,8 +152,8 @@ class Told(NamedTuple):
     model: ModelProto
 
 
-def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: str | None) -> Told:
-    """What onnxruntime has of a quantised model.  floats: path of the float model that it was made of, or None."""
+def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> Told:
+    """What onnxruntime has of a quantised model.  floats: the float model that it was made of, if there is one."""
     inside, constants = set(inside), {item.name for item in model.graph.initializer}
     fused = Fused(model)
     whole = grouped(model)
@@ -182,11 +183,12 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
         "floats": [],
     }
     arrays = [*alone.given.values(), *(values[name] for name in alone.kinds)]
-    if floats is not None:
+    if floats.is_file():
         found = _stock(onnx.load(floats), feeds)
         if {name: array.shape for name, array in found.items()} != {name: array.shape for name, array in outputs.items()}:
             there = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
-            raise BadInputError(f"{floats}: outputs {', '.join(f'{n} {list(a.shape)}' for n, a in found.items())}; expected {there}")
+            here = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
+            raise BadInputError(f"the float model has outputs {here}; expected {there}")
         told["floats"], arrays = list(found), [*arrays, *found.values()]
     return Told(told, arrays, alone.model)
 

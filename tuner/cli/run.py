@@ -37,7 +37,7 @@ def run(
     ] = False,
     floats: Annotated[
         Path | None,
-        typer.Option("--float", metavar="MODEL.onnx", help="With --check: the model before it was quantised; top-1 agreement and SQNR."),
+        typer.Option("--float", metavar="MODEL", help="With --check: the model before it was quantised; top-1 agreement and SQNR."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Write the outputs, float32 by name.")] = None,
     as_json: Json = False,
@@ -51,14 +51,15 @@ def run(
     from tuner.checks.alone import quantised
     from tuner.checks.check import check_level, random_feeds
     from tuner.checks.reference import Stored, reference
+    from tuner.networks.load import load_network
 
     source = parse_input(given)
     if out is not None:
         check_out(out)
     if check and os.path.isdir(compiled):
         raise BadInputError(f"--check: {compiled} is a bundle, which has no model to compare with; check the compiled ONNX file")
-    if floats is not None and not (check and floats.is_file()):
-        raise BadInputError(f"--float {floats}: {'no such file' if check else 'expected together with --check'}")
+    if floats is not None and not check:
+        raise BadInputError(f"--float {floats}: expected together with --check")
     session = InferenceSession(compiled)
     level = level if level is not None else session.levels[0]
     session.compiled.variants(level)
@@ -81,7 +82,9 @@ def run(
     else:  # in a check the second piece is given onnxruntime's inputs
         outputs = dict(zip(names, session.run(names, feeds, level=level), strict=True))
     if checked is not None and expected.quantised:
-        integers = quantised(expected.integers(floats), outputs, session.compiled.machine, session.compiled.dtype)
+        integers = quantised(
+            expected.integers(None if floats is None else load_network(floats)), outputs, session.compiled.machine, session.compiled.dtype
+        )
     ok = (checked is None or checked.ok) and (integers is None or not integers.faults)
     if out is not None:
         atomic_write(out, [npz_bytes(outputs)])
