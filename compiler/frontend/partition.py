@@ -33,7 +33,7 @@ from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import NOTHING, Beside
 from compiler.frontend.to_graph import Translator, fold
-from compiler.frontend.trial import Able, Asked, Handlers, Trial, trial
+from compiler.frontend.trial import Abilities, Able, Handlers, Trial, trial
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
 from simulator.npu.errors import UnsupportedError
 from simulator.onnx_names import names_read
@@ -117,7 +117,7 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
     model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
     whether the machine can.  Raises `UnsupportedError` where nothing of it can run on the NPU.
     """
-    parts, asked = _Parts(model), None if able is None else Asked(able)
+    parts, asked = _Parts(model), None if able is None else Abilities(able)
     refused: dict[int, str] = {}
     declined: dict[int, str] = {}
     found: list[NpuPiece] = []
@@ -325,7 +325,7 @@ def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[
     return live
 
 
-def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], found: Trial, handlers: Handlers, able: Asked | None) -> dict[int, str]:
+def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], found: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
     """Which nodes of a trial go to the host: those that are refused, or the views before them where these are what is wrong."""
     blamed: dict[int, str] = {}
     producer = {name: i for i, node in enumerate(npu.graph.node) for name in node.output}

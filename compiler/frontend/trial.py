@@ -29,7 +29,7 @@ class Trial(NamedTuple):
     operators: int
 
 
-class Asked:
+class Abilities:
     """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time."""
 
     def __init__(self, able: Able) -> None:
@@ -55,7 +55,7 @@ class Asked:
         return self._known[key]
 
 
-def trial(model: ModelProto, handlers: Handlers, able: Asked | None) -> Trial:
+def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Trial:
     """Every node on its own: see the top."""
     whole = grouped(model)
     state, nodes = Translator(whole.model), list(whole.model.graph.node)

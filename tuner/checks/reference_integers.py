@@ -144,7 +144,7 @@ def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
     return node.op_type not in _VIEWS and any(types.get(name) in BYTES for name in names if name)
 
 
-class Told(NamedTuple):
+class IntegersTold(NamedTuple):
     """told: what goes into JSON; arrays: what does not."""
 
     told: dict[str, Any]
@@ -152,7 +152,7 @@ class Told(NamedTuple):
     model: ModelProto
 
 
-def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> Told:
+def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
     """What onnxruntime has of a quantised model.  floats: the float model that it was made of, if there is one."""
     inside, constants = set(inside), {item.name for item in model.graph.initializer}
     fused = Fused(model)
@@ -190,7 +190,7 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
             here = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
             raise BadInputError(f"the float model has outputs {here}; expected {there}")
         told["floats"], arrays = list(found), [*arrays, *found.values()]
-    return Told(told, arrays, alone.model)
+    return IntegersTold(told, arrays, alone.model)
 
 
 def _stock(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
