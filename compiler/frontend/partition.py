@@ -136,7 +136,7 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
             blamed = _blamed(parts, npu, inside, found_out, handlers, asked)
             refused |= {other: why for i, why in blamed.items() for other in parts.together(inside[i])}
         elif not found_out.operators and not found:
-            first = min(refused, default=None)
+            first = min(refused, key=lambda i: (parts.nodes[i].op_type in ("DequantizeLinear", "QuantizeLinear"), i), default=None)
             said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
             raise UnsupportedError(f"nothing of it can run on the NPU: {said}")
         else:

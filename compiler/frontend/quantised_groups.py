@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.attributes import attributes
+from compiler.frontend.attributes import attributes, label
 from compiler.frontend.scales import MOVES, MS
+from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 
+_BYTES = (TensorProto.INT8, TensorProto.UINT8)
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
 _UNARY = {
@@ -133,6 +135,7 @@ class _Groups:
             for item in model.graph.initializer
             if len(item.dims) < 2 and item.name not in self.beside
         }
+        self.ranks = {item.name: len(item.dims) for item in model.graph.initializer}
         self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
         self._link()
 
@@ -209,6 +212,8 @@ class _Groups:
         if after is None or not before or before[0] is None:
             return None
         found = [each for each in before if each is not None]
+        if any(self._type(each) not in _BYTES for each in (*found[:2], after)):
+            return None
         if node.op_type in MOVES:
             found, made = found[:1], self._moved(node, before[0], after)
         elif len(found) < len(before) or len({self._type(each) for each in (found[0], after)}) > 1:
@@ -221,6 +226,7 @@ class _Groups:
         values, ends = attributes(node), after.input[1:]
         inputs = [name for each in before for name in self._three(each)]
         activations = {self._type(each) for each in before}
+        self._check_channels(node, before, values)
         if node.op_type == "Conv":
             return self._node(
                 "QLinearConv", "", node, after, [*inputs[:6], *self._two(after), *(each.input[0] for each in before[2:])], values
@@ -240,6 +246,19 @@ class _Groups:
             more = {"opset": self.opset} if node.op_type == "Softmax" else {}
             return self._node(_UNARY[node.op_type], MS, node, after, [*inputs, *self._two(after)], {**values, **more})
         return None
+
+    def _check_channels(self, node: NodeProto, before: list[NodeProto], values: Mapping[str, Any]) -> None:
+        """Raises BadInputError for scales of weights that are not those of output channels: onnxruntime takes them for that, unseen."""
+        if node.op_type not in ("Conv", "Gemm", "MatMul") or len(before) < 2:
+            return
+        weights, rank = before[1], self.ranks.get(before[1].input[0])
+        scale = self.constants.get(weights.input[1])
+        if not rank or (scale is not None and scale.size == 1):
+            return
+        channels = 0 if node.op_type == "Conv" or values.get("transB", 0) else rank - 1
+        axis = int(attributes(weights).get("axis", 1))
+        if axis % rank != channels:
+            raise BadInputError(f"{label(node)}: scales of its weights along axis {axis}; expected its output channels, axis {channels}")
 
     def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
         """On integers, where scale and zero point are the same before and after."""
