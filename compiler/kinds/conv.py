@@ -28,6 +28,10 @@ from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
+OF_INTEGERS = (  # fields of `ConvJob`
+    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "alike", "left_less", "left_less_1", "left_type", "zeros",
+    "zeros_type", "zeros_at", "missing",
+)  # fmt: skip
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
@@ -258,7 +262,7 @@ class ConvSpec(OperatorSpec):
         resident, to = tiling.weights == "resident", way_out(machine, given.inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
         assert path is not None
-        resident_at, bias = _two(given.weights), (*given.constants, -1, -1)
+        resident_at, bias = _two(self.chunk_slots(given)), (*given.constants, -1, -1)
         out, residuals = _two(given.tiles), _two(given.residuals)
         right, right_planes, right_pixels = self._right_operand()
         return ConvJob(
@@ -315,12 +319,16 @@ class ConvSpec(OperatorSpec):
             right=right,
             right_planes=right_planes,
             right_pixels=right_pixels,
-            **self.of_integers(),
+            **self.of_integers(given),
         )
 
-    def of_integers(self) -> dict[str, int]:
+    def chunk_slots(self, given: Given) -> tuple[int, ...]:
+        """Where resident weights, or chunks of what is multiplied, lie in L1."""
+        return given.weights
+
+    def of_integers(self, given: Given) -> dict[str, int]:
         """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
-        return {"right_type": 0, "pad": -1, "sums": 0, "scale_after": 0, "scale_at": 0, "zero": 0, "low": 0, "high": 0}
+        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1}
 
     def _right_operand(self) -> tuple[int, int, int]:
         """`ConvJob`'s right, right_planes, right_pixels."""

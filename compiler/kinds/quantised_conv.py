@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Convolution, QuantisedConv
+from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.products import check_bound
 from compiler.kinds.base import Lowering
 from compiler.kinds.conv import ConvSpec
@@ -21,8 +22,6 @@ from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.operators import Fetch, Given
 from simulator.npu.parts import DataType, Memory
-
-_BYTE = 0xFF
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,29 +61,34 @@ class QuantisedConvSpec(ConvSpec):
         assert isinstance(self.operator, QuantisedConv)
         return self.operator
 
-    def of_integers(self) -> dict[str, int]:
+    def of_integers(self, given: Given) -> dict[str, int]:
         op = self.quantised
-        low, high = (0, 0) if op.y_q is None else op.y_q.limits
-        return {
+        return super().of_integers(given) | {
             "right_type": int(self.weights_type),
-            "pad": op.x_q.single(self.name)[1] & _BYTE,
-            "sums": int(DataType.int32),
+            "pad": byte(op.x_q.single(self.name)[1]),
             "scale_after": self.groups * self.n1 * self.fractal.sum_blocks,
             "scale_at": self.scale_at,
-            "zero": 0 if op.y_q is None else op.y_q.single(self.name)[1],
-            "low": low,
-            "high": high,
+            **requantised(op.y_q, self.name),
         }
 
     def fetches(self, given: Given) -> list[Fetch]:
-        found = []
-        for fetch in super().fetches(given):
-            if fetch.memory != Memory.UB:
-                found.append(fetch)
-                continue
-            half = fetch.blocks // 2  # biases and scales of all channels need not be those of a part
-            found += [
-                fetch._replace(blocks=half),
-                fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half),
-            ]
-        return found
+        return [each for fetch in super().fetches(given) for each in with_scales(fetch, self.scale_at)]
+
+
+def byte(value: int) -> int:
+    """As a word of a record has it."""
+    return value & 0xFF
+
+
+def requantised(q: Quantisation | None, name: str) -> dict[str, int]:
+    """Fields of `ConvJob` that say what int32 sums become."""
+    sums = {"sums": int(DataType.int32)}
+    return sums if q is None else sums | {"zero": q.single(name)[1], "low": q.limits[0], "high": q.limits[1]}
+
+
+def with_scales(fetch: Fetch, scale_at: int) -> list[Fetch]:
+    """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
+    if fetch.memory != Memory.UB:
+        return [fetch]
+    half = fetch.blocks // 2
+    return [fetch._replace(blocks=half), fetch._replace(source=fetch.source + scale_at, target=fetch.target + half, blocks=half)]

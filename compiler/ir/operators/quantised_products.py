@@ -16,8 +16,14 @@ from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.quantised import linear, products
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
+from compiler.ir.quantised.tables import every_integer
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BYTES, DataType
+
+
+def anything(q: Quantisation) -> Values:
+    """Every integer: what lanes without a channel may hold where nobody looks closer."""
+    return frozenset(every_integer(q).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +126,12 @@ class QuantisedMatMul(HeadedProduct):
 
     def attributes(self, spell: Spell) -> list[str]:
         return [*super().attributes(spell), f"scale={spell(self.scale)}"]
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        """The zero point where a column is pixels that are not there, or channels that hold nothing else than theirs."""
+        if self.transposed or inputs[1] <= {float(self.b_q.zero_point[0])}:
+            return frozenset({float(self.y_q.zero_point[0])})
+        return anything(self.y_q)
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = inputs
