@@ -9,7 +9,7 @@ import pytest
 
 from compiler.build import default_plan
 from compiler.frontend import load_model
-from compiler.frontend.quantised import lower_quantised
+from compiler.frontend.lower import lower
 from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -31,7 +31,7 @@ def differing(made: Single, rng: np.random.Generator, whole: bool) -> int:
 
     Raises UnsupportedError.
     """
-    graph = lower_quantised(load_model(made.model.SerializeToString()))
+    graph = lower(load_model(made.model.SerializeToString()))
     unit, constants = pack_unit(graph, TINY, DataType.float32)
     case = Case(made.model, unit, constants, made.feeds, {"y": made.expected})
     plans = [default_plan(unit), random_plan(unit, rng, 5, strips=True)]
