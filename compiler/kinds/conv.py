@@ -29,8 +29,8 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
 OF_INTEGERS = (  # fields of `ConvJob`
-    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "alike", "left_less", "left_less_1", "left_type", "zeros",
-    "zeros_type", "zeros_at", "missing",
+    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "alike", "left_less", "left_less_1", "left_type",
+    "zeros", "zeros_type", "zeros_at", "missing",
 )  # fmt: skip
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
@@ -81,7 +81,7 @@ class ConvSpec(OperatorSpec):
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
-        values, dtype = cls.multiplied(op, into.type_of(op.x))
+        values, dtype, beside = cls.multiplied(op, into.type_of(op.x))
         fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
@@ -89,7 +89,7 @@ class ConvSpec(OperatorSpec):
         k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
         def pack(out: Bytes) -> None:
-            weights.pack_conv(weights.dense_weights(values, op.groups), x, y, n, groups, dtype, fractal, lanes, out)
+            weights.pack_conv(weights.dense_weights(values, op.groups, beside), x, y, n, groups, dtype, fractal, lanes, out, beside)
 
         return into.fields(index, op) | {
             "fractal": fractal,
@@ -103,9 +103,9 @@ class ConvSpec(OperatorSpec):
         }
 
     @staticmethod
-    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType]:
-        """Weights as the machine multiplies them, and their type; dtype: of x."""
-        return op.weights, dtype
+    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType, int]:
+        """Weights as the machine multiplies them, their type, and what stands where there are none; dtype: of x."""
+        return op.weights, dtype, 0
 
     @staticmethod
     def of_columns(op: Any, y: Placement, n: int) -> Bytes:
@@ -150,6 +150,11 @@ class ConvSpec(OperatorSpec):
     @cached_property
     def parts(self) -> Parts:
         return parts_of(self.window[:2], self.window[4:6], self.pixels_per_block)
+
+    @property
+    def products(self) -> int:
+        """Of the matrix unit, for each of the sum."""
+        return 1
 
     @property
     def activation(self) -> str:
@@ -340,7 +345,7 @@ class ConvSpec(OperatorSpec):
         if self.bias_blocks and given.tiling.constants == "resident":
             found.append(Fetch(Memory.UB, self.bias_at, given.constants[0], self.bias_blocks))
         if self.weight_blocks and given.tiling.weights == "resident":
-            found.append(Fetch(Memory.L1, self.weights_at, given.weights[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
+            found.append(Fetch(Memory.L1, self.weights_at, self.chunk_slots(given)[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
         return found
 
 

@@ -62,8 +62,8 @@ class ConvJob(NamedTuple):
     sums: of FIXPIPE.  Of integers a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at in DDR.
     zero, low, high: of the result.
     alike: whether the columns of every group have the same biases and scales.
-    left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none; zeros: how many such bytes are added to
-    the right one, of `zeros_type`: a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that the right operand lacks.
+    left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
+    `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
     right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
