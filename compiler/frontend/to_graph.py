@@ -271,10 +271,10 @@ def has_shape(item: ValueInfoProto) -> bool:
     return item.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
 
 
-_SEQUENCE = ("MatMul", "Gemm", "LayerNormalization")  # what they contract or normalise is the last axis
+_SEQUENCE = ("MatMul", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")  # what they contract or normalise is the last axis
 _IMAGE = (  # what they read has its channels on axis 1
     "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
-    "InstanceNormalization", "LRN", "MaxPool",
+    "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 
 
