@@ -18,7 +18,7 @@ from compiler.frontend.handlers import concat, softmax_groups
 from compiler.frontend.pooling import pool_window
 from compiler.frontend.quantised_inputs import integers_read, parameters
 from compiler.frontend.quantised_pairs import of_two
-from compiler.frontend.scales import MS
+from compiler.frontend.scales import MS, OURS
 from compiler.frontend.sequence import heads_of, over_axis
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.window import padding, pair
@@ -180,6 +180,15 @@ def of_table(function: tables.Function, state: Translator, node: NodeProto, valu
     state.finish_as(node, op, view.axes)
 
 
+def table(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Of `quantised_groups`: its entries are a constant."""
+    del values
+    view, x_q = integers_read(state, node)
+    entries = state.constant(node, 5, "the table")
+    op = LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, parameters(state, node, 3, entries.dtype))
+    state.finish_as(node, op, view.axes)
+
+
 def leaky_relu(state: Translator, node: NodeProto, values: Attributes) -> None:
     of_table(partial(tables.leaky, alpha=float(values.get("alpha", 0.01))), state, node, values)
 
@@ -196,6 +205,7 @@ QUANTISED: dict[str, Handler] = {
     "DequantizeLinear": dequantize,
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
+    f"{OURS}.Table": table,
     f"{MS}.QGemm": gemm,
     f"{MS}.QLinearAdd": partial(of_two, "add"),
     f"{MS}.QLinearMul": partial(of_two, "mul"),

@@ -3,7 +3,8 @@
 `grouped` rewrites ONNX to ONNX: what comes out has the operators of the QOperator form, so that both forms are translated by the same
 handlers (`compiler.frontend.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only one
 QuantizeLinear reads, with activations of one type.  Operators that only move values do so with integers where scale and zero point are the
-same on both sides.  Everything else stays in floating point, between DequantizeLinear and QuantizeLinear.
+same on both sides.  What computes value by value from one tensor alone is a table (`compiler.frontend.enumerated`).  Everything else stays
+in floating point, between DequantizeLinear and QuantizeLinear.
 
 A group is run as a whole or not at all, so a partition has to know which nodes it is made of.  Before that every group gets
 DequantizeLinear nodes of its own (`apart`), as onnxruntime does it too.
@@ -20,7 +21,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.scales import MOVES, MS
+from compiler.frontend.enumerated import ENUMERATED, entries
+from compiler.frontend.scales import MOVES, MS, OURS
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 
@@ -58,6 +60,7 @@ def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
     nodes = _read(nodes, {item.name for item in copy.graph.output})
     del copy.graph.node[:]
     copy.graph.node.extend(each.node for each in nodes)
+    copy.graph.initializer.extend(numpy_helper.from_array(groups.tables[name], name) for name in sorted(groups.tables))
     if replaced and MS not in {item.domain for item in copy.opset_import}:
         copy.opset_import.append(helper.make_opsetid(MS, 1))
     return Grouped(copy, tuple(each.members for each in nodes))
@@ -126,6 +129,8 @@ class _Groups:
     def __init__(self, model: ModelProto, beside: Collection[str]) -> None:
         self.nodes = list(model.graph.node)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
+        self.opsets, self.ir_version = list(model.opset_import), model.ir_version
+        self.tables: dict[str, NDArray[Any]] = {}
         self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the limit before it, which it does itself
         self.beside = frozenset(beside)
         self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
@@ -208,8 +213,14 @@ class _Groups:
         if node.domain not in ("", "ai.onnx"):
             return None
         after = self._quantised(node)
+        if after is None:
+            return None
+        return self._on_integers(node, after) or self._enumerated(node, after)
+
+    def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
+        """Where onnxruntime has a kernel for the group."""
         before = [self._dequantised(name) for name in node.input]
-        if after is None or not before or before[0] is None:
+        if not before or before[0] is None:
             return None
         found = [each for each in before if each is not None]
         if any(self._type(each) not in _BYTES for each in (*found[:2], after)):
@@ -221,6 +232,37 @@ class _Groups:
         else:
             made = self._made(node, found, after)
         return None if made is None else _Made(made, self._numbers([*found, node, after]))
+
+    def _enumerated(self, node: NodeProto, after: NodeProto) -> _Made | None:
+        """What leads from a DequantizeLinear here, value by value, as a table."""
+        chain, first = [node], None
+        while first is None:
+            last = chain[-1]
+            computed = [name for name in last.input if name and name not in self.constants]
+            others = [self.constants[name] for name in last.input if name in self.constants]
+            if last.op_type not in ENUMERATED or last.domain not in ("", "ai.onnx") or len(computed) != 1:
+                return None
+            if any(value.size != 1 for value in others) or len(self.readers[last.output[0]]) != 1 or last.output[0] in self.outputs:
+                return None
+            first, source = self._dequantised(computed[0]), self.producer.get(computed[0])
+            if first is None and source is None:
+                return None
+            if first is None and source is not None:
+                chain.append(source)
+        nodes = [first, *reversed(chain), after]
+        if first.input[0] in self.types or any(self._type(each) not in _BYTES or self._several(each) for each in (first, after)):
+            return None
+        found = entries(nodes, self.constants, (self._type(first), self._type(after)), self.opsets, self.ir_version)
+        if found is None:
+            return None
+        name = f"{after.output[0]}.table"
+        self.tables[name] = found
+        made = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
+        return _Made(made, self._numbers(nodes))
+
+    def _several(self, node: NodeProto) -> bool:
+        """Whether scales or zero points differ along an axis."""
+        return any(name not in self.constants or self.constants[name].size != 1 for name in node.input[1:] if name)
 
     def _made(self, node: NodeProto, before: list[NodeProto], after: NodeProto) -> NodeProto | None:
         values, ends = attributes(node), after.input[1:]
