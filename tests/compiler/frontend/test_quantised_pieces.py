@@ -69,7 +69,7 @@ def test_around_a_node_of_the_host_integers_pass(form, activations):
     group = {"DequantizeLinear", "Sigmoid", "QuantizeLinear"} if form == "qdq" else {"QLinearSigmoid"}
     assert {node.op_type for node in refused} == group
     assert all(port.tensor in graph.types for graph in graphs for port in (*graph.inputs, *graph.outputs))
-    ends = [node.op_type for node in part.host if "integers pass between" in node.why]
+    ends = [node.op_type for node in part.host if "the host makes" in node.why]
     assert ends == ["QuantizeLinear", "DequantizeLinear"]  # of the model's input and output
 
 
