@@ -17,7 +17,7 @@ def unit_lines(unit: Unit) -> list[str]:
     machine, lanes = unit.machine, unit.dtype.lanes
     return [
         f"unit {unit.digest}: {unit.dtype.name}, {lanes} lanes, blocks of {BLOCK_BYTES} B",
-        *aligned([["model", unit.graph.digest], ["machine", f"{machine.digest} {machine.name}"], ["MACs", f"{unit.macs:,}"]]),
+        *aligned([["model", unit.graph.digest], ["machine", f"{unit.machine_digest} {machine.name}"], ["MACs", f"{unit.macs:,}"]]),
         "storages: n x planes x h x blocks of a row, lanes of a pixel, their type where it is another",
         *aligned([_storage(unit, k) for k in range(len(unit.storages))]),
         "tensors: planes of a storage, lanes of the channels",
