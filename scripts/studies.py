@@ -255,15 +255,20 @@ def _warm() -> None:
 
 @lru_cache(maxsize=4)
 def network(name: str, machine: str, order: Order = DEFAULT_ORDER) -> Unit:
-    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, in a search's order.
+    """`in_file_order`, in a search's order."""
+    return ordered(in_file_order(name, machine), order)
+
+
+def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -> Unit:
+    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file; no study needs weights.
 
     Of a quantised one that the NPU does not have whole it is the heaviest piece.
     """
     model, described = load_network(model_named(name)), load_machine(machine)
     if not is_quantised(model_named(name)):
-        return ordered(make_unit(lower(model), described, DataType.float16), order)  # no study needs weights
-    (graph, *_), _ = lower_partition(model, able=partial(pack_unit, machine=described, dtype=DataType.float16))
-    return ordered(make_unit(graph, described, DataType.float16), order)
+        return make_unit(lower(model), described, dtype)
+    (graph, *_), _ = lower_partition(model, able=partial(pack_unit, machine=described, dtype=dtype))
+    return make_unit(graph, described, dtype)
 
 
 def opened(name: str, machine: str, dtype: str) -> Opened:
