@@ -214,7 +214,7 @@ def _check_kinds(code: Code, core: int, machine: Machine) -> None:
             continue
         rows = _rows(opcodes, op)
         if op not in (Op.SET, Op.WAIT):
-            accepted = [dtype for dtype in spec.types if op != Op.MMAD or dtype in multiplied]
+            accepted = [dtype for dtype in spec.types if op not in isa.PRODUCTS or dtype in multiplied]
             why = f"data type not supported by {op.name} on {machine.name}; accepted: {', '.join(dtype.name for dtype in accepted)}"
             _reject(code, core, rows, ~np.isin(code[rows, isa.DTYPE], accepted), why)
         if spec.cost_class and getattr(machine.vector, f"{spec.cost_class}_cycles") is None:
@@ -224,6 +224,8 @@ def _check_kinds(code: Code, core: int, machine: Machine) -> None:
         engines = code[rows, isa.ENGINE]
         legal = np.isin(engines, [int(e) for e in spec.engines]) if not spec.moves else np.zeros(len(rows), bool)
         for source, destination in spec.moves:
+            if spec.cost_class and source != machine.vector_memory:
+                continue
             if spec.engines:
                 engine = int(spec.engines[0])
             else:
@@ -249,6 +251,17 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.I_MPAD, 1, 1 << 20),
         (isa.I_LANES, 4, 32),
         (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
+        (isa.PAD, -1, 255),
+    ),
+    (Op.MMAD_IM2COL,): (
+        *((word, 1, 1 << 20) for word in (isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_OW, isa.I_M, isa.I_K, isa.W_N1)),
+        *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
+        *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
+        (isa.I_MPAD, 1, 1 << 20),
+        (isa.I_LANES, 4, 32),
+        (isa.W_ACC, 0, 1),
+        (isa.W_RSTRIDE, 0, _POSITIVE),
+        (isa.S0, 0, _POSITIVE),
         (isa.PAD, -1, 255),
     ),
     (Op.FRACTAL,): (
@@ -277,7 +290,15 @@ def _check_parameters(code: Code, core: int, machine: Machine) -> None:
         for word, low, high in limits if len(rows) else ():
             values = code[rows, word]
             _reject(code, core, rows, (values < low) | (values > high), f"parameter word {word} must be in {low}..{high}")
-    copies, images, products, results = (_rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE))
+    copies, products, results = (_rows(opcodes, op) for op in (Op.COPY, Op.MMAD, Op.FIXPIPE))
+    images, windows = _rows(opcodes, Op.IM2COL, Op.MMAD_IM2COL), _rows(opcodes, Op.MMAD_IM2COL)
+    for word, low in ((isa.W_KERNEL, 1), (isa.W_STRIDE, 1), (isa.W_DILATION, 1), (isa.W_PADDING, 0)):
+        y, x = isa.pair(code[windows, word].astype(np.int64))
+        bad = (y < low) | (y > isa.MAX_WINDOW) | (x < (low or -7)) | (x > isa.MAX_WINDOW)
+        _reject(code, core, windows, bad, f"parameter word {word} must hold two of {low}..{isa.MAX_WINDOW}")
+    sides = code[results, isa.F_SIDE]
+    accepted = (0, int(Memory.UB)) if machine.vector_memory == Memory.UB else (int(Memory.L1),)
+    _reject(code, core, results, ~np.isin(sides, accepted), f"side must be {' or '.join(map(str, accepted))}, {machine.vector_memory.name}")
     moved = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
     _reject(code, core, copies, moved > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
     padding = np.array([machine.fractal(dtype).rows for dtype in DataType])

@@ -43,7 +43,7 @@ def _integers(records: Records) -> Flags:
 
 
 def _wrong_right(records: Records) -> Flags:
-    right = records[:, isa.M_RIGHT]
+    right = np.where(records[:, isa.OP] == Op.MMAD_IM2COL, records[:, isa.W_RIGHT], records[:, isa.M_RIGHT])
     return np.where(_of(records, *BYTES), ~np.isin(right, BYTES), right != 0)
 
 
@@ -59,10 +59,10 @@ def _beyond(records: Records) -> Flags:
 
 
 TYPE_RULES: dict[tuple[Op, ...], tuple[TypeRule, ...]] = {
-    (Op.IM2COL, Op.FRACTAL): (
+    (Op.IM2COL, Op.FRACTAL, Op.MMAD_IM2COL): (
         TypeRule(lambda r: ~_of(r, *BYTES) & (r[:, isa.PAD] != -1), "pad is of int8 and uint8; others have -1, zero"),
     ),
-    (Op.MMAD,): (TypeRule(_wrong_right, "right must be int8 or uint8 where the left operand is, else 0"),),
+    (Op.MMAD, Op.MMAD_IM2COL): (TypeRule(_wrong_right, "right must be int8 or uint8 where the left operand is, else 0"),),
     (Op.FIXPIPE,): (
         TypeRule(_wrong_sums, "sums must be int32, or 0 (float32) where the result is a float"),
         TypeRule(lambda r: ~_integers(r) & _any(r, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),
