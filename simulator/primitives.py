@@ -65,7 +65,7 @@ def copy(memories: list[Bytes], record: Words) -> int:
     if size * count * count2 <= target.size and _disjoint(length, count, record[C_DSTRIDE], count2, record[C_DSTRIDE2]):
         writes[...] = reads
     else:
-        _in_order(writes, reads)
+        _in_order(writes, reads.copy() if source is target else reads)
     return size * count * count2
 
 

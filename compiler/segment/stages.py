@@ -169,10 +169,11 @@ def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], til
 
 def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
     """Where a product's stages have their tiles among `cube_tiles`."""
-    return tuple([_CUBE_PLACES.get(stage.name, len(_CUBE_PLACES)) for stage in stages])
+    return tuple([_CUBE_PLACES.get(stage.name, _RESULTS) for stage in stages])
 
 
 _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
+_RESULTS = len(_CUBE_PLACES)
 _CUBE_PLACES["bias.L1"] = _CUBE_PLACES["bias.UB"]
 
 

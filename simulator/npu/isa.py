@@ -118,6 +118,8 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 # COPY: up to COUNT2 x COUNT bursts of LENGTH blocks; strides start to start
 (C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE, C_COUNT2, C_SSTRIDE2, C_DSTRIDE2) = range(P, P + 7)
 
+# Within L1 all is read before anything is written.
+
 # IM2COL: L1 -> L0A.  Element (m, k1): pixel (oy, ox) = divmod(M_OFF + m, OW); for LANES = C0:
 #   (c1, ky, kx) from k1 = K_OFF + k, kx fastest; block at S0 + c1*PLANE + y*PITCH + x with
 #   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) every lane is the pad value.  PL may be as low as -7:

@@ -97,6 +97,14 @@ class DataPath(_Spec):
         return "DDR" in (self.source, self.destination)
 
     @model_validator(mode="after")
+    def _read_in_place(self) -> Self:
+        if (self.engine == "CUBE") != ((self.source, self.destination) == ("L1", "L0C")):
+            raise ValueError(
+                f"{self.name}: engine {self.engine}; accepted: CUBE of L1->L0C, which is what products read in L1, and of no other"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _whole_on_chip(self) -> Self:
         if not self.of_ddr and not isinstance(self.bytes_per_cycle, int):
             raise ValueError(f"{self.name}: bytes_per_cycle {self.bytes_per_cycle}; accepted on chip: whole numbers")
