@@ -12,19 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
 from compiler.frontend.attributes import Attributes, label
-from compiler.frontend.budget import ByteBudget
-from compiler.frontend.handlers import HANDLERS, concat, softmax_groups
-from compiler.frontend.load import model_digest
+from compiler.frontend.handlers import concat, softmax_groups
 from compiler.frontend.pooling import pool_window
-from compiler.frontend.quantised_groups import MS, grouped
+from compiler.frontend.scales import MS
 from compiler.frontend.sequence import heads_of, over_axis
-from compiler.frontend.to_graph import Handler, Translator, translate
+from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import View, constant_as
 from compiler.frontend.window import padding, pair
-from compiler.ir.graph import Graph
 from compiler.ir.operators import (
     Dequantise,
     LookUp,
@@ -41,12 +38,6 @@ from compiler.ir.quantised.parameters import Integers, Quantisation
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
-
-
-def lower_quantised(model: ModelProto) -> Graph:
-    """A model from `load_model` whose operators are quantised, in QDQ or QOperator form, as a Graph.  Raises UnsupportedError."""
-    whole = grouped(model)
-    return translate(whole, {**HANDLERS, **QUANTISED}, model_digest(model), ByteBudget.of(whole))
 
 
 def _q(state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None) -> Quantisation:
