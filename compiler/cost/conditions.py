@@ -43,7 +43,7 @@ def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.fl
         log2(1 + granted.shared_bytes),
         granted.cores,
         *(log2(1 + machine.buffer_blocks(memory) * BLOCK_BYTES) for memory in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB)),
-        log2(machine.macs_per_cycle[dtype.name]),
+        log2(machine.peak(dtype)),
         log2(ddr.deliverable),
         *(log2(machine.path_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3)),
         log2(1 + ddr.latency_cycles),

@@ -59,17 +59,18 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
 
 
 def lower_partition(
-    model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING, able: Able | None = None
+    model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING, able: Able | None = None, no_floats: str = ""
 ) -> tuple[tuple[Graph, ...], Partition]:
     """As `lower`, but what is not supported stays with the host: a graph for every piece.  A hollow model is filled then.
 
     offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  able: of a graph with integers, whether
-    the machine can.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where memory does not do.
+    the machine can.  no_floats: why it can no other.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where
+    memory does not do.
     """
     try:
         if (graph := _whole(model, data, able)) is not None:
             return (graph,), whole(model, data)
-        part = partition(apart(Hollow(model, data).filled()), SUPPORTED, offload, able)
+        part = partition(apart(Hollow(model, data).filled()), SUPPORTED, offload, able, no_floats)
         # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
         text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

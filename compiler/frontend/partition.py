@@ -112,13 +112,15 @@ def whole(model: ModelProto, data: Beside = NOTHING) -> Partition:
     return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
-def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None) -> Partition:
+def partition(
+    model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None, no_floats: str = ""
+) -> Partition:
     """The heaviest piece of a model from `load_model`; with `offload` also the next ones that are worth it.
 
     model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
-    whether the machine can.  Raises `UnsupportedError` where nothing of it can run on the NPU.
+    whether the machine can.  no_floats: why it can no other, or ''.  Raises `UnsupportedError` where nothing of it can run on the NPU.
     """
-    parts, asked = _Parts(model), None if able is None else _Asked(able)
+    parts, asked = _Parts(model), None if able is None else _Asked(able, no_floats)
     refused: dict[int, str] = {}
     declined: dict[int, str] = {}
     found: list[NpuPiece] = []
@@ -312,15 +314,15 @@ class _Trial(NamedTuple):
 class _Asked:
     """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time."""
 
-    def __init__(self, able: Able) -> None:
-        self._able, self._known = able, dict[tuple[str, ...], str]()
+    def __init__(self, able: Able, no_floats: str) -> None:
+        self._able, self._no_floats, self._known = able, no_floats, dict[tuple[str, ...], str]()
 
     def __call__(self, op: Operator, state: Translator) -> str:
         """Why the machine cannot run an operator that was just emitted, or ''."""
         names = (*op.inputs, op.y)
         types = {name: state.types[name] for name in names if name in state.types}
         if not types:
-            return ""
+            return self._no_floats
         key = (op.name, *(f"{state.shapes[name]} {types.get(name)}" for name in names))
         if key not in self._known:
             ports = [Port(name, name, state.shapes[name]) for name in names]

@@ -42,7 +42,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
 
     Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
     """
-    check_machine(machine, dtype, *sorted({graph.type_of(tensor, dtype) for tensor in graph.types}))
+    check_machine(machine, *_multiplied(graph, dtype))
     layout = assign(with_curves(graph, dtype), dtype)
     layout.verify()
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
@@ -89,6 +89,15 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         escapes,
     )
     return Packed(unit, constants.bytes())
+
+
+def _multiplied(graph: Graph, dtype: DataType) -> list[DataType]:
+    """Types that the machine has to compute in.  Floats beside integers are converted, which needs no product of them."""
+    found = set[DataType]()
+    for op in graph.operators:
+        types = {graph.type_of(tensor, dtype) for tensor in (*op.inputs, op.y)}
+        found |= types if all(each.is_float for each in types) else {DataType.int8}
+    return sorted(found)
 
 
 def _place_storages(

@@ -57,11 +57,21 @@ def check_machine(machine: Machine, *dtypes: DataType) -> None:
             lacks.append(f"path {source} -> {destination} {what}, needed of {' or '.join(engines)}")
     if lacks:
         raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(lacks)}")
-    types = machine.matrix.data_types
     for dtype in dtypes:
-        if (DataType.int8 if dtype in BYTES else dtype).name in types:
-            continue
-        raise UnsupportedError(f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}")
+        if why := _lacks(machine, dtype):
+            raise UnsupportedError(why)
+
+
+def _lacks(machine: Machine, dtype: DataType) -> str:
+    types = machine.matrix.data_types
+    if (DataType.int8 if dtype in BYTES else dtype).name in types:
+        return ""
+    return f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}"
+
+
+def no_floats(machine: Machine, dtype: DataType) -> str:
+    """Why operators on floats of a model, which are that type on the NPU, stay with the host of a machine of integers, or ''."""
+    return _lacks(machine, dtype) if DataType.int8.name in machine.matrix.data_types else ""
 
 
 @lru_cache(maxsize=64)

@@ -534,6 +534,10 @@ class Machine(_Spec):
         """Peak multiply-accumulates per cycle of one core, by data type."""
         return self.matrix.macs_per_cycle
 
+    def peak(self, dtype: DataType) -> Fraction:
+        """Of a data type; of one that it does not multiply, the most that it has of any."""
+        return self.macs_per_cycle.get(dtype.name) or max(self.macs_per_cycle.values())
+
     @cached_property
     def digest(self) -> str:
         """32 hex digits over every value (not over the YAML's formatting or comments)."""

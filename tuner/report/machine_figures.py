@@ -228,8 +228,7 @@ def bandwidth(t: Timeline) -> go.Figure:
 
 def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
     """Segments: multiply-adds per DDR byte against multiply-adds per cycle of its own time, under the machine's two roofs."""
-    dtype = run.compiled.dtype.name
-    peak = float(t.machine.macs_per_cycle[dtype]) * t.cores
+    peak = float(t.machine.peak(run.compiled.dtype)) * t.cores
     left = float(t.machine.ddr.deliverable) * t.level.share
     points = [s for s in run.segments(level, t) if s.macs and s.own_cycles and s.ddr_read_bytes + s.ddr_write_bytes]
     drawn = figure("multiply-adds that the model needs, per DDR byte", "multiply-adds per cycle", 460)
