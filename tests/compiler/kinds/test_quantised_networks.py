@@ -50,4 +50,4 @@ def test_random_models_are_those_of_onnxruntime() -> None:
         whole += 1
     assert whole > 10
     assert any_plan > 5
-    assert all("has no code for the NPU" in why or "equal ones are supported" in why for why in refused), refused
+    assert all("has no code for the NPU" in why or "equal ones, or one pixel" in why for why in refused), refused
