@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
-from simulator.npu.parts import BYTES, L1_ALIGN_BLOCKS, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, L1_ALIGN_BLOCKS, DataType, Memory
 
 Paths = dict[tuple[str, str], tuple[str, ...]]
 # (source, destination) -> engines for which records are written; L0C straight to L1 is used where the machine lists it
@@ -82,7 +82,17 @@ def writes_l1(machine: Machine) -> bool:
 
 def region_blocks(machine: Machine) -> int:
     """Blocks of L1, its first ones, that play the role of UB; 0 where there is one."""
-    return 0 if machine.has(Memory.UB) else machine.buffer_blocks(Memory.L1) // _REGION // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
+    return 0 if machine.has(Memory.UB) else _part(machine.buffer_blocks(Memory.L1))
+
+
+def _part(l1_blocks: int) -> int:
+    return l1_blocks // _REGION // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
+
+
+def least_ub_blocks(machine: Machine) -> int:
+    """Blocks of UB, or of what plays its role at the level that grants the least."""
+    least = min(machine.granted(level).l1_bytes for level in machine.contention)
+    return machine.buffer_blocks(Memory.UB) or _part(least // BLOCK_BYTES)
 
 
 @lru_cache(maxsize=64)
