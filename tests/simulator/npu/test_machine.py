@@ -48,7 +48,9 @@ def test_every_preset_loads_and_says_every_value_itself(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_bring_data_through_the_cube_and_back(name):
     machine = load_machine(name)
-    for source, destination in [("DDR", "L1"), ("L1", "L0A"), ("L1", "L0B"), ("L0C", "UB"), ("UB", "DDR")]:
+    vectors = machine.vector_memory.name
+    operands = [("L1", "L0A"), ("L1", "L0B")] if machine.has(Memory.L0A) else [("L1", "L0C")]
+    for source, destination in [("DDR", "L1"), *operands, ("L0C", vectors), (vectors, "DDR")]:
         assert machine.path(Memory[source], Memory[destination]) is not None, f"{source} -> {destination}"
     assert machine.path(Memory.DDR, Memory.L0C) is None
 
