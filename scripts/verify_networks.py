@@ -1,10 +1,11 @@
 """Are the nine light networks right on every machine, in every data type, at every level?
 
     python scripts/verify_networks.py [--networks a,b] [--machines edge,ascend310] [--dtypes float16,float32]
-                                      [--candidates N] [--plans RUNS] [--json]
+                                      [--quantised qdq] [--candidates N] [--plans RUNS] [--json]
 
 Each cell is compiled with a variant per level: plans of the run in RUNS that was made for it, else of a search of N candidates, else layer
-by layer.  Weights are drawn from a seed.  It is written as a compiled ONNX file, and read by a fresh process that has no compiler.
+by layer.  Weights are drawn from a seed.  Quantised, they are networks of integers, which have to be onnxruntime's own.  A cell is
+written as a compiled ONNX file, and read by a fresh process that has no compiler.
 There: decode and verify, execute the container, onnxruntime on the file's body, the sanitizer, the file's table of cycles,
 cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
 In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those.
@@ -29,6 +30,7 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tuner.networks.quantiser import MARK  # noqa: E402
 from tuner.networks.zoo import PREFIX, resolve, shipped  # noqa: E402  imports little; the rest is imported where it is needed
 
 NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped())
@@ -45,6 +47,7 @@ def main(
     networks: Annotated[str, typer.Option(metavar="A,B", help="All nine unless given.")] = ",".join(NETWORKS),
     machines: Annotated[str, typer.Option(metavar="A,B")] = "edge,ascend310",
     dtypes: Annotated[str, typer.Option(metavar="A,B")] = "float16,float32",
+    quantised: Annotated[str, typer.Option(metavar="FORMAT", help="qdq or qop: the networks quantised in that format.")] = "",
     plans: Annotated[Path | None, typer.Option(metavar="RUNS", help="Folder of run folders; their plans are taken where they fit.")] = None,
     candidates: Annotated[int, typer.Option(metavar="N", help="Search so many programs for a cell without a run.")] = 0,
     seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
@@ -58,6 +61,7 @@ def main(
     names = networks.split(",")
     if unknown := [name for name in names if name not in NETWORKS]:
         raise typer.BadParameter(f"--networks {unknown[0]}: expected some of {', '.join(NETWORKS)}")
+    names = [f"{name}{MARK}{quantised}" for name in names] if quantised else names
     cells = [Cell(n, m, d) for n in names for m in machines.split(",") for d in dtypes.split(",")]
     rows: list[dict[str, Any]] = []
     start = time.perf_counter()
@@ -143,18 +147,19 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     from compiler.build import container_of, default_plan, measure_plans, package
     from compiler.frontend.macs import model_macs
     from compiler.pipeline import Compiler
-    from compiler.source import Source, open_source
+    from compiler.source import Source
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
     from tuner.cli.exporting import plans_of
     from tuner.measure.macs import npu_macs, program_macs
+    from tuner.networks.load import open_network
 
-    path, _ = resolve(Path(PREFIX + cell.network), seed)
-    source = Source(path, load_machine(cell.machine), DataType[cell.dtype], {}, seed)
+    path, drawn = resolve(Path(PREFIX + cell.network), seed)
+    source = Source(path, load_machine(cell.machine), DataType[cell.dtype], {}, drawn)
     run = find_run(runs, source) if runs is not None else None
     if run is None and candidates:
-        run = searched(cell, path, out.parent, candidates, seed)
-    opened = open_source(source)
+        run = searched(cell, path, out.parent, candidates, drawn)
+    opened = open_network(source)
     machine, unit = source.machine, opened.unit
     plans = plans_of(run / "plans", machine) if run is not None else dict.fromkeys(machine.contention, default_plan(unit))
     measured = measure_plans(opened.compiler, plans)
@@ -177,7 +182,7 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     return {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": given / macs}, faults
 
 
-def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
+def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int | None) -> Path:
     """A run of `candidates` programs for a cell."""
     from tuner.driver import tune
     from tuner.request import TuneRequest
