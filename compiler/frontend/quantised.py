@@ -134,6 +134,12 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
     parts: list[str] = []
     y_q: Quantisation | None = None
     for i in range(2, len(node.input), 3):
+        if state.is_constant(node.input[i]):
+            array = state.constants[node.input[i]]
+            y_q, x_q = parameters(state, node, 0, array.dtype), parameters(state, node, i + 1, array.dtype)
+            parts.append(state.fresh(f"{node.output[0]}.part"))
+            state.constants[parts[-1]] = tables.requantized(array, x_q, y_q)
+            continue
         view, x_q = integers_read(state, node, i)
         y_q = parameters(state, node, 0, x_q.dtype)
         if not x_q.same_as(y_q):
