@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 from onnx import ModelProto
 
-from tuner.networks.made.net import Net, Tensor
+from tuner.networks.made.net import Net
 from tuner.networks.made.transformer import attention, mlp
 
 Ranks = Sequence[str] | dict[str, str]  # of a tensor where an einsum reads it: rank variables, or rank -> an expression of them
 
 
 class Einsum(NamedTuple):
-    """inputs: tensor -> ranks.  output: ranks of the tensor of that name.  windows: rank variables of window positions -> their number."""
+    """inputs: tensor -> ranks.  output: ranks of the tensor of that name.  windows: rank variables of the positions of a 3x3 window."""
 
     output: str
     ranks: Sequence[str]
     inputs: dict[str, Ranks]
-    windows: dict[str, int] = {}
+    windows: Sequence[str] = ()
 
 
 class Chain(NamedTuple):
@@ -43,7 +43,7 @@ class Chain(NamedTuple):
             lines += [f"    - {{name: {name}, projection: {_text(ranks)}}}" for name, ranks in each.inputs.items()]
             lines.append(f"    - {{name: {each.output}, projection: {_text(each.ranks)}, output: True}}")
             if each.windows:
-                lines.append(f"    iteration_space_shape: [{', '.join(f'0 <= {name} < {size}' for name, size in each.windows.items())}]")
+                lines.append(f"    iteration_space_shape: [{', '.join(f'0 <= {name} < 3' for name in each.windows)}]")
         return "\n".join([*lines, ""])
 
 
@@ -63,9 +63,7 @@ def products(count: int, rows: int = 3136, width: int = 256) -> Chain:
             x = net.node("MatMul", [x.name, net.weight(width, width)], x.shape)
         return net.model(x)
 
-    einsums = [
-        Einsum(f"T{i + 1}", ("m", f"n{i + 1}"), {f"T{i}": ("m", f"n{i}"), f"W{i}": (f"n{i}", f"n{i + 1}")}) for i in range(count)
-    ]
+    einsums = [Einsum(f"T{i + 1}", ("m", f"n{i + 1}"), {f"T{i}": ("m", f"n{i}"), f"W{i}": (f"n{i}", f"n{i + 1}")}) for i in range(count)]
     return Chain(model, {"M": rows} | {f"N{i}": width for i in range(count + 1)}, einsums)
 
 
@@ -83,11 +81,11 @@ def mobilenet(side: int, channels: int, wide: int, bodies: int = 2) -> Chain:
 
     sizes, einsums = {"P0": side, "Q0": side, "C0": channels}, list[Einsum]()
     for i in range(bodies):
-        j = i + 1
+        j, taps = i + 1, (f"r{i}", f"s{i}")
         sizes |= {f"W{i}": wide, f"P{j}": side, f"Q{j}": side, f"C{j}": channels}
         einsums += [
             Einsum(f"Y{i}", (f"p{i}", f"q{i}", f"w{i}"), {f"X{i}": (f"p{i}", f"q{i}", f"c{i}"), f"A{i}": (f"c{i}", f"w{i}")}),
-            Einsum(f"Z{i}", (f"p{j}", f"q{j}", f"w{i}"), {f"Y{i}": _window(i, j, f"w{i}"), f"D{i}": (f"r{i}", f"s{i}", f"w{i}")}, _three(i)),
+            Einsum(f"Z{i}", (f"p{j}", f"q{j}", f"w{i}"), {f"Y{i}": _window(i, j, f"w{i}"), f"D{i}": (*taps, f"w{i}")}, taps),
             Einsum(f"X{j}", (f"p{j}", f"q{j}", f"c{j}"), {f"Z{i}": (f"p{j}", f"q{j}", f"w{i}"), f"B{i}": (f"w{i}", f"c{j}")}),
         ]
     return Chain(model, sizes, einsums)
@@ -105,7 +103,7 @@ def bottleneck(side: int, channels: int, narrow: int) -> Chain:
     sizes = {"P0": side, "Q0": side, "C0": channels, "N0": narrow, "N1": narrow, "P1": side, "Q1": side, "C1": channels}
     einsums = [
         Einsum("Y", ("p0", "q0", "n0"), {"X": ("p0", "q0", "c0"), "A": ("c0", "n0")}),
-        Einsum("Z", ("p1", "q1", "n1"), {"Y": _window(0, 1, "n0"), "B": ("r0", "s0", "n0", "n1")}, _three(0)),
+        Einsum("Z", ("p1", "q1", "n1"), {"Y": _window(0, 1, "n0"), "B": ("r0", "s0", "n0", "n1")}, ("r0", "s0")),
         Einsum("V", ("p1", "q1", "c1"), {"Z": ("p1", "q1", "n1"), "C": ("n1", "c1")}),
         Einsum("O", ("p1", "q1", "c1"), {"V": ("p1", "q1", "c1"), "X": {"P0": "p1", "Q0": "q1", "C0": "c1"}}),
     ]
@@ -147,10 +145,6 @@ def mlp_block(tokens: int = 256, width: int = 512) -> Chain:
 def _window(i: int, j: int, channels: str) -> dict[str, str]:
     """A tensor of ranks Pi and Qi, read by an operator that makes those of j."""
     return {f"P{i}": f"p{j} + r{i}", f"Q{i}": f"q{j} + s{i}", channels.upper(): channels}
-
-
-def _three(i: int) -> dict[str, int]:
-    return {f"r{i}": 3, f"s{i}": 3}
 
 
 CHAINS: dict[str, Chain] = {

@@ -1,22 +1,26 @@
 """A network as a .tflite file of int8, by TensorFlow, in an environment of its own: `python tflite_of.py LAYERS.json OUT.tflite`.
 
-LAYERS.json is what `scripts.compare_vela.layers_of` makes of an ONNX model: operators with their inputs, sizes and windows, no weights.  Those
-are drawn here, as activations are for their ranges.  Padding is `SAME` wherever that gives the same size: where a window of stride 2 pads
-both sides, TensorFlow pads one, and moves the same bytes without an operator of its own.
+LAYERS.json is what `scripts.compare_vela.layers_of` makes of an ONNX model: operators with their inputs, sizes and windows, no weights.
+Those are drawn here, as activations are for their ranges.  Padding is `SAME` wherever that gives the same size: where a window of stride 2
+pads both sides, TensorFlow pads one, and moves the same bytes without an operator of its own.
 """
 
 import json
 import sys
 
 import numpy as np
-import tensorflow as tf  # type: ignore[import-not-found]
+import tensorflow as tf
 
 
-def network(layers, x):  # type: ignore[no-untyped-def]
+def _mean(x):
+    return tf.reduce_mean(x, [1, 2], keepdims=True)
+
+
+def network(layers, x):
     """The network on a tensor [1, h, w, c]."""
     rng = np.random.default_rng(0)
 
-    def drawn(*shape):  # type: ignore[no-untyped-def]
+    def drawn(*shape):
         return tf.constant(rng.normal(0, (2 / np.prod(shape[:-1])) ** 0.5, shape).astype(np.float32))
 
     known = {"": x}
@@ -33,20 +37,15 @@ def network(layers, x):  # type: ignore[no-untyped-def]
             y = tf.matmul(tf.reshape(x, [1, -1]), drawn(int(np.prod(x.shape)), layer["channels"]))
         elif kind == "max_pool":
             y = tf.nn.max_pool2d(x, layer["kernel"], layer["stride"], layer["padding"])
+        elif kind in ("concat", "add"):
+            y = tf.concat(values, -1) if kind == "concat" else tf.add(*values)
         else:
-            y = {
-                "relu": lambda: tf.nn.relu(x),
-                "relu6": lambda: tf.nn.relu6(x),
-                "mean": lambda: tf.reduce_mean(x, [1, 2], keepdims=True),
-                "concat": lambda: tf.concat(values, -1),
-                "add": lambda: tf.add(*values),
-                "softmax": lambda: tf.nn.softmax(x),
-            }[kind]()
+            y = {"relu": tf.nn.relu, "relu6": tf.nn.relu6, "mean": _mean, "softmax": tf.nn.softmax}[kind](x)
         known[layer["output"]] = y
     return y
 
 
-def tflite(layers, shape):  # type: ignore[no-untyped-def]
+def tflite(layers, shape):
     """The file.  shape: of the input, [1, h, w, c]."""
     function = tf.function(lambda x: network(layers, x)).get_concrete_function(tf.TensorSpec(shape, tf.float32))
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
