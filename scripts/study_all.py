@@ -37,6 +37,7 @@ QUICK = {
     "prior": "--networks made:mobilenet_v2-small,width=0.35 --earlier made:mobilenet_v2-small --measurements 2400 --seeds 1",
     "quick": f"--networks {SMALL} --candidates 12 --machine edge",
     "rewrites": "--networks light:squeezenet,shufflenet",
+    "worth": f"--networks {SMALL} --candidates 12",
     "board": "--networks light:squeezenet --seeds 1 --measurements 600",
     "calibration": "--machines edge --segments 60 --networks light:squeezenet",
     "controller": "--networks light:squeezenet --candidates 12 --seeds 1 --other-seeds 1 --inferences 60",
