@@ -114,13 +114,15 @@ def whole(model: ModelProto, data: Beside = NOTHING) -> Partition:
     return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
-def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None) -> Partition:
+def partition(
+    model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None, no_floats: str = ""
+) -> Partition:
     """The heaviest piece of a model from `load_model`; with `offload` also the next ones that are worth it.
 
     model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
-    whether the machine can.  Raises `UnsupportedError` where nothing of it can run on the NPU.
+    whether the machine can.  no_floats: why it can no other, or ''.  Raises `UnsupportedError` where nothing of it can run on the NPU.
     """
-    parts, asked = _Parts(model), None if able is None else Abilities(able)
+    parts, asked = _Parts(model), None if able is None else Abilities(able, no_floats)
     refused: dict[int, str] = {}
     declined: dict[int, str] = {}
     found: list[NpuPiece] = []

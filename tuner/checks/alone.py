@@ -24,6 +24,7 @@ from compiler.ir.graph import Graph
 from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
+from compiler.unit.machine import no_floats
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.errors import UnsupportedError
@@ -146,7 +147,10 @@ def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) 
         try:
             return pack(lower(left, data=data))
         except UnsupportedError:
-            left, data = _without(Hollow(left, data).filled(), trial(left, SUPPORTED, Abilities(pack)).refused), NOTHING
+            left, data = (
+                _without(Hollow(left, data).filled(), trial(left, SUPPORTED, Abilities(pack, no_floats(machine, dtype))).refused),
+                NOTHING,
+            )
     return None
 
 
