@@ -147,10 +147,8 @@ def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) 
         try:
             return pack(lower(left, data=data))
         except UnsupportedError:
-            left, data = (
-                _without(Hollow(left, data).filled(), trial(left, SUPPORTED, Abilities(pack, no_floats(machine, dtype))).refused),
-                NOTHING,
-            )
+            able = Abilities(pack, no_floats(machine, dtype))
+            left, data = _without(Hollow(left, data).filled(), trial(left, SUPPORTED, able).refused), NOTHING
     return None
 
 
