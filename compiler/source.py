@@ -101,6 +101,14 @@ class Opened:
         return self.compiler.unit
 
     @property
+    def computes(self) -> str:
+        """The types of what the NPU computes with, for people: int8 stands for 8 bits with and without a sign."""
+        graphs = [unit.graph for unit in self.units]
+        integers = any(graph.types for graph in graphs)
+        floats = any(graph.shapes.keys() - graph.types.keys() for graph in graphs)
+        return " and ".join([*(["int8"] if integers else []), *([self.source.dtype.name] if floats else [])])
+
+    @property
     def digest(self) -> str:
         """Of weights and shapes of the whole model as given: the identity of what is compiled."""
         return self.units[0].graph.digest
