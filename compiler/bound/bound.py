@@ -10,13 +10,15 @@ import numpy as np
 
 from compiler.bound.needs import needs_of
 from compiler.bound.prefetch import Behind, behind, finished_before
-from compiler.bound.traffic import Fused, Window, excess, fused_of, once
+from compiler.bound.traffic import Excess, Fused, excess, fused_of, once
 from compiler.bound.work import dealt, out_of, work_of
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
-from simulator.npu.parts import Engine, Memory
+from simulator.npu.parts import SUM_BYTES, Engine, Memory
+
+TERMS = ("engines", "prefetch", "traffic")
 
 
 class Terms(NamedTuple):
@@ -28,13 +30,17 @@ class Terms(NamedTuple):
     traffic_bytes: int
 
     @property
+    def by_term(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in TERMS}
+
+    @property
     def cycles(self) -> int:
-        return max(self.engines, self.prefetch, self.traffic)
+        return max(self.by_term.values())
 
     @property
     def term(self) -> str:
         """The name of the largest one."""
-        return self._fields[self[:3].index(self.cycles)]
+        return max(TERMS, key=self.by_term.__getitem__)
 
 
 class Bound:
@@ -45,13 +51,13 @@ class Bound:
         self.needs = needs_of(unit)
         self.work = work_of(unit, self.needs)
         self.once = once(self.needs, self.work.weights)
-        self._windows: dict[int, tuple[Window, ...]] = {}
+        self._windows: dict[int, tuple[Excess, ...]] = {}
 
     def of(self, level: str) -> Terms:
-        moved = sum(self.once) + sum(window.bytes for window in self.windows(capacity_bytes(self.unit.machine, level)))
+        moved = sum(self.once) + sum(window.bytes for window in self.windows(capacity_bytes(self.unit, level)))
         return Terms(self._engines(level), self._prefetch(level), self._traffic(level, moved), moved)
 
-    def windows(self, capacity: int) -> tuple[Window, ...]:
+    def windows(self, capacity: int) -> tuple[Excess, ...]:
         """Those that move bytes more than once where so many are on chip."""
         if capacity not in self._windows:
             self._windows[capacity] = excess(self._fused, capacity)
@@ -72,7 +78,7 @@ class Bound:
     def _prefetch(self, level: str) -> int:
         """Theorem 2."""
         machine, found = self.unit.machine, self._behind
-        later = np.maximum(0.0, found.weights_left - capacity_bytes(machine, level)) / _read_rate(machine, level)
+        later = np.maximum(0.0, found.weights_left - capacity_bytes(self.unit, level)) / _read_rate(machine, level)
         if not later.any():
             return 0
         cores = machine.granted(level).cores
@@ -102,10 +108,12 @@ class Bound:
 _SLACK = 1e-6  # of sums of fractions
 
 
-def capacity_bytes(machine: Machine, level: str) -> int:
-    """Every byte on chip that a level grants: whatever lies in it can be used again."""
+def capacity_bytes(unit: Unit, level: str) -> int:
+    """Of values on chip, wherever they lie, in what a level grants: in L0C each takes as much as a sum."""
+    machine = unit.machine
     granted, sizes = machine.granted(level), machine.buffers_bytes
-    return granted.cores * (granted.l1_bytes + sizes.L0A + sizes.L0B + sizes.L0C + sizes.UB) + granted.shared_bytes
+    sums = sizes.L0C * min(SUM_BYTES, max(storage.dtype.size_bytes for storage in unit.storages)) // SUM_BYTES
+    return granted.cores * (granted.l1_bytes + sizes.L0A + sizes.L0B + sums + sizes.UB) + granted.shared_bytes
 
 
 def first_data_cycles(machine: Machine, level: str) -> int:
@@ -130,4 +138,3 @@ def _read_rate(machine: Machine, level: str) -> float:
     """Bytes per cycle that all granted cores load at most."""
     port = port_units(machine, machine.contention[level].share_units) / SHARE_UNIT
     return min(port, machine.granted(level).cores * float(machine.dma_bytes_per_cycle(Engine.MTE2)))
-

@@ -1,6 +1,6 @@
-"""What of every tensor somebody reads, and who reads it how: the facts of a graph that bounds count on (`docs/bounds.md`, "What is counted").
+"""What of every tensor somebody reads, and who reads it how: the facts of a graph that bounds count on (docs/bounds.md, What is counted).
 
-A leaf is a tensor that an operator makes or that the model is given; Concat and Shuffle are other names for channels of leaves.  Of a
+A leaf is a tensor that an operator makes or that the model is given; Concat, Shuffle and copies for the layout's sake are other names for channels of leaves.  Of a
 leaf is needed what the reader that reads most of it reads, a box of rows and columns of some channels; what others read beside that is
 left out, so nothing is counted that no program touches.
 """
@@ -26,6 +26,7 @@ from compiler.ir.operators import (
     Resample,
     Shuffle,
     Softmax,
+    Vector,
 )
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.reach import RATIO, WINDOW
@@ -58,7 +59,7 @@ class Box(NamedTuple):
         return all(np.array_equal(mine, theirs) for mine, theirs in zip(self, other, strict=True))
 
 
-class Reading(NamedTuple):
+class Touch(NamedTuple):
     """What operator `reader` reads of a leaf.  operand: its place among the operator's inputs.
 
     spread: any part of the reader's result, in pixels or in channels, needs at least as large a part of `box` (docs/bounds.md, Lemma 1).
@@ -79,7 +80,7 @@ class Leaf:
     images: int
     size_bytes: int  # of a value
     outside: bool  # the host reads it
-    readings: tuple[Reading, ...]
+    readings: tuple[Touch, ...]
     needed: Box | None
     touched: NDArray[np.int64]
 
@@ -99,7 +100,7 @@ class Needs:
     made: tuple[Leaf, ...]
     given: tuple[Leaf, ...]
 
-    def read_by(self, operator: int) -> Iterator[tuple[Leaf, Reading]]:
+    def read_by(self, operator: int) -> Iterator[tuple[Leaf, Touch]]:
         for leaf in (*self.made, *self.given):
             for reading in leaf.readings:
                 if reading.reader == operator:
@@ -113,9 +114,9 @@ def needs_of(unit: Unit) -> Needs:
     makers = {spec.operator.y: spec.index for spec in unit.operators}
     outside: dict[str, Mask] = {}
     for port in graph.outputs:
-        for leaf, of_leaf, _ in channels[port.tensor]:
-            outside.setdefault(leaf, np.zeros(shapes[leaf][1], np.bool_))[of_leaf] = True
-    found: dict[str, list[Reading]] = {}
+        for part, of_part, _ in channels[port.tensor]:
+            outside.setdefault(part, np.zeros(shapes[part][1], np.bool_))[of_part] = True
+    found: dict[str, list[Touch]] = {}
 
     def closed(name: str) -> Leaf:
         shape, readings = shapes[name], found.get(name, [])
@@ -143,7 +144,7 @@ def needs_of(unit: Unit) -> Needs:
                 mask = np.zeros(shapes[part][1], np.bool_)
                 mask[of_leaf] = box.channels[of_tensor]
                 if mask.any():
-                    found.setdefault(part, []).append(Reading(spec.index, operand, box._replace(channels=mask), spread))
+                    found.setdefault(part, []).append(Touch(spec.index, operand, box._replace(channels=mask), spread))
     given = [closed(name) for name in shapes if name not in makers and name in found]
     return Needs(tuple(reversed(made)), tuple(given))
 
@@ -155,6 +156,8 @@ def _channels_of_leaves(unit: Unit) -> dict[str, list[tuple[str, NDArray[np.int6
         if isinstance(op, Concat):
             parts = [whole[name] for name in op.inputs]
             whole[op.y] = np.concatenate([names for names, _ in parts]), np.concatenate([channels for _, channels in parts])
+        elif isinstance(op, Vector) and op.name in unit.layout.copies:
+            whole[op.y] = whole[op.inputs[0]]
         elif isinstance(op, Shuffle):
             names, of_leaf = whole[op.x]
             whole[op.y] = names[list(op.order)], of_leaf[list(op.order)]
@@ -165,7 +168,7 @@ def _channels_of_leaves(unit: Unit) -> dict[str, list[tuple[str, NDArray[np.int6
 
 
 def _reads(op: Operator, operand: int, made: Box, shape: tuple[int, int, int, int]) -> tuple[Box, bool]:
-    """What of an input the needed part of a result is made of, and whether it is `Reading.spread`."""
+    """What of an input the needed part of a result is made of, and whether it is `Touch.spread`."""
     whole = Box.whole(shape)
     if isinstance(op, HeadedProduct):
         heads = np.repeat(made.channels.reshape(op.heads, -1).any(1), shape[1] // op.heads)

@@ -26,7 +26,7 @@ class Once(NamedTuple):
     outputs: int
 
 
-class Window(NamedTuple):
+class Excess(NamedTuple):
     """Operators [start, stop) that move so many bytes more than once."""
 
     start: int
@@ -64,10 +64,10 @@ def fused_of(unit: Unit, needs: Needs, weights: NDArray[np.int64]) -> Fused:
     return Fused(held, twice, weights.tolist(), makers, ends)
 
 
-def excess(fused: Fused, capacity: int) -> tuple[Window, ...]:
+def excess(fused: Fused, capacity: int) -> tuple[Excess, ...]:
     """Windows that share no operator, of which most bytes follow together: those of each beyond `capacity` bytes on chip."""
     count = len(fused.held)
-    best: list[tuple[int, tuple[Window, ...]]] = [(0, ())]
+    best: list[tuple[int, tuple[Excess, ...]]] = [(0, ())]
     for last in range(count):
         found = best[-1]
         for window in _ending(fused, last, capacity):
@@ -78,7 +78,7 @@ def excess(fused: Fused, capacity: int) -> tuple[Window, ...]:
     return best[-1][1]
 
 
-def _ending(fused: Fused, last: int, capacity: int) -> list[Window]:
+def _ending(fused: Fused, last: int, capacity: int) -> list[Excess]:
     """Windows that end with an operator, each with more bytes than every shorter one."""
     if not fused.ends[last]:
         return []
@@ -100,8 +100,8 @@ def _ending(fused: Fused, last: int, capacity: int) -> list[Window]:
                 gains[start] = max(gains[start], cut.grow() - factor * capacity)
                 if cut.value == held[last]:  # it grows no more
                     break
-    found: list[Window] = []
+    found: list[Excess] = []
     for start in range(last, -1, -1):
         if gains[start] > (found[-1].bytes if found else 0):
-            found.append(Window(start, last + 1, gains[start]))
+            found.append(Excess(start, last + 1, gains[start]))
     return found

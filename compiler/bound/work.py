@@ -7,7 +7,7 @@
 | on_vector | float [n]  | cycles of VECTOR where that makes the same product                                               |
 | vector    | float [n]  | cycles of VECTOR of what only that can do                                                        |
 | back      | float [n]  | bytes of such a result that products read: MTE3 takes them out of UB                             |
-| weights   | int [n]    | bytes of weights that some needed value is made of                                                |
+| weights   | int [n]    | bytes of weights and biases that some needed value is made of                                    |
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPCODES = {
 Floats = NDArray[np.float64]
 
 
-class Work(NamedTuple):
+class LeastWork(NamedTuple):
     """See the table at the top of this file."""
 
     matrix: Floats
@@ -49,9 +49,9 @@ class Work(NamedTuple):
     weights: NDArray[np.int64]
 
 
-class Product(NamedTuple):
+class Multiplied(NamedTuple):
     """`times` products of [rows x inner] by [inner x columns].  inner: blocks of C0 lanes.  left: blocks of k of all left operands of a
-    row.  macs: of all of them, without lanes that have no channel.  weights: values; a bias may be zero, and need not be loaded."""
+    row.  macs: of all of them, without lanes that have no channel.  weights: values, and biases where they are not zero."""
 
     times: int
     rows: int
@@ -62,7 +62,7 @@ class Product(NamedTuple):
     weights: int
 
 
-def product_of(op: Operator, box: Box, images: int, channels: int, c0: int) -> Product | None:
+def product_of(op: Operator, box: Box, images: int, channels: int, c0: int) -> Multiplied | None:
     """The product that makes a box of an operator's result; None where it is none.  channels: of its left operand."""
     columns = int(box.channels.sum())
     if isinstance(op, Convolution):
@@ -76,17 +76,18 @@ def product_of(op: Operator, box: Box, images: int, channels: int, c0: int) -> P
         left = inner if op.groups == 1 else max(inner, -(-groups * c_in // c0) * taps)
         rows = images * box.pixels
         weights = columns * c_in * taps
-        return Product(1, rows, inner, columns, left, rows * weights, weights)
+        return Multiplied(1, rows, inner, columns, left, rows * weights, weights + columns * bool(np.any(op.bias)))
     if isinstance(op, HeadedProduct):
         inner, columns = channels // op.heads, columns // op.heads
         blocks, times = -(-inner // c0), images * op.heads
-        return Product(times, box.pixels, blocks, columns, blocks, times * box.pixels * inner * columns, 0)
+        return Multiplied(times, box.pixels, blocks, columns, blocks, times * box.pixels * inner * columns, 0)
     return None
 
 
-def work_of(unit: Unit, needs: Needs) -> Work:
+def work_of(unit: Unit, needs: Needs) -> LeastWork:
     count, machine, t = len(unit.operators), unit.machine, cost_tables(unit.machine)
-    found = Work(*(np.zeros((count, 3) if name == "matrix" else count) for name in Work._fields[:-1]), np.zeros(count, np.int64))
+    none = [np.zeros(count) for _ in range(4)]
+    found = LeastWork(np.zeros((count, 3)), none[0], none[1], none[2], none[3], np.zeros(count, np.int64))
     added = set(unit.layout.copies)  # this compiler's own, not of the graph
     shapes = unit.graph.shapes
     for spec, leaf in zip(unit.operators, needs.made, strict=True):
@@ -112,7 +113,7 @@ def work_of(unit: Unit, needs: Needs) -> Work:
     return found
 
 
-def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Product) -> tuple[float, float, float]:
+def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied) -> tuple[float, float, float]:
     """Cycles of CUBE, MTE1 and FIXPIPE (docs/bounds.md, Lemma 2)."""
     fractal, axes = machine.fractal(dtype), t.matrix[dtype]
     n1 = -(-p.columns // fractal.columns)
@@ -151,7 +152,7 @@ def _fastest(paths: Sequence[DataPath], engine: Engine) -> float:
     return max((float(path.bytes_per_cycle) if path.engine == engine.name else inf for path in paths), default=inf)
 
 
-def _spread(machine: Machine, dtype: DataType, p: Product) -> float:
+def _spread(machine: Machine, dtype: DataType, p: Multiplied) -> float:
     """Cycles of CUBE in proportion to multiply-accumulates, rows in whole cubes (docs/bounds.md, Theorem 2)."""
     peak = machine.macs_per_cycle[(DataType.int8 if dtype in BYTES else dtype).name]
     if not isinstance(machine.matrix, CubeUnit):
@@ -161,7 +162,7 @@ def _spread(machine: Machine, dtype: DataType, p: Product) -> float:
 
 
 def _vector(op: Operator, t: CostTables, made: float, read: float) -> float:
-    """Cycles of VECTOR of what no other engine does, and no rewrite takes out.  made, read: repeats of its result and of what it reads (docs/bounds.md, Lemma 3)."""
+    """Cycles of VECTOR of what no other engine does (docs/bounds.md, Lemma 3).  made, read: repeats of its result, and of what it reads."""
     cycles = t.vector_cycles
     simple = int(cycles[Op.VMAX])
     if isinstance(op, Vector):
@@ -193,4 +194,3 @@ def dealt(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, floa
     one, other = float(cycles[order[at - 1]]), float(on_vector[order[at - 1]])
     part = float(first[at - 1] - second[at - 1]) / (one + other)
     return float(second[at - 1] + part * other), other / (one + other)
-
