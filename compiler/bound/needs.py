@@ -1,8 +1,8 @@
 """What of every tensor somebody reads, and who reads it how: the facts of a graph that bounds count on (docs/bounds.md, What is counted).
 
-A leaf is a tensor that an operator makes or that the model is given; Concat, Shuffle and copies for the layout's sake are other names for channels of leaves.  Of a
-leaf is needed what the reader that reads most of it reads, a box of rows and columns of some channels; what others read beside that is
-left out, so nothing is counted that no program touches.
+A leaf is a tensor that an operator makes or that the model is given; Concat, Shuffle and copies for the layout's sake are other names
+for channels of leaves.  Of a leaf is needed what the reader that reads most of it reads, a box of rows and columns of some channels; what
+others read beside that is left out, so nothing is counted that no program touches.
 """
 
 from __future__ import annotations
