@@ -11,13 +11,17 @@ from compiler.ir.operators import (
     MatMul,
     Pool,
     Quantise,
+    QuantisedAverage,
     QuantisedConv,
+    QuantisedMatMul,
     QuantisedPair,
     Reflow,
     Resample,
     Softmax,
     Vector,
 )
+from compiler.kinds.average import AverageSpec
+from compiler.kinds.average_emitter import AverageJob, average_rows
 from compiler.kinds.base import OperatorKind
 from compiler.kinds.chain import VectorSpec
 from compiler.kinds.chain_emitter import VectorJob, chain_rows
@@ -31,6 +35,7 @@ from compiler.kinds.norm_emitter import LayerNormJob, norm_rows
 from compiler.kinds.pool import PoolSpec
 from compiler.kinds.pool_emitter import PoolJob, pool_rows
 from compiler.kinds.quantised_conv import QuantisedConvSpec
+from compiler.kinds.quantised_matmul import QuantisedMatMulSpec
 from compiler.kinds.reflow import ReflowSpec
 from compiler.kinds.reflow_emitter import ReflowJob, reflow_rows
 from compiler.kinds.resample import ResampleSpec
@@ -44,8 +49,10 @@ KINDS = (
     OperatorKind(Conv, ConvSpec, ConvJob, conv_rows),
     OperatorKind(QuantisedConv, QuantisedConvSpec, ConvJob, conv_rows),
     OperatorKind(MatMul, MatMulSpec, ConvJob, conv_rows),
+    OperatorKind(QuantisedMatMul, QuantisedMatMulSpec, ConvJob, conv_rows),
     OperatorKind(Vector, VectorSpec, VectorJob, chain_rows),
     OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),
+    OperatorKind(QuantisedAverage, AverageSpec, AverageJob, average_rows),
     OperatorKind(Softmax, SoftmaxSpec, SoftmaxJob, softmax_rows),
     OperatorKind(LayerNorm, LayerNormSpec, LayerNormJob, norm_rows),
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
