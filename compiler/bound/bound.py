@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.bound.needs import needs_of
 from compiler.bound.prefetch import Behind, behind, finished_before
-from compiler.bound.traffic import Excess, Fused, excess, fused_of, once
+from compiler.bound.traffic import Excess, FusedGraph, excess, fused_of, once
 from compiler.bound.work import dealt, out_of, work_of
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
@@ -94,7 +94,7 @@ class Bound:
         return first_data_cycles(machine, level) + max(-(-moved * SHARE_UNIT // port), ceil(loads - _SLACK), ceil(stores - _SLACK))
 
     @cached_property
-    def _fused(self) -> Fused:
+    def _fused(self) -> FusedGraph:
         return fused_of(self.unit, self.needs, self.work.weights)
 
     @cached_property

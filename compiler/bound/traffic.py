@@ -39,7 +39,7 @@ def once(needs: Needs, weights: NDArray[np.int64]) -> Once:
     return Once(sum(leaf.touched_bytes for leaf in needs.given), int(weights.sum()), outputs)
 
 
-class Fused(NamedTuple):
+class FusedGraph(NamedTuple):
     """What windows are made of.  held: bytes of an operator's result; twice: those that DDR moves where it lies there meanwhile.
 
     weights: bytes.  makers: operators that make what an operator reads, where a part of its result needs as large a part of theirs.
@@ -52,7 +52,7 @@ class Fused(NamedTuple):
     ends: list[bool]
 
 
-def fused_of(unit: Unit, needs: Needs, weights: NDArray[np.int64]) -> Fused:
+def fused_of(unit: Unit, needs: Needs, weights: NDArray[np.int64]) -> FusedGraph:
     held = [leaf.needed_bytes for leaf in needs.made]
     twice = [size if leaf.outside else 2 * size for leaf, size in zip(needs.made, held, strict=True)]
     makers: list[list[int]] = [[] for _ in unit.operators]
@@ -61,10 +61,10 @@ def fused_of(unit: Unit, needs: Needs, weights: NDArray[np.int64]) -> Fused:
             if reading.spread and leaf.needed is not None and reading.box.same(leaf.needed):
                 makers[reading.reader].append(leaf.maker)
     ends = [isinstance(spec.operator, Convolution) and spec.operator.groups == 1 for spec in unit.operators]
-    return Fused(held, twice, weights.tolist(), makers, ends)
+    return FusedGraph(held, twice, weights.tolist(), makers, ends)
 
 
-def excess(fused: Fused, capacity: int) -> tuple[Excess, ...]:
+def excess(fused: FusedGraph, capacity: int) -> tuple[Excess, ...]:
     """Windows that share no operator, of which most bytes follow together: those of each beyond `capacity` bytes on chip."""
     count = len(fused.held)
     best: list[tuple[int, tuple[Excess, ...]]] = [(0, ())]
@@ -78,7 +78,7 @@ def excess(fused: Fused, capacity: int) -> tuple[Excess, ...]:
     return best[-1][1]
 
 
-def _ending(fused: Fused, last: int, capacity: int) -> list[Excess]:
+def _ending(fused: FusedGraph, last: int, capacity: int) -> list[Excess]:
     """Windows that end with an operator, each with more bytes than every shorter one."""
     if not fused.ends[last]:
         return []

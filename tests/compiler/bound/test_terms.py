@@ -10,7 +10,7 @@ import pytest
 from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_data_cycles
 from compiler.bound.needs import needs_of
 from compiler.bound.prefetch import behind, finished_before
-from compiler.bound.traffic import Fused, excess
+from compiler.bound.traffic import FusedGraph, excess
 from compiler.bound.work import dealt
 from compiler.ir.operators import Conv, Shuffle
 from compiler.pipeline import Compiler
@@ -111,7 +111,7 @@ def test_prefetch_is_the_largest_term_where_work_comes_before_weights() -> None:
     assert capacity_bytes(u, "none") == (1024 + 64 + 64 + 256 // 2 + 256) * 1024
 
 
-def cheapest(fused: Fused, start: int, last: int) -> int:
+def cheapest(fused: FusedGraph, start: int, last: int) -> int:
     """The best choice by trying all: operators made again, results held where something made again reads them."""
     others = list(range(start, last))
     best = fused.held[last]
@@ -130,7 +130,7 @@ def test_excess_is_of_the_best_windows(seed: int) -> None:
     held, weights = rng.integers(1, 99, (2, count)).tolist()
     makers = [sorted(rng.choice(k, min(k, int(rng.integers(1, 3))), replace=False).tolist()) if k else [] for k in range(count)]
     ends = [bool(rng.integers(4)) for _ in range(count)]
-    fused = Fused(held, [2 * size for size in held], weights, makers, ends)
+    fused = FusedGraph(held, [2 * size for size in held], weights, makers, ends)
     twice = fused._replace(held=fused.twice)
     gain = {
         (a, b): max(0, cheapest(fused, a, b) - capacity, cheapest(twice, a, b) - 2 * capacity) if ends[b] else 0
