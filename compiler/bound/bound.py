@@ -111,9 +111,10 @@ _SLACK = 1e-6  # of sums of fractions
 def capacity_bytes(unit: Unit, level: str) -> int:
     """Of values on chip, wherever they lie, in what a level grants: in L0C each takes as much as a sum."""
     machine = unit.machine
-    granted, sizes = machine.granted(level), machine.buffers_bytes
-    sums = sizes.L0C * min(SUM_BYTES, max(storage.dtype.size_bytes for storage in unit.storages)) // SUM_BYTES
-    return granted.cores * (granted.l1_bytes + sizes.L0A + sizes.L0B + sums + sizes.UB) + granted.shared_bytes
+    granted, widest = machine.granted(level), max(storage.dtype.size_bytes for storage in unit.storages)
+    sizes = machine.buffers_bytes.there | {"L1": granted.l1_bytes}
+    sizes["L0C"] = sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES
+    return granted.cores * sum(sizes.values()) + granted.shared_bytes
 
 
 def first_data_cycles(machine: Machine, level: str) -> int:

@@ -26,7 +26,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.cycles import CostTables, cost_tables, steps
 from simulator.npu.isa import REPEAT_BLOCKS, Op
 from simulator.npu.machine import CubeUnit, DataPath, Machine
-from simulator.npu.parts import BLOCK_BYTES, BYTES, SUM_BYTES, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES, DataType, Engine, Memory
 
 REPEAT_BYTES = REPEAT_BLOCKS * BLOCK_BYTES
 SHORT = 64  # products that VECTOR may add up in the type of its operands; sums of more are float32 or int32, as the matrix unit has them
@@ -101,7 +101,7 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
             found.spread[k] = _spread(machine, dtype, product)
             summed = product.macs // (product.times * product.rows * product.columns)
             lanes = REPEAT_BYTES // (SUM_BYTES if summed > SHORT or not dtype.is_float else dtype.size_bytes)
-            found.on_vector[k] = product.macs / lanes * machine.vector.simple_cycles
+            found.on_vector[k] = product.macs / lanes * int(t.vector_cycles[Op.VMADD])
             found.weights[k] = product.weights * dtype.size_bytes
             continue
         made, read = leaf.needed_bytes, sum(r.box.values * of.images * of.size_bytes for of, r in needs.read_by(k))
@@ -122,8 +122,9 @@ def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied) -> 
     cycles = p.times * steps(p.rows, axes[0]) * inner * columns * int(t.step_cycles[dtype])
     sizes = machine.buffers_bytes
     volume = p.times * p.rows * lanes * n1 * fractal.columns  # what an MMAD makes of all of L0: Loomis and Whitney
-    most = sqrt((sizes.L0A / dtype.size_bytes) * (sizes.L0B / dtype.size_bytes) * (sizes.L0C / SUM_BYTES))
-    cycles += int(volume / most) * machine.matrix.startup_cycles if most else 0
+    if sizes.L0A is not None and sizes.L0B is not None:
+        most = sqrt((sizes.L0A / dtype.size_bytes) * (sizes.L0B / dtype.size_bytes) * (sizes.L0C / SUM_BYTES))
+        cycles += int(volume / most) * machine.matrix.startup_cycles
     left = p.times * p.rows * p.left * BLOCK_BYTES
     right = p.times * p.inner * n1 * fractal.weight_blocks * BLOCK_BYTES
     out = p.times * p.rows * n1 * fractal.columns * SUM_BYTES
@@ -154,10 +155,10 @@ def _fastest(paths: Sequence[DataPath], engine: Engine) -> float:
 
 def _spread(machine: Machine, dtype: DataType, p: Multiplied) -> float:
     """Cycles of CUBE in proportion to multiply-accumulates, rows in whole cubes (docs/bounds.md, Theorem 2)."""
-    peak = machine.macs_per_cycle[(DataType.int8 if dtype in BYTES else dtype).name]
+    peak = machine.macs_per_cycle[dtype.product.name]
     if not isinstance(machine.matrix, CubeUnit):
         return float(p.macs / peak)
-    rows = machine.matrix.by_type[DataType.int8 if dtype in BYTES else dtype].m0
+    rows = machine.matrix.by_type[dtype.product].m0
     return float(p.macs / peak * (-(-p.rows // rows) * rows) / p.rows)
 
 
