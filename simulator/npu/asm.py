@@ -37,7 +37,7 @@ _SHOWN = 60  # characters of a token in a message
 _LABEL = re.compile(r"\A\s*\d+:")
 _FLAGS = (Op.SET, Op.WAIT)
 _PADDED = (Op.IM2COL, Op.FRACTAL)
-_OF_TYPE = ((Op.VCONVERT, "imm"), (Op.MMAD, "right"), (Op.FIXPIPE, "sums"))
+_OF_TYPE = ((Op.VCONVERT, "imm"), (Op.MMAD, "right"), (Op.FIXPIPE, "sums"), (Op.FIXPIPE, "rtype"))
 
 
 def _sources(spec: OpSpec) -> int:
