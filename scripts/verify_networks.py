@@ -1,13 +1,17 @@
 """Are the nine light networks right on every machine, in every data type, at every level?
 
     python scripts/verify_networks.py [--networks a,b] [--machines edge,ascend310] [--dtypes float16,float32]
-                                      [--candidates N] [--plans RUNS] [--json]
+                                      [--candidates N] [--plans RUNS] [--quantised qdq] [--json]
 
 Each cell is compiled with a variant per level: plans of the run in RUNS that was made for it, else of a search of N candidates, else layer
 by layer.  Weights are drawn from a seed.  It is written as a compiled ONNX file, and read by a fresh process that has no compiler.
 There: decode and verify, execute the container, onnxruntime on the file's body, the sanitizer, the file's table of cycles,
 cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
 In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those.
+
+With --quantised networks are quantised first, and those that tilefarm makes are taken as well (`made:mobilenet_v2-small`).
+The table is then of exactness, layer by layer at the first level: what of the products the NPU does, values of operators on integers that
+differ from onnxruntime's, and values of the outputs that do, where none may and where a floating operator lies before.
 
 Exit code 1 where anything fails.
 """
@@ -29,7 +33,8 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.networks.zoo import PREFIX, resolve, shipped  # noqa: E402  imports little; the rest is imported where it is needed
+from tuner.networks.quantiser import MARK  # noqa: E402
+from tuner.networks.zoo import MADE, PREFIX, resolve, shipped  # noqa: E402  imports little; the rest is imported where it is needed
 
 NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped())
 CHILD = "--check-file"
@@ -48,6 +53,9 @@ def main(
     plans: Annotated[Path | None, typer.Option(metavar="RUNS", help="Folder of run folders; their plans are taken where they fit.")] = None,
     candidates: Annotated[int, typer.Option(metavar="N", help="Search so many programs for a cell without a run.")] = 0,
     seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
+    quantised: Annotated[
+        str | None, typer.Option(metavar="HOW", help="qdq or qop, and options: qdq,activations=int8,per_channel=1.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
     check_file: Annotated[Path | None, typer.Option(CHILD, hidden=True)] = None,
 ) -> None:
@@ -56,8 +64,10 @@ def main(
         print(json.dumps(check_in_this_process(check_file, seed)))
         return
     names = networks.split(",")
-    if unknown := [name for name in names if name not in NETWORKS]:
+    if unknown := [name for name in names if name not in NETWORKS and not (quantised and name.startswith(MADE))]:
         raise typer.BadParameter(f"--networks {unknown[0]}: expected some of {', '.join(NETWORKS)}")
+    if quantised:
+        names = [f"{name if name.startswith(MADE) else PREFIX + name}{MARK}{quantised}" for name in names]
     cells = [Cell(n, m, d) for n in names for m in machines.split(",") for d in dtypes.split(",")]
     rows: list[dict[str, Any]] = []
     start = time.perf_counter()
@@ -72,6 +82,8 @@ def main(
             sys.stderr.write(f"{'ok' if not faults else f'FAILED: {faults[0]}'} ({time.perf_counter() - at:.1f} s)\n")
     if as_json:
         print(json.dumps(rows, indent=1))
+    elif quantised:
+        show_exactness(rows)
     else:
         show(rows)
     failed = sum(bool(row["faults"]) for row in rows)
@@ -114,6 +126,26 @@ def show(rows: list[dict[str, Any]]) -> None:
     print_table(columns, cells)
 
 
+def show_exactness(rows: list[dict[str, Any]]) -> None:
+    from tuner.cli.text import print_table
+
+    columns = (
+        "<network", "<machine", "<dtype", "MACs on NPU", "operators", "values", "differing", "exact outputs", "differing", "behind floats",
+        "differing", "steps", "<on the host", "<result",
+    )  # fmt: skip
+    cells: list[tuple[Any, ...]] = []
+    for row in rows:
+        where, faults = (row["network"].partition(MARK)[0], row["machine"], row["dtype"]), row["faults"]
+        if "operators" not in row:
+            cells.append((*where, *[""] * 10, faults[0]))
+            continue
+        counts = (row[key] for key in ("operators", "values", "differing", "exact_values", "exact_differing", "float_values"))
+        share = f"{row['float_differing'] / row['float_values']:.2%}" if row["float_values"] else ""
+        most = f"{row['float_steps']:.3g}" if row["float_values"] else ""
+        cells.append((*where, f"{row['mac_share']:.1%}", *counts, share, most, " ".join(row["host"]), faults[0] if faults else "ok"))
+    print_table(columns, cells)
+
+
 def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: int) -> list[dict[str, Any]]:
     """A row per level; one row that says why where the cell does not compile."""
     from simulator.npu.errors import TilefarmError
@@ -121,7 +153,10 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
     where = {"network": cell.network, "machine": cell.machine, "dtype": cell.dtype}
     out = folder / "out.onnx"
     try:
-        common, faults = compile_cell(cell, out, runs, candidates, seed)
+        if MARK in cell.network:
+            common, faults = compile_quantised(cell, out)
+        else:
+            common, faults = compile_cell(cell, out, runs, candidates, seed)
     except TilefarmError as error:
         return [{**where, "level": "", "faults": [f"compile: {error}"]}]
     done = subprocess.run(
@@ -177,6 +212,26 @@ def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed
     return {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": given / macs}, faults
 
 
+def compile_quantised(cell: Cell, out: Path) -> tuple[dict[str, Any], list[str]]:
+    """Write the compiled file of a quantised network, layer by layer at the first level; as `compile_cell`."""
+    from dataclasses import replace
+
+    from compiler.build import build_variants, default_plan, package
+    from compiler.frontend.macs import model_macs
+    from compiler.source import Source
+    from simulator.npu.machine_file import load_machine
+    from simulator.npu.parts import DataType
+    from tuner.networks.load import open_network
+
+    opened = open_network(Source(Path(cell.network), load_machine(cell.machine), DataType[cell.dtype]))
+    level = next(iter(opened.machine.contention))
+    built = [replace(build_variants(packed, {level: default_plan(packed.unit)}), controller=None) for packed in opened.packed]
+    package(opened, built, out)
+    macs, hosts = model_macs(opened.model), sum(node.macs or 0 for node in opened.part.host)
+    kinds = sorted({node.op_type for node in opened.part.host if node.refused})
+    return {"macs": macs, "mac_share": 1 - hosts / macs if macs else 0.0, "host": kinds}, []
+
+
 def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
     """A run of `candidates` programs for a cell."""
     from tuner.driver import tune
@@ -203,11 +258,16 @@ def find_run(runs: Path, source: Any) -> Path | None:
 
 def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     """In the fresh process: a row per level of the file."""
+    import onnx
+
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
     from tuner.checks.check import check_file
 
     compiled = read_compiled(path)  # verifies every program
+    model = onnx.load(path)
+    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for part in (model.graph, *model.functions) for node in part.node):
+        return [exactness(path, seed)]
     rows = []
     for checked in check_file(path, seed=seed):
         machine, level = compiled.machine, compiled.level(checked.level)
@@ -236,6 +296,38 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def exactness(path: Path, seed: int) -> dict[str, Any]:
+    """Of a quantised network's compiled file."""
+    from simulator.session import InferenceSession
+    from tuner.checks.alone import quantised
+    from tuner.checks.check import check_level, random_feeds
+    from tuner.checks.reference import Stored, reference
+
+    session = InferenceSession(path)
+    feeds = random_feeds(session, seed)
+    expected = reference(path, feeds, Stored.of(session.compiled))
+    checked = check_level(session, feeds, expected, session.levels[0])
+    found = quantised(expected.integers(), checked.values.made, session.compiled.machine, session.compiled.dtype)
+    operators, values, differing = found.operators.total
+    exact = [one for one in checked.values.compared.values() if one.exact]
+    others = [one for one in checked.values.compared.values() if not one.exact]
+    return {
+        "level": checked.level,
+        "operators": operators,
+        "values": values,
+        "differing": differing,
+        "left_out": list(found.operators.left_out),
+        "exact_values": sum(one.count for one in exact),
+        "exact_differing": sum(one.differing for one in exact),
+        "float_values": sum(one.count for one in others),
+        "float_differing": sum(one.differing for one in others),
+        "float_steps": max((one.error / one.step for one in others if one.step), default=0.0),
+        "unfused_steps": dict(found.unfused),
+        "cpu": list(found.cpu),
+        "faults": [*checked.faults, *found.faults],
+    }
 
 
 if __name__ == "__main__":

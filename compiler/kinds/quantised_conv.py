@@ -25,6 +25,7 @@ from compiler.plan.plan import Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.operators import Fetch, Given
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import float_bits
 from simulator.npu.parts import BLOCK_BYTES, DataType, Fractal, Memory
 
@@ -149,7 +150,11 @@ def less(zero: int) -> tuple[tuple[int, ...], DataType]:
 
 
 def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
-    """DDR block of a block of weights of each byte; -1 without one."""
+    """DDR block of a block of weights of each byte; -1 without one.  Raises `UnsupportedError` where these have no L0B to go to."""
+    if zeros and not into.machine.has(Memory.L0B):
+        raise UnsupportedError(
+            f"{name}: what is left of a zero point comes to L0B; machine {into.machine.name} has none, -128 to 127 or 0 to 255 is supported"
+        )
     return into.constants.add(name, np.repeat(np.array(zeros, np.uint8), fractal.weight_blocks * BLOCK_BYTES)) if zeros else -1
 
 

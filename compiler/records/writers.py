@@ -269,11 +269,11 @@ def fixpipe(
     row[P + 9] = zero
     row[P + 10] = low
     row[P + 11] = high
-    row[P + 12] = rtype
-    row[P + 13] = own
-    row[P + 14] = other
-    row[P + 15] = fixed
-    row[P + 16] = last
+    row[isa.F_RTYPE] = rtype
+    row[isa.F_OWN] = own
+    row[isa.F_OTHER] = other
+    row[isa.F_FIXED] = fixed
+    row[isa.F_LAST] = last
     return at + 1
 
 

@@ -117,7 +117,7 @@ def test_the_legal_one_passes_and_runs():
         (FIXPIPE, "F_RTYPE", I8, "rtype must be int8 or uint8 where a result of 8 bits has a residual, else 0"),
         (FIXPIPE8, "F_RTYPE", I8, "rtype must be int8 or uint8 where a result of 8 bits has a residual, else 0"),
         (FIXPIPE8, "F_OWN", 1, "own, other, fixed and last go with rtype"),
-        (FIXPIPE8, "F_LAST", 2, "parameter word 26 must be in 0..1"),
+        (FIXPIPE8, "F_LAST", 2, "parameter word 27 must be in 0..1"),
         (FIXPIPE, "F_SUMS", F32, "sums must be int32, or 0"),
         (FIXPIPE, "F_SCALE", 9, "scale, zero, low and high are of int32 sums"),
         (FIXPIPE, "F_HIGH", 9, "scale, zero, low and high are of int32 sums"),
