@@ -131,7 +131,7 @@ def _random_fixpipe(machine: Machine, dst: Memory, a: int, b: int, c: int, d: in
     scale = -1 if dtype == DataType.int32 else _place(machine, Memory.UB, c + 3, n1 * 2) if sums else 0
     p = (m, mpad, n1, m, m, a // 16 % 2 if dtype in FLOATS else 0, 0, sums, scale, *((1, 0, 100) if dtype in BYTES else (0, 0, 0)))
     if sums and residual >= 0:
-        p = (*p, int(BYTES[d % 2]), isa.float_bits(0.7), isa.float_bits(0.3), isa.float_bits(4.1), a // 16 % 2)
+        p = (*p, 0, int(BYTES[d % 2]), isa.float_bits(0.7), isa.float_bits(0.3), isa.float_bits(4.1), a // 16 % 2)
     s = (_place(machine, Memory.L0C, c, n1 * mpad * 2), bias, residual)
     return record(Op.FIXPIPE, Engine[path.engine], *p, dtype=dtype, src=Memory.L0C, dst=dst, d=to, s=s)
 

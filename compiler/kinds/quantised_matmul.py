@@ -36,7 +36,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
         found = super().lowered(index, op, into)
         if not into.machine.has(Memory.L0B):
             raise UnsupportedError(
-                f"operator {op.name!r}: its right operand is computed, which only L0B brings into order; machine {into.machine.name} has none"
+                f"operator {op.name!r}: only L0B brings a computed right operand into order; machine {into.machine.name} has none"
             )
         u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
         summed = found["k1"] * found["fractal"].lanes

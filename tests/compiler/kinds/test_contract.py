@@ -109,7 +109,13 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),
 }  # that read int8
 EXAMPLES |= {"quantise": ((2, 70, 9, 8), Quantise("y", "x", "y", Q))} | INTEGERS
-EVERYWHERE = [(name, machine, dtype) for name in EXAMPLES for machine in MACHINES for dtype in (DataType.float16, DataType.float32)]
+OF_FLOATS = {"dequantise", "sums as floats"}  # whose results are of the type of floats
+EVERYWHERE = [
+    (name, machine, dtype)
+    for name in EXAMPLES
+    for machine in MACHINES
+    for dtype in ((DataType.float16,) if name in INTEGERS.keys() - OF_FLOATS else (DataType.float16, DataType.float32))
+]
 everywhere = pytest.mark.parametrize(("name", "machine", "dtype"), EVERYWHERE)
 
 
