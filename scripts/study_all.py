@@ -24,6 +24,7 @@ from simulator.npu.files import atomic_write
 
 SMALL = "light:squeezenet,made:mobilenet_v2-small"
 QUICK = {
+    "gain": f"--networks {SMALL} --candidates 12 --seeds 1",
     "fusion": f"--networks {SMALL} --candidates 12 --seeds 1",
     "levels": f"--networks {SMALL} --candidates 12 --seeds 1 --machine edge",
     "shared_memory": f"--networks {SMALL} --candidates 12",
@@ -37,6 +38,7 @@ QUICK = {
     "prior": "--networks made:mobilenet_v2-small,width=0.35 --earlier made:mobilenet_v2-small --measurements 2400 --seeds 1",
     "quick": f"--networks {SMALL} --candidates 12 --machine edge",
     "rewrites": "--networks light:squeezenet,shufflenet",
+    "bound": "--graphs 3",
     "worth": f"--networks {SMALL} --candidates 12",
     "board": "--networks light:squeezenet --seeds 1 --measurements 600",
     "calibration": "--machines edge --segments 60 --networks light:squeezenet",
