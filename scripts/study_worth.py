@@ -132,7 +132,7 @@ def blocks(s: Stream, code: Code) -> None:
 
 def _filled(unit: Unit, spec: Any) -> float:
     """Share of the blocks of weights that hold a weight; 1 where it has none."""
-    if not isinstance(spec, ConvSpec) or getattr(spec.operator, "weights", None) is None or spec.operator.groups == 1 or spec.lanes == 4:
+    if not isinstance(spec, ConvSpec) or getattr(spec.operator, "weights", None) is None or spec.lanes == 4:
         return 1.0
     conv, x, y = spec.operator, unit.layout.placements[spec.operator.x], unit.layout.placements[spec.operator.y]
     out = np.asarray(y.lanes) // spec.fractal.columns
@@ -152,7 +152,7 @@ def depthwise(s: Stream, code: Code) -> None:
     machine = s.unit.machine
     keep = np.ones(len(s.unit.operators))
     for spec in s.unit.operators:
-        if isinstance(spec, ConvSpec) and getattr(spec.operator, "groups", 1) == spec.operator.weights.shape[0] > 1:
+        if isinstance(spec, ConvSpec) and _depthwise(spec.operator):
             taps = math.prod(spec.operator.weights.shape[2:])
             vector = taps * machine.vector.simple_cycles / isa.REPEAT_BLOCKS  # of a pixel of one plane
             macs = spec.fractal.rows * spec.k1 * spec.fractal.lanes * spec.n1 * spec.fractal.columns / spec.fractal.rows / spec.c1
@@ -162,6 +162,10 @@ def depthwise(s: Stream, code: Code) -> None:
     split = share < 1
     shrunk(code, (rows := np.flatnonzero(s.of(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
     shrunk(code, (rows := np.flatnonzero(s.of(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
+
+
+def _depthwise(operator: Any) -> bool:
+    return getattr(operator, "weights", None) is not None and operator.groups == operator.weights.shape[0] > 1
 
 
 def spills(s: Stream, code: Code) -> None:

@@ -7,10 +7,10 @@ import configparser
 import numpy as np
 import onnx
 
-from scripts.compare_vela import CONFIGS, Moved, layers_of, line_of, moved_of, reached, scaled, with_shares
+from scripts.compare_vela import CONFIGS, Moved, layers_of, line_of, moved_of, reached, scaled
 from simulator.npu.machine_file import load_machine
 from tests.models import Builder
-from tests.scripting import run_script
+from tests.scripting import ROOT, run_script
 from tuner.networks.load import load_network
 
 INI = """\
@@ -75,14 +75,16 @@ def test_the_goal() -> None:
 
 def test_a_line() -> None:
     row = {"machine": "m", "network": "n", "share": 0.5, "optimise": "Size", "vela": 2000, "vela_weights": 500, "ours": 1500, "once": 9}
-    row |= {"padding": 1, "again": 2, "spills": 3, "stream": 4}
-    assert line_of(row) == "| m | n | 0.5 | Size | 2,000 | 500 | 1,500 | 0.750 | 9 | 1 | 2 | 3 | 4 |"
+    row |= {"champion": 1600, "padding": 1, "again": 2, "spills": 3, "stream": 4}
+    assert line_of(row) == "| m | n | 0.5 | Size | 2,000 | 500 | 1,600 | 1,500 | 0.750 | 9 | 1 | 2 | 3 | 4 |"
 
 
-def test_levels_grant_the_whole_machine() -> None:
-    machine = with_shares(load_machine("edge-shared"))
-    assert {name: level.share for name, level in machine.contention.items()} == {"none": 1.0, "slight": 0.5, "severe": 0.25}
-    assert all(machine.granted(name) == machine.whole for name in machine.contention)
+def test_each_configuration_is_that_of_its_preset() -> None:
+    """Its file says which of Vela's it is made from; its L1 is that memory mode's SRAM."""
+    for name, config in CONFIGS.items():
+        text = (ROOT / "configs" / "machines" / f"{name}.yaml").read_text(encoding="utf-8")
+        assert config.system.split("SYS_")[-1].replace("Ethos_U65_", "").replace("_", "-") in text.replace("_", "-")
+        assert int(config.memory.split("_")[2].removesuffix("KB")) << 10 == load_machine(name).buffers_bytes.L1
 
 
 def test_a_machine_that_there_is_not(tmp_path) -> None:

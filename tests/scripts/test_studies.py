@@ -381,7 +381,7 @@ def test_a_glance_at_every_study(tmp_path: Path, name: str) -> None:
 def test_a_study_that_there_is_not(tmp_path: Path) -> None:
     done = run_script("study_all", "--only", "fusion,nothing", "--out", "out", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no study nothing; there are fusion, levels," in " ".join(done.stderr.replace("│", " ").split())
+    assert "no study nothing; there are gain, fusion, levels," in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_all_studies_are_made_at_once() -> None:

@@ -12,6 +12,7 @@ from compiler.frontend import load_model
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.source import Source, open_source
+from compiler.unit.granted import at_level
 from simulator.npu import isa
 from simulator.npu.asm import parse, print_program
 from simulator.npu.errors import UnsupportedError
@@ -123,3 +124,15 @@ def test_a_machine_that_lacks_a_path_is_refused() -> None:
     why = "path L1 -> L0C is missing, needed of CUBE; path L1 -> L1 is missing, needed of MTE1 or MTE3 or VECTOR"
     with pytest.raises(UnsupportedError, match=why):
         make_case(random_model(1), Machine.model_validate(raw), DataType.float16)
+
+
+def test_a_level_that_grants_less_l1_has_a_smaller_region() -> None:
+    """Of what a level leaves, a quarter plays the role of UB, and no program touches more than is granted."""
+    machine = without(load_machine("edge-shared"), "UB", "L0A", "L0B")
+    case = make_case(random_model(4), machine, DataType.float16)
+    for level in machine.contention:
+        unit = at_level(case.unit, level)
+        program = Compiler(unit).compile(default_plan(unit))
+        assert isinstance(program, Program)
+        assert 0 < program.needs.l1_bytes <= machine.granted(level).l1_bytes
+        check_program(Case(case.model, unit, case.constants, case.feeds, case.expected), program)
