@@ -155,7 +155,7 @@ def on_actors(spec: JobRunnerSpec, epochs: int) -> tuple[Window, float, list[dic
         farm = ActorPool(actors, REAL.clock, terminal.say)
         found = Window(epochs).run(spec, farm, lambda: sum(cpu_s(pid) for pid in _pids(farm.names)))
         begin_s, end_s = found.begun_s, found.begun_s + found.wall_s
-        jobs = [np.loadtxt(path, ndmin=2).clip(begin_s, end_s) for path in Path(folder).iterdir()]
+        jobs = [np.array(path.read_text().split(), float).reshape(-1, 2).clip(begin_s, end_s) for path in Path(folder).iterdir()]
         waited_s = WORKERS * found.wall_s - sum(float((job[:, 1] - job[:, 0]).sum()) for job in jobs)
         return found, waited_s, [memory_of(pid) for pid in _pids(farm.names)]
 
