@@ -161,7 +161,7 @@ class Translator:
             raise UnsupportedError(f"operator {op.name!r}: {shape[0]} images beside operators on {batch}; one number for all is supported")
         types = [self.types.get(name) for name in op.inputs]
         if any(q is not None and q.dtype == SUMS for q in types):
-            raise UnsupportedError(f"operator {op.name!r}: reads int32 sums; the host, and Cast to float, are supported to read them")
+            raise UnsupportedError(f"operator {op.name!r}: reads int32 sums, which are for the host; integers of 8 bits are supported")
         try:
             made = op.output_type(types)
         except ValueError as error:

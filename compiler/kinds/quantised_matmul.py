@@ -73,6 +73,11 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
         return less(self.quantised.b_q.single(self.name)[1])
 
     @property
+    def n1_step(self) -> int:
+        """Of int32 as many as a plane of bytes has: tensors take whole multiples of these, and no tile may lie behind all pixels."""
+        return max(super().n1_step, self.fractal.lanes // self.fractal.columns)
+
+    @property
     def bias_blocks(self) -> int:
         return self.n1 * self.column_blocks
 
