@@ -29,6 +29,30 @@ def singles(batch: Batch) -> list[Single]:
     return [_model(batch, [node], value) for node, value in made if node.op_type in _RESULT and value.dtype in (np.int8, np.uint8)]
 
 
+def sums(batch: Batch) -> list[Single]:
+    """The nodes of a batch whose result is int32, each alone, of integers as they are."""
+    found = []
+    constants = {item.name: item for item in batch.constants}
+    for node, value in zip(batch.nodes, batch.run(), strict=True):
+        if value.dtype != np.int32:
+            continue
+        feeds = {name: batch.feeds[name] for name in node.input if name in batch.feeds}
+        ports = [(feeds, list(feeds)), ({node.output[0]: value}, ["y"])]
+        inputs, outputs = (
+            [
+                helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+                for name, array in zip(names, arrays.values(), strict=True)
+            ]
+            for arrays, names in ports
+        )
+        named = NodeProto()
+        named.CopyFrom(node)
+        named.output[0] = "y"
+        graph = helper.make_graph([named], "sums", inputs, outputs, [constants[name] for name in node.input if name in constants])
+        found.append(Single(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), feeds, value))
+    return found
+
+
 def chain(batch: Batch) -> Single:
     """All nodes of a batch, of which the last makes the result."""
     return _model(batch, batch.nodes, batch.run()[-1])

@@ -6,6 +6,7 @@ that with it (`Graph.types`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from onnx import NodeProto, helper
 from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.handlers import concat, softmax_groups
 from compiler.frontend.pooling import pool_window
-from compiler.frontend.quantised_inputs import integers_read, parameters
+from compiler.frontend.quantised_inputs import ALONE, integers_read, parameters, shift_of, shifted
 from compiler.frontend.quantised_pairs import of_two
 from compiler.frontend.scales import MS, OURS
 from compiler.frontend.sequence import heads_of, over_axis
@@ -76,11 +77,24 @@ def dequantize(state: Translator, node: NodeProto, values: Attributes) -> None:
 def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, x_q = integers_read(state, node)
     weights = state.constant(node, 3, "the weight")
+    w_q = parameters(state, node, 4, weights.dtype, weights.shape, 0)
+    _convolution(state, node, values, weights, w_q, x_q, parameters(state, node, 6, x_q.dtype), _bias(state, node, 8, len(weights)))
+
+
+def conv_integer(state: Translator, node: NodeProto, values: Attributes) -> None:
+    _, x_q = shifted(state, node, 0)
+    weights = state.constant(node, 1, "the weight")
+    _convolution(state, node, values, weights, shift_of(state, node, 1, weights, 0), x_q, ALONE, np.zeros(len(weights), np.int32))
+
+
+def _convolution(
+    state: Translator, node: NodeProto, values: Attributes, weights: Integers, w_q: Quantisation, x_q: Quantisation, y_q: Quantisation,
+    bias: products.Sums,
+) -> None:  # fmt: skip
+    """Input 0 by weights [c_out, c_in / groups, kernel..]."""
     if weights.ndim not in (3, 4):
         raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over one or two axes are supported")
-    w_q = parameters(state, node, 4, weights.dtype, weights.shape, 0)
     weights = weights[..., None] if weights.ndim == 3 else weights
-    bias = _bias(state, node, 8, len(weights))
     x = state.image(node)
     n, c, h, w = state.shapes[x]
     groups = int(values.get("group", 1))
@@ -90,7 +104,6 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
     stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
     pads = padding(values, (h, w), kernel, stride, dilation)
-    y_q = parameters(state, node, 6, x_q.dtype)
     op = QuantisedConv(state.name(node), x, node.output[0], weights, bias, x_q, w_q, y_q, stride, dilation, pads, groups)
     n, c, h, w = op.output_shape([(n, c, h, w)])
     state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
@@ -119,22 +132,39 @@ def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """[.., s, k] x [k, m] with a constant matrix; two computed tensors, head by head."""
     del values
-    a, a_q = integers_read(state, node)
+    _, a_q = integers_read(state, node)
     y_q = parameters(state, node, 6, a_q.dtype)
     if not state.is_constant(node.input[3]):
-        _, b_q = integers_read(state, node, 3)
-        found = heads_of(state, node, (0, 3))
+        _matrices(state, node, 3, a_q, integers_read(state, node, 3)[1], y_q)
+        return
+    matrix = state.constant(node, 3, "the right side")
+    _matrices(state, node, 3, a_q, parameters(state, node, 4, matrix.dtype, matrix.shape, -1), y_q)
+
+
+def matmul_integer(state: Translator, node: NodeProto, values: Attributes) -> None:
+    del values
+    _, a_q = shifted(state, node, 0)
+    if not state.is_constant(node.input[1]):
+        _matrices(state, node, 1, a_q, shifted(state, node, 1)[1], ALONE)
+        return
+    _matrices(state, node, 1, a_q, shift_of(state, node, 1, state.constant(node, 1, "the right side"), -1), ALONE)
+
+
+def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
+    """Input 0 [.., s, k] by input `right`: a constant matrix [k, m], or a computed tensor, head by head."""
+    a = state.view(node)
+    if not state.is_constant(node.input[right]):
+        found = heads_of(state, node, (0, right))
         if (deep := a.shape[-1]) * 255 * 255 > products.MOST:
             raise BadInputError(f"{label(node)}: sums of {deep:,} products; int32 holds {products.MOST // 255**2:,} of them")
         op = QuantisedMatMul(state.name(node), found.a, found.b, node.output[0], found.heads, found.transposed, a_q, b_q, y_q)
         state.finish_as(node, op, found.axes)
         return
-    matrix = state.constant(node, 3, "the right side")
+    matrix = state.constant(node, right, "the right side")
     if matrix.ndim != 2:
         raise state.refuse(node, f"a constant of shape {list(matrix.shape)}; a matrix is supported")
-    w_q = parameters(state, node, 4, matrix.dtype, matrix.shape[::-1], 0)
+    w_q = b_q if b_q.axis is None else replace(b_q.of_channels(1, label(node)), axis=0)
     _product(state, node, matrix.T, w_q, a_q, y_q, np.zeros(matrix.shape[1], np.int32), len(a.shape) - 1)
 
 
@@ -203,6 +233,8 @@ def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
 QUANTISED: dict[str, Handler] = {
     "QuantizeLinear": quantize,
     "DequantizeLinear": dequantize,
+    "ConvInteger": conv_integer,
+    "MatMulInteger": matmul_integer,
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
     f"{OURS}.Table": table,

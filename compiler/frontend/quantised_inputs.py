@@ -1,15 +1,20 @@
-"""What integers a node reads: a tensor of them, and what two inputs behind it say that they stand for."""
+"""What integers a node reads: a tensor of them, and what two inputs behind it say that they stand for, or one, which has no scale."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto
 
 from compiler.frontend.attributes import label
+from compiler.frontend.scales import shift_at
 from compiler.frontend.to_graph import Translator
 from compiler.frontend.views import View
-from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.parameters import SUMS, Quantisation
+
+ALONE = Quantisation.of(np.float32(1), None, SUMS)  # sums that stand for themselves
 
 
 def parameters(
@@ -27,3 +32,27 @@ def integers_read(state: Translator, node: NodeProto, index: int = 0) -> tuple[V
     if held is None:
         raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
     return view, parameters(state, node, index + 1, held.dtype)
+
+
+def shift_of(state: Translator, node: NodeProto, index: int, of: NDArray[Any], axis: int | None) -> Quantisation:
+    """What a constant input's integers stand for: themselves less the zero point of `scales.SHIFTED`, one or as many as along an axis."""
+    at = shift_at(node, index)
+    zero = state.constant(node, at, "the zero point") if state.has(node, at) else None
+    return Quantisation.of(np.float32(1), zero, of.dtype, of.shape, axis, label(node))
+
+
+def shifted(state: Translator, node: NodeProto, index: int) -> tuple[View, Quantisation]:
+    """The same of a computed input, which has one zero point; whatever its scale is, sums do not have it."""
+    view, at = state.view(node, index), shift_at(node, index)
+    held = state.types.get(view.tensor)
+    if held is None:
+        raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
+    zero = state.constant(node, at, "the zero point") if state.has(node, at) else None
+    if zero is not None and zero.size > 1:
+        raise state.refuse(node, f"{zero.size} zero points along an axis of a computed tensor; one for all of it is supported")
+    said = Quantisation.of(np.float32(1), None if zero is None else zero.reshape(()), held.dtype, where=label(node))
+    if said.single("")[1] != held.single(label(node))[1]:
+        raise state.refuse(
+            node, f"its zero point is {said.zero_point[0]}, that of who made its input {held.zero_point[0]}; equal ones are supported"
+        )
+    return view, held

@@ -42,13 +42,25 @@ SCALED: Mapping[tuple[str, str], Scaled] = {
     },
 }  # fmt: skip
 
+SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
+    ("", "ConvInteger"): {0: 2, 1: 3},
+    ("", "MatMulInteger"): {0: 2, 1: 3},
+}
+"""Operators on integers less a zero point: where integers are among the inputs, and where their zero point."""
+
+
+def shift_at(node: NodeProto, index: int) -> int:
+    """Which input is the zero point of another."""
+    return SHIFTED["", node.op_type][index]
+
 
 def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
     """What the integers of a tensor stand for, by who reads or makes it; None where nobody says, or says it with no constants.
 
+    A zero point without a scale is heard where there is no scale.
     Raises BadInputError for a scale or zero point that cannot be right.
     """
-    todo, seen = [name], {name}
+    todo, seen, less = [name], {name}, None
     while todo:
         current = todo.pop(0)
         for node in graph.node:
@@ -59,10 +71,15 @@ def quantisation_of(name: str, dtype: Any, graph: GraphProto, constants: Mapping
                     found = _said(node, at, dtype, constants)
                     if found is not None:
                         return found
+            elif (domain, node.op_type) in SHIFTED:
+                for index, at in SHIFTED[domain, node.op_type].items():
+                    zero = [*node.input, "", ""][at]
+                    if less is None and node.input[index] == current and zero in constants and constants[zero].size == 1:
+                        less = Quantisation.of(np.float32(1), constants[zero].reshape(()), dtype, where=label(node))
             elif not domain and node.op_type in MOVES and node.output and current in (node.input[0], node.output[0]):
                 todo += [other for other in (node.input[0], node.output[0]) if other not in seen]
                 seen |= {node.input[0], node.output[0]}
-    return None
+    return less
 
 
 def _places(node: NodeProto, scaled: Scaled, name: str) -> list[int]:

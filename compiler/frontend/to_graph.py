@@ -24,7 +24,7 @@ from compiler.frontend.settle import known_shapes
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
-from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.parameters import SUMS, Quantisation
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
 
@@ -159,8 +159,11 @@ class Translator:
         batch = self.shapes[self.operators[0].y][0] if self.operators else shape[0]
         if shape[0] != batch:  # a program goes through the images of all its tensors side by side
             raise UnsupportedError(f"operator {op.name!r}: {shape[0]} images beside operators on {batch}; one number for all is supported")
+        types = [self.types.get(name) for name in op.inputs]
+        if any(q is not None and q.dtype == SUMS for q in types):
+            raise UnsupportedError(f"operator {op.name!r}: reads int32 sums, which are for the host; integers of 8 bits are supported")
         try:
-            made = op.output_type([self.types.get(name) for name in op.inputs])
+            made = op.output_type(types)
         except ValueError as error:
             raise UnsupportedError(f"operator {op.name!r}: {error}") from None
         if made is not None:
@@ -268,9 +271,10 @@ def has_shape(item: ValueInfoProto) -> bool:
     return item.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
 
 
-_SEQUENCE = ("MatMul", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")  # what they contract or normalise is the last axis
+# what these contract or normalise is the last axis
+_SEQUENCE = ("MatMul", "MatMulInteger", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")
 _IMAGE = (  # what they read has its channels on axis 1
-    "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
+    "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
     "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 

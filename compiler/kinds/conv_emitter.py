@@ -59,7 +59,8 @@ class ConvJob(NamedTuple):
     operands: type of what is multiplied; right_type: of the right operand where that may differ.  pad: around the image, see IM2COL.
     bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
     -1.
-    sums: of FIXPIPE.  Of integers a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at in DDR.
+    sums: of FIXPIPE.  Where integers become others a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at
+    in DDR, which is 0 without one.
     zero, low, high: of the result.  added, own, other, fixed, last: of a residual of bytes, RTYPE and what follows it.
     alike: whether the columns of every group have the same biases and scales.
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
@@ -186,8 +187,8 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                     return -1
                 here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (columns + n_start) * j.sum_blocks
                 parity[BIAS_SLOT] ^= 1
-                run, vectors = n_size * j.sum_blocks, 2 if j.sums else 1
-                scale_after = run if j.sums else 0
+                run, vectors = n_size * j.sum_blocks, 2 if j.scale_at else 1
+                scale_after = run if j.scale_at else 0
                 at = copy(
                     out, at, j.dtype, j.tag, MTE2, DDR, UB, j.bias_at + first, here, run, vectors, j.scale_at, scale_after, 1, 0, 0,
                 )  # fmt: skip
@@ -431,7 +432,7 @@ def _way_out(
     """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of column 0 lies, or would."""
     plane, planes = _planes(j, n_out, n, j.result_lanes)
     bias = bias + n_column * j.sum_blocks if j.bias >= 0 else -1
-    scale = bias + scale_after if j.sums else 0
+    scale = bias + scale_after if j.scale_at else -1 if j.sums else 0
     added = -1
     if residual.base >= 0:
         added = j.res_1 if parity[RES_SLOT] else j.res_0

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Convolution, QuantisedConv
 from compiler.ir.quantised.elementwise import add_factors
-from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.parameters import SUMS, Quantisation
 from compiler.ir.quantised.products import check_bound
 from compiler.kinds.base import Lowering
 from compiler.kinds.conv import ConvSpec
@@ -27,15 +27,16 @@ from compiler.unit.constants import Bytes
 from compiler.unit.operators import Fetch, Given
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import float_bits
-from simulator.npu.parts import BLOCK_BYTES, DataType, Fractal, Memory
+from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
 
 
 @dataclass(frozen=True, eq=False)
 class IntegerProductSpec(ConvSpec):
     """A product of integers.  What is left of a zero point of the right operand is a product too (`conv_emitter._less`).
 
-    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale.  zeros_at: DDR
-    blocks of what is added to all of the right operand, a block of weights of each byte; they lie in L1 in front of weights.
+    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result
+    of int32, which has none.  zeros_at: DDR blocks of what is added to all of the right operand, a block of weights of each byte; they lie
+    in L1 in front of weights.
     """
 
     right_type: DataType
@@ -53,7 +54,7 @@ class IntegerProductSpec(ConvSpec):
 
     @property
     def column_blocks(self) -> int:
-        return 2 * self.fractal.sum_blocks
+        return self.fractal.sum_blocks * (2 if self.scale_at else 1)
 
     @property
     def products(self) -> int:
@@ -79,12 +80,14 @@ class IntegerProductSpec(ConvSpec):
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
         found = [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks)] if self.zero_blocks else []
         for fetch in super().fetches(given):
+            if fetch.memory != Memory.UB or not self.scale_at:
+                found.append(fetch)
+                continue
             half = fetch.blocks // 2
-            of_both = [
+            found += [
                 fetch._replace(blocks=half),
                 fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half),
             ]
-            found += of_both if fetch.memory == Memory.UB else [fetch]
         return found
 
 
@@ -99,6 +102,8 @@ class QuantisedConvSpec(IntegerProductSpec):
     @classmethod
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedConv)
+        if into.type_of(op.x) not in BYTES:
+            raise UnsupportedError(f"operator {op.name!r}: reads {into.type_of(op.x).name}; integers of 8 bits are multiplied")
         check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
         if op.added is not None and op.y_q is not None:
             check_most(op.name, op.y_q, op.added.q, op.added.y_q)
@@ -106,7 +111,7 @@ class QuantisedConvSpec(IntegerProductSpec):
         n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
         _, dtype, left = op.multiplied()
         zeros_at = packed_zeros(f"{op.name}/zeros", less(left)[0], found["fractal"], into)
-        return found | {"right_type": dtype, "scale_at": n, "zeros_at": zeros_at, "left": left}
+        return found | {"right_type": dtype, "scale_at": 0 if sums_alone(op.y_q) else n, "zeros_at": zeros_at, "left": left}
 
     @staticmethod
     def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType, int]:
@@ -115,8 +120,10 @@ class QuantisedConvSpec(IntegerProductSpec):
 
     @staticmethod
     def of_columns(op: Any, y: Placement, n: int) -> Bytes:
-        """Biases, then scales."""
+        """Biases, then scales where sums become something else."""
         biases = weights.pack_columns(op.offset, y, n, DataType.int32)
+        if sums_alone(op.y_q):
+            return biases
         return np.concatenate([biases, weights.pack_columns(op.scale, y, n, DataType.float32)])
 
     @property
@@ -163,7 +170,12 @@ def byte(value: int) -> int:
     return value & 0xFF
 
 
+def sums_alone(q: Quantisation | None) -> bool:
+    """Whether what leaves L0C is the sums themselves."""
+    return q is not None and q.dtype == SUMS
+
+
 def requantised(q: Quantisation | None, name: str) -> dict[str, int]:
     """Fields of `ConvJob` that say what int32 sums become."""
     sums = {"sums": int(DataType.int32)}
-    return sums if q is None else sums | {"zero": q.single(name)[1], "low": q.limits[0], "high": q.limits[1]}
+    return sums if q is None or sums_alone(q) else sums | {"zero": q.single(name)[1], "low": q.limits[0], "high": q.limits[1]}

@@ -16,7 +16,7 @@ from compiler.ir.operators import QuantisedMatMul
 from compiler.ir.quantised.products import MOST
 from compiler.kinds.base import Lowering
 from compiler.kinds.matmul import MatMulSpec
-from compiler.kinds.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised
+from compiler.kinds.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised, sums_alone
 from compiler.unit.operators import Given
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType, Memory
@@ -53,11 +53,13 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
             )
         added = summed * u * v - lanes * int(beside.pop())
         n, zeros = found["n1"] * found["fractal"].columns, less(v)[0]
-        columns = np.concatenate([np.full(n, added, np.int32).view(np.uint8), np.full(n, op.scale[0], np.float32).view(np.uint8)])
+        columns = np.full(n, added, np.int32).view(np.uint8)
+        if not (alone := sums_alone(op.y_q)):
+            columns = np.concatenate([columns, np.full(n, op.scale[0], np.float32).view(np.uint8)])
         return found | {
             "right_type": into.type_of(op.b),
             "bias_at": into.constants.add(f"{op.name}/bias", columns),
-            "scale_at": found["n1"] * found["fractal"].sum_blocks,
+            "scale_at": 0 if alone else found["n1"] * found["fractal"].sum_blocks,
             "zeros_at": packed_zeros(f"{op.name}/zeros", zeros, found["fractal"], into),
         }
 
@@ -69,6 +71,11 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
     @property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
         return less(self.quantised.b_q.single(self.name)[1])
+
+    @property
+    def n1_step(self) -> int:
+        """Of int32 as many as a plane of bytes has: tensors take whole multiples of these, and no tile may lie behind all pixels."""
+        return max(super().n1_step, self.fractal.lanes // self.fractal.columns)
 
     @property
     def bias_blocks(self) -> int:

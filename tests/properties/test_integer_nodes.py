@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,13 +20,15 @@ from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedErro
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, run_program
-from tests.integer_nodes import Single, chain, singles
+from tests.integer_nodes import Single, chain, singles, sums
 from tests.integers import with_integers
 from tests.plans import random_plan
 from tests.quantised_kernels import CASES, MS, Batch, near, single, some
 
 TINY = with_integers(load_machine("tiny"))
 GROUPS = {"conv": 0.3, "product": 0.2, "elementwise": 0.5, "pool": 0.15, "table": 0.4}  # the least share of nodes that the NPU takes
+
+SUMS = {"conv": 0.3, "product": 0.05}  # the same of ConvInteger and MatMulInteger
 
 
 def differing(made: Single, rng: np.random.Generator, whole: bool) -> int:
@@ -48,31 +51,43 @@ def differing(made: Single, rng: np.random.Generator, whole: bool) -> int:
     return found
 
 
-def sweep(group: str, seed: int, count: int, whole: bool) -> None:
+def sweep(group: str, seed: int, count: int, whole: bool, least: float, of: Callable[[Batch], list[Single]]) -> None:
     rng, wrong, taken, refused = np.random.default_rng([29, seed]), Counter[str](), 0, Counter[str]()
     for _ in range(count):
         batch = Batch()
         CASES[group][0](batch, rng)
-        for made in singles(batch):
+        for made in of(batch):
             try:
-                wrong[made.model.graph.node[-2].op_type] += differing(made, rng, whole)
+                wrong[made.model.graph.node[-2:][0].op_type] += differing(made, rng, whole)
                 taken += 1
             except (UnsupportedError, BadInputError, InfeasibleError) as error:
                 refused[str(error)] += 1
     assert not +wrong, wrong
-    assert taken >= GROUPS[group] * (taken + refused.total()), refused
+    assert taken >= max(1, least * (taken + refused.total())), refused
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_value_differs_from_onnxruntime(group: str) -> None:
-    sweep(group, 0, 6, whole=True)
+    sweep(group, 0, 6, True, GROUPS[group], singles)
+
+
+@pytest.mark.parametrize("group", SUMS)
+def test_no_sum_differs_from_onnxruntime(group: str) -> None:
+    sweep(group, 0, 12, True, SUMS[group], sums)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("group", SUMS)
+def test_no_sum_differs_from_onnxruntime_in_a_long_sweep(group: str, seed: int) -> None:
+    sweep(group, seed, 100, False, SUMS[group], sums)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_value_differs_from_onnxruntime_in_a_long_sweep(group: str, seed: int) -> None:
-    sweep(group, seed, 60, whole=False)
+    sweep(group, seed, 60, False, GROUPS[group], singles)
 
 
 @pytest.mark.parametrize("constant", [0, 1])

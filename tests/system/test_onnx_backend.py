@@ -22,6 +22,7 @@ QUICK = (
     "test_relu", "test_conv_", "test_softmax_", "test_matmul", "test_gemm", "test_averagepool_2d", "test_maxpool_2d", "test_concat",
     "test_add", "test_mul", "test_sub", "test_div", "test_tanh", "test_sigmoid", "test_gelu", "test_transpose", "test_slice", "test_elu",
     "test_reduce_mean", "test_Conv1d", "test_Conv2d", "test_MaxPool1d", "test_cast_FLOAT", "test_clip", "test_globalaveragepool",
+    "test_convinteger",
 )  # fmt: skip
 
 

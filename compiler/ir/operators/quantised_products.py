@@ -15,14 +15,16 @@ from compiler.ir.operators.base import Floats, Shape, Spell, Values
 from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.quantised import elementwise, linear, products
-from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
+from compiler.ir.quantised.parameters import SUMS, Integers, Quantisation, integers_of
 from compiler.ir.quantised.tables import every_integer
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BYTES, DataType
 
 
 def anything(q: Quantisation) -> Values:
-    """Every integer: what lanes without a channel may hold where nobody looks closer."""
+    """Every integer: what lanes without a channel may hold where nobody looks closer.  Of int32 the ends stand for all."""
+    if q.dtype == SUMS:
+        return frozenset(map(float, (*q.limits, 0)))
     return frozenset(every_integer(q).astype(float).tolist())
 
 

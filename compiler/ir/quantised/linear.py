@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
+from compiler.ir.quantised.parameters import SUMS, Floats, Integers, Quantisation
 from compiler.ir.quantised.rounding import clamped
 
 
@@ -31,7 +31,12 @@ def output_scale(x: Quantisation, w: Quantisation, y: Quantisation | None, alpha
 
 
 def requantize(sums: NDArray[np.int32], scale: Floats, q: Quantisation) -> Integers:
-    """float32(sums) * scale, then `clamped`; no sum of the two is fused.  scale: in a shape that broadcasts over the sums."""
+    """float32(sums) * scale, then `clamped`; no sum of the two is fused.  scale: in a shape that broadcasts over the sums.
+
+    Sums that are asked for as int32 are what they are.
+    """
+    if q.dtype == SUMS:
+        return sums
     with np.errstate(over="ignore"):
         return clamped(sums.astype(np.float32) * scale, q)
 

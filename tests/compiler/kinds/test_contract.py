@@ -85,6 +85,7 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
 }  # fmt: skip
 Q, OTHER = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9)))
 SHARE = Quantisation.of(np.float32(1 / 256), np.uint8(0), np.uint8)
+SUMS_ALONE = Quantisation.of(np.float32(1), None, np.int32)
 BY_HEADS = Quantisation.of(np.float32(1.5), np.int8(-5), np.int8)
 INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "dense, of bytes": ((2, 20, 9, 8), integer_conv(RNG, "y", "x", (20, 70), Q, OTHER, stride=2)),
@@ -107,6 +108,8 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     ),
     "product of bytes": ((1, 76, 3, 13), QuantisedMatMul("y", "x", "x", "y", 2, True, Q, Q, BY_HEADS)),
     "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),
+    "sums": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=SUMS_ALONE)),
+    "sums by heads": ((1, 76, 3, 13), QuantisedMatMul("y", "x", "x", "y", 2, True, Q, Q, SUMS_ALONE)),
 }  # that read int8
 EXAMPLES |= {"quantise": ((2, 70, 9, 8), Quantise("y", "x", "y", Q))} | INTEGERS
 OF_FLOATS = {"dequantise", "sums as floats"}  # whose results are of the type of floats
