@@ -118,16 +118,8 @@ class AverageSpec(SlidingSpec):
         scale = sx / (sy * np.float32(pixels)) if self.whole else sx
         return AverageJob(
             **self.common(given),
+            **self.geometry,
             source=int(given.storages[self.reads[0].storage].dtype),
-            out_w=self.out_w,
-            in_h=self.in_h,
-            in_w=self.in_w,
-            kh=pool.kernel[0],
-            kw=pool.kernel[1],
-            sh=pool.stride[0],
-            sw=pool.stride[1],
-            pad_top=pool.pads[0],
-            pad_left=pool.pads[1],
             padded=int(pool.count_include_pad),
             chunk=self.chunk,
             less=float_bits(-zx * pixels if self.whole else -zx),

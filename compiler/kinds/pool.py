@@ -130,15 +130,7 @@ class PoolSpec(SlidingSpec):
         scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
         return PoolJob(
             **self.common(given),
-            out_w=self.out_w,
-            in_h=self.in_h,
-            in_w=self.in_w,
-            kh=pool.kernel[0],
-            kw=pool.kernel[1],
-            sh=pool.stride[0],
-            sw=pool.stride[1],
-            pad_top=pool.pads[0],
-            pad_left=pool.pads[1],
+            **self.geometry,
             is_max=int(is_max),
             passes=self.passes,
             fill=float_bits(_LOWEST[given.dtype] if is_max else 0.0),

@@ -42,6 +42,13 @@ class SlidingSpec(OnVector):
 
     operator: Pooling
 
+    @property
+    def geometry(self) -> dict[str, int]:
+        """Fields of a job that say where windows lie."""
+        (kh, kw), (sh, sw), (top, left, _, _) = self.operator.kernel, self.operator.stride, self.operator.pads
+        image = {"in_h": self.in_h, "in_w": self.in_w, "out_w": self.out_w}
+        return image | {"kh": kh, "kw": kw, "sh": sh, "sw": sw, "pad_top": top, "pad_left": left}
+
     def wide(self, columns: int) -> int:
         """Columns of the image that the windows of a tile cover: of all columns, whole rows."""
         pool = self.operator
