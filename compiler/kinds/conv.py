@@ -79,10 +79,14 @@ class ConvSpec(OperatorSpec):
     @classmethod
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
         """Its fields.  Raises `UnsupportedError`."""
+        return cls.packed(index, op, into, op.weights, into.type_of(op.x), 0)
+
+    @classmethod
+    def packed(cls, index: int, op: Convolution, into: Lowering, values: NDArray[Any], dtype: DataType, beside: int) -> dict[str, Any]:
+        """As `lowered`.  values: weights as the machine multiplies them, of type dtype.  beside: what stands where there are none."""
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
-        values, dtype, beside = cls.multiplied(op, into.type_of(op.x))
         fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
@@ -102,11 +106,6 @@ class ConvSpec(OperatorSpec):
             "weights_at": into.constants.reserve(f"{op.name}/weights", groups * n1 * k1 * fractal.weight_blocks * BLOCK_BYTES, pack),
             "bias_at": into.constants.add(f"{op.name}/bias", cls.of_columns(op, y, n)),
         }
-
-    @staticmethod
-    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType, int]:
-        """Weights as the machine multiplies them, their type, and what stands where there are none; dtype: of x."""
-        return op.weights, dtype, 0
 
     @staticmethod
     def of_columns(op: Any, y: Placement, n: int) -> Bytes:

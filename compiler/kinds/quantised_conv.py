@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Convolution, QuantisedConv
@@ -107,16 +106,11 @@ class QuantisedConvSpec(IntegerProductSpec):
         check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
         if op.added is not None and op.y_q is not None:
             check_most(op.name, op.y_q, op.added.q, op.added.y_q)
-        found = super().lowered(index, op, into)
+        values, dtype, left = op.multiplied()
+        found = cls.packed(index, op, into, values, dtype, left)
         n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
-        _, dtype, left = op.multiplied()
         zeros_at = packed_zeros(f"{op.name}/zeros", less(left)[0], found["fractal"], into)
         return found | {"right_type": dtype, "scale_at": 0 if sums_alone(op.y_q) else n, "zeros_at": zeros_at, "left": left}
-
-    @staticmethod
-    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType, int]:
-        found: tuple[NDArray[Any], DataType, int] = op.multiplied()
-        return found
 
     @staticmethod
     def of_columns(op: Any, y: Placement, n: int) -> Bytes:
