@@ -1,0 +1,116 @@
+"""Times of programs by the simulator, where a search asks for many that are alike.
+
+A program is scheduled, prepared and simulated from where it differs from one that was timed before; everything before that is as it was
+then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes the next one over it.  A few timers
+are kept, because a search turns from one parent to another; a program goes to the one whose program begins most like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from compiler.pipeline import Compiler, CorePart
+from compiler.schedule.sync import Synchroniser
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Engine
+from simulator.resuming import ResumingRuns, Times
+from simulator.timing_state import Ints
+from tuner.measure.prepared import Preparer
+
+KEPT = 4  # timers
+_INSTRUCTIONS = 1 << 21  # in all of them: each takes some hundred bytes
+_ALIKE = 0.1  # of a program's instructions; with less in common the one that was asked least recently is given up
+
+
+class Timed(NamedTuple):
+    """busy_cycles: int64 [7] by `Engine`, summed over cores.  load_store_cycles: as `simulator.timing.Timing` has it."""
+
+    cycles: int
+    busy_cycles: Ints
+    load_store_cycles: int
+
+
+class Timer:
+    """Times one program after the other, each from where it differs from the last.
+
+    resuming: False times each from its beginning.
+    """
+
+    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
+        self._compiler, self._clock, self._resuming = compiler, clock, resuming
+        self._synchroniser = Synchroniser(compiler.unit, compiler.synchroniser.footprints)
+        self._preparer = Preparer()
+        self._runs: dict[tuple[str, int], ResumingRuns] = {}
+        self._parts: list[CorePart] = []
+
+    def alike(self, parts: Sequence[CorePart]) -> float:
+        """How much of a program is what the last one began with, as a part of 1."""
+        same = 0
+        for new, old in zip(parts, self._parts, strict=False):
+            if new.lowered is not old.lowered or new.core != old.core:
+                break
+            same += new.lowered.footprint.instructions
+        return same / max(1, sum(part.lowered.footprint.instructions for part in parts))
+
+    @property
+    def instructions(self) -> int:
+        """Of the last program."""
+        return sum(part.lowered.footprint.instructions for part in self._parts)
+
+    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, Timed]:
+        """Of the program that these parts are, at some levels of the clock's machine."""
+        if not self._resuming:
+            self._synchroniser.forget_borders()
+        schedule = self._compiler.schedule(parts, self._synchroniser)
+        self._parts = parts
+        footprints = [part.lowered.footprint for part in parts]
+        program, words, rows = self._preparer.entries(schedule, footprints)
+        cores = len(schedule.lengths)
+        for (_, of_cores), runs in self._runs.items():
+            if of_cores == cores:
+                runs.differs(words, rows)
+            else:
+                runs.forget()
+        busy = np.sum([footprint.totals[0] for footprint in footprints], 0)
+        busy[Engine.SCALAR] += sum(schedule.lengths) * self._clock.issue_cycles
+        found = {}
+        for level in levels:
+            key = level, cores
+            if key not in self._runs:
+                self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
+            found[level] = _timed(busy, self._runs[key].run(program))
+        return found
+
+
+def _timed(busy: Ints, times: Times) -> Timed:
+    return Timed(times.cycles, busy + times.moved.sum(0), times.load_store_cycles)
+
+
+class Timers:
+    """A few of them, as if it were one."""
+
+    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
+        self._compiler, self._clock, self._resuming = compiler, clock, resuming
+        self._timers = list[Timer]()  # the one that was asked last is last
+
+    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, Timed]:
+        """As `Timer.times`."""
+        timer = self._of(parts)
+        if timer in self._timers:
+            self._timers.remove(timer)
+        self._timers.append(timer)
+        found = timer.times(parts, levels)
+        while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
+            self._timers.pop(0)
+        return found
+
+    def _of(self, parts: list[CorePart]) -> Timer:
+        best = max(self._timers, key=lambda timer: timer.alike(parts), default=None)
+        if best is not None and best.alike(parts) > _ALIKE:
+            return best
+        if self._timers and len(self._timers) == (KEPT if self._resuming else 1):
+            return self._timers[0]
+        return Timer(self._compiler, self._clock, self._resuming)
