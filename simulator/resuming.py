@@ -60,8 +60,8 @@ class ResumingRuns:
         dma = machine.dma.load_ports + machine.dma.store_ports
         ring = int(constants(machine)[columns.RING])
         self._state = columns.new_state(0, 0, cores, dma, ring, False)
-        sizes = [len(array) for array in (self._state.unit, self._state.dma, self._state.ends)]
-        row = row_length(*sizes, cores * ENGINES, machine.queue_depth)
+        items = sum(len(array) for array in (self._state.unit, self._state.dma, self._state.ends))
+        row = row_length(items, cores * ENGINES, machine.queue_depth)
         room = min(SNAPSHOTS, _BYTES // (8 * row)) if resuming else 0
         self._snapshots = np.empty((room, row if room else 0), np.int64)
         self._count = 0

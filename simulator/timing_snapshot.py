@@ -53,9 +53,9 @@ def no_snapshots() -> tuple[Ints, Ints]:
     return np.empty((0, 0), np.int64), np.array([-1, 0, 0], np.int64)
 
 
-def row_length(units: int, dma: int, ends: int, queues: int, depth: int) -> int:
-    """Items of a row: of arrays with so many items, and queues of so many entries."""
-    return UNIT + units + dma + ends + queues * depth
+def row_length(items: int, queues: int, depth: int) -> int:
+    """Items of a row: of `unit`, `dma` and `ends` with so many together, and queues of so many entries."""
+    return UNIT + items + queues * depth
 
 
 @njit(cache=True)

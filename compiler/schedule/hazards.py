@@ -74,8 +74,8 @@ def new_queues(limit: int, ports: Ints) -> Queues:
     clock, ring_at, oldest = numbers[: 3 * pairs].reshape(3, ENGINES, ENGINES)
     latest, free, key, first, full = numbers[3 * pairs :].reshape(5, ENGINES)
     ring = np.empty((ENGINES, ENGINES, limit), np.int32)
-    scratch = np.empty((2, ENGINES), np.int64)
-    return Queues(clock, latest, ring, ring_at, oldest, free, key, first, ports, full, *scratch, numbers)
+    need, todo = np.empty((2, ENGINES), np.int64)
+    return Queues(clock, latest, ring, ring_at, oldest, free, key, first, ports, full, need, todo, numbers)
 
 
 def begin(q: Queues) -> None:

@@ -65,7 +65,8 @@ class Synchroniser:
         self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's past that residents were given
         self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, CELL), np.int32)
         self._borders, self._used, self._edges = list[Border](), 0, 0  # of the last program; how many cores and edges it has
-        self._stream, self._stream_room, self._lengths = np.empty(0, np.uint8), 0, ()
+        self._stream, self._stream_room = np.empty(0, np.uint8), 0  # room for each core
+        self._lengths: tuple[int, ...] = ()
         self._marks, self._marked = list[Ints](), list[int]()  # of every core's merge, and how many of them hold
 
     def schedule(

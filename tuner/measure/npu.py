@@ -17,11 +17,11 @@ from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import SharedTraffic
-from tuner.measure import target
 from tuner.measure.canary import Canary
 from tuner.measure.encode import encoded
 from tuner.measure.reading import Bench, Kind, Reading
-from tuner.measure.timer import Timed, Timer, Timers
+from tuner.measure.target import Timed
+from tuner.measure.timer import ProgramTimes, Timer, Timers
 from tuner.store.drift import NOTHING_SAID, BoardSaid
 from tuner.store.schema import RESULTS
 
@@ -54,13 +54,13 @@ class Npu:
         self.canary: Canary | None = None
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
 
-    def alone(self, plan: SegmentPlan, start: int) -> target.Timed:
+    def alone(self, plan: SegmentPlan, start: int) -> Timed:
         return self._timed("segment", (plan,), self.compiler.alone(plan, start))
 
-    def stage(self, segments: Sequence[tuple[SegmentPlan, int]]) -> target.Timed:
+    def stage(self, segments: Sequence[tuple[SegmentPlan, int]]) -> Timed:
         return self._timed("stage", [plan for plan, _ in segments], self.compiler.some(segments))
 
-    def program(self, plan: Plan) -> target.Timed:
+    def program(self, plan: Plan) -> Timed:
         return self._timed("program", plan.segments, self.compiler.parts(plan))
 
     def bring(self, bench: Bench, constants: NDArray[np.uint8], canary: Plan | None, readings: int) -> None:
@@ -82,7 +82,7 @@ class Npu:
         """Of the board that measured last."""
         return NOTHING_SAID if self.canary is None else self.canary.said
 
-    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> target.Timed:
+    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> Timed:
         """By the simulator, and then by the runner."""
         if isinstance(parts, Infeasible):
             return parts
@@ -113,7 +113,7 @@ class Npu:
         return np.array([_row(timings[level], moved, shared, peaks) if level in timings else nothing for level in self.levels], np.int64)
 
 
-def _row(timing: Timed, moved: list[int], shared: SharedTraffic, peaks: list[int]) -> list[int]:
+def _row(timing: ProgramTimes, moved: list[int], shared: SharedTraffic, peaks: list[int]) -> list[int]:
     """One level's results in the order of `RESULTS`.  moved: bytes read from DDR, and written to it."""
     busy = timing.busy_cycles
     return [

@@ -49,15 +49,9 @@ def _fill(
     goes, and up to where they are what they were (or -1: so far they are).  cursors: int64 [.., queues], cursor in front of every
     `_EVERY`-th instruction.  Returns whether there was room.
     """
-    words, nexts, ends, olds, at_of, equal = (
-        pointer(word),
-        pointer(set_next),
-        pointer(limit),
-        pointer(before),
-        pointer(cursor),
-        pointer(same),
-    )
-    cores, engines, begins = pointer(place_of), pointer(engine), pointer(edge_start)
+    words, nexts, begins = pointer(word), pointer(set_next), pointer(edge_start)
+    ends, olds, at_of, equal = pointer(limit), pointer(before), pointer(cursor), pointer(same)
+    cores, engines = pointer(core), pointer(engine)
     for j in range(start, cost.shape[0]):
         i = first + j
         if i % _EVERY == 0:

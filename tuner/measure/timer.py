@@ -14,6 +14,7 @@ import numpy as np
 
 from compiler.pipeline import Compiler, CorePart
 from compiler.schedule.sync import Synchroniser
+from compiler.schedule.write import Schedule
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from simulator.resuming import ResumingRuns, Times
@@ -25,7 +26,7 @@ _INSTRUCTIONS = 1 << 21  # in all of them: each takes some hundred bytes
 _ALIKE = 0.1  # of a program's instructions; with less in common the one that was asked least recently is given up
 
 
-class Timed(NamedTuple):
+class ProgramTimes(NamedTuple):
     """busy_cycles: int64 [7] by `Engine`, summed over cores.  load_store_cycles: as `simulator.timing.Timing` has it."""
 
     cycles: int
@@ -60,13 +61,20 @@ class Timer:
         """Of the last program."""
         return sum(part.lowered.footprint.instructions for part in self._parts)
 
-    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, Timed]:
+    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
+        return self.simulated(self.scheduled(parts), levels)
+
+    def scheduled(self, parts: list[CorePart]) -> Schedule:
+        """Valid until the next call."""
         if not self._resuming:
             self._synchroniser.forget_borders()
-        schedule = self._compiler.schedule(parts, self._synchroniser)
         self._parts = parts
-        footprints = [part.lowered.footprint for part in parts]
+        return self._compiler.schedule(parts, self._synchroniser)
+
+    def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
+        """schedule: of the parts that were scheduled last; each is simulated once."""
+        footprints = [part.lowered.footprint for part in self._parts]
         program, words, rows = self._preparer.entries(schedule, footprints)
         cores = len(schedule.lengths)
         for (_, of_cores), runs in self._runs.items():
@@ -81,12 +89,12 @@ class Timer:
             key = level, cores
             if key not in self._runs:
                 self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
-            found[level] = _timed(busy, self._runs[key].run(program))
+            found[level] = _of_level(busy, self._runs[key].run(program))
         return found
 
 
-def _timed(busy: Ints, times: Times) -> Timed:
-    return Timed(times.cycles, busy + times.moved.sum(0), times.load_store_cycles)
+def _of_level(busy: Ints, times: Times) -> ProgramTimes:
+    return ProgramTimes(times.cycles, busy + times.moved.sum(0), times.load_store_cycles)
 
 
 class Timers:
@@ -96,16 +104,20 @@ class Timers:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._timers = list[Timer]()  # the one that was asked last is last
 
-    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, Timed]:
+    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """As `Timer.times`."""
+        found = self.chosen(parts).times(parts, levels)
+        while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
+            self._timers.pop(0)
+        return found
+
+    def chosen(self, parts: list[CorePart]) -> Timer:
+        """The one that times a program."""
         timer = self._of(parts)
         if timer in self._timers:
             self._timers.remove(timer)
         self._timers.append(timer)
-        found = timer.times(parts, levels)
-        while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
-            self._timers.pop(0)
-        return found
+        return timer
 
     def _of(self, parts: list[CorePart]) -> Timer:
         best = max(self._timers, key=lambda timer: timer.alike(parts), default=None)
