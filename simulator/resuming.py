@@ -67,10 +67,13 @@ class ResumingRuns:
         self._count = 0
 
     def differs(self, words: Ints, rows: Ints) -> None:
-        """The next program has entries words[q] of queue q and rows[c] of stream c, absolute, as the last; or fewer, told before."""
+        """Tells how far the next program is what the last one was; if nothing was run of that, both are told.
+
+        Up to entry words[q] of queue q, and up to row rows[c] of stream c, the end of a stream counted as a row.
+        """
         unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
         fit = (unit[:, :, :ENGINES, columns.TAIL] <= words.reshape(self._cores, ENGINES)).all((1, 2))
-        fit &= (unit[:, :, columns.SCALAR_UNIT, columns.PC] <= rows).all(1)
+        fit &= (unit[:, :, columns.SCALAR_UNIT, columns.PC] < rows).all(1)
         self._count = int(fit.sum())  # both grow from snapshot to snapshot
 
     def forget(self) -> None:

@@ -1,8 +1,8 @@
 """Snapshots of a run between two steps of its clock, and a run that goes on from one.
 
-A snapshot tells nothing of entries that are not dispatched: whatever program has the same ones up to there goes on from it and ends as
-if it had run from its first cycle on.  `time` and `flag` stay where they are from run to run; a snapshot has of them what later cycles
-overwrite.
+A snapshot tells nothing of entries that are not dispatched, but that each stream goes on with one for a full queue, or has ended.
+Whatever program has the same ones up to there goes on from it and ends as if it had run from its first cycle on.  `time` and `flag` stay
+where they are from run to run; a snapshot has of them what later cycles overwrite.
 
 | name      | dtype, shape      | meaning                                                                                             |
 |-----------|-------------------|-----------------------------------------------------------------------------------------------------|
@@ -25,9 +25,7 @@ from simulator.timing_state import (
     KIND_MASK,
     MTE2,
     MTE3,
-    NEXT,
     QUEUE_DEPTH,
-    QUEUED,
     SCALAR,
     SET,
     SET_REMOTE,
@@ -81,7 +79,7 @@ def resume(
 ) -> int:
     """The state of a snapshot, of what may be another program behind it; returns the cycle.
 
-    Every SET that has not taken effect is unknown.  A scalar unit that had nothing left to hand out may have now, so all are woken.
+    Every SET that has not taken effect is unknown.
     """
     port[:TOP] = row[DDR:UNIT]
     port[TOP] = -1
@@ -99,10 +97,7 @@ def resume(
             for i in range(unit[u + DATA] if e in (MTE2, MTE3) else head, stop):
                 if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
                     flag[word[i] >> KIND_BITS] = -1
-        u = core * CORE + SCALAR
-        unit[u + STOP] = streams[core, 1]
-        unit[u + QUEUED], unit[u + NEXT] = 1, port[TOP]
-        port[TOP] = u
+        unit[core * CORE + SCALAR + STOP] = streams[core, 1]
     for core in range(streams.shape[0]):
         for e in range(ENGINES):
             u = core * CORE + e * COLUMNS

@@ -74,11 +74,6 @@ class Footprint:
     written_bytes: int
 
     @property
-    def instructions(self) -> int:
-        """How many records."""
-        return len(self.engine)
-
-    @property
     def transfers(self) -> int:
         """From and to DDR."""
         return int(self.totals[1].sum())

@@ -35,7 +35,7 @@ def order(queue_first: Ints, r: RecordRows, marks: Ints, known: int, stream: Byt
 
     Fills r.place, and stream, the engine of every row.  queue_first: int64 [6], first instruction of every queue, or -1.  known: how many
     marks hold; later ones are written.  before: rows of what lies in `stream`.  Returns the stream's length, of how many rows `stream` had
-    the engine before, and how many marks hold.
+    the engine before, its end counted as one, and how many marks hold.
     """
     done = np.full(ENGINES, -1, np.int64)
     front = queue_first.copy()
@@ -87,4 +87,6 @@ def order(queue_first: Ints, r: RecordRows, marks: Ints, known: int, stream: Byt
         else:
             when[b] = _FAR
             left -= 1
-    return at, at if same < 0 else same, known
+    if same < 0:
+        same = at + 1 if at == before else at
+    return at, same, known

@@ -165,7 +165,7 @@ class Synchroniser:
         return [len(core_then.past.last) for core_then in border.cores]
 
     def _merge(self, core: int, kept: int, key: int, changed: Ints) -> tuple[int, int]:
-        """A core's stream; its length, and how many of its rows are what they were."""
+        """A core's stream; its length, and how many of its rows are what they were, its end counted as one."""
         marks, known = self._marks[core], 0
         if kept:
             known = marks_before(marks[: self._marked[core]], kept, key, changed)

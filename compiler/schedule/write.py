@@ -25,7 +25,8 @@ class Schedule:
     stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.
 
     It has the first `kept` instructions of the schedule before; of these, from changed[c * 6 + e] on (int64), those of queue e of core c
-    may have other SETs.  same_rows: of how many rows each stream is what it was.
+    may have other SETs.  same_rows: of how many rows each stream is what it was, its end
+    counted as one.
     """
 
     place: Ints32

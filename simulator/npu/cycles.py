@@ -287,11 +287,13 @@ def cap_units(machine: Machine, engine: Engine) -> int:
     return max(1, int(machine.path_bytes_per_cycle(engine) * SHARE_UNIT))
 
 
+@lru_cache(maxsize=256)
 def port_units(machine: Machine, share_units: int) -> int:
     """What is left of the DDR port for the NPU at a share, in 1/65536 bytes per cycle; at least 1."""
     return max(1, int(machine.ddr.deliverable * share_units))
 
 
+@lru_cache(maxsize=256)
 def turned_units(machine: Machine, share_units: int) -> int:
     """The same where reads and writes take turns."""
     return max(1, int(machine.ddr.turned * share_units))

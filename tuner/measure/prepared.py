@@ -109,8 +109,8 @@ class Preparer:
     def entries(self, schedule: Schedule, parts: Sequence[Footprint]) -> tuple[Entries, Ints, Ints]:
         """The schedule of `parts`, on the cores that it uses: the first len(schedule.lengths) of the machine.
 
-        Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before.  Arrays are
-        written again by the next call.
+        Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before, the end of a
+        stream counted as a row.  Arrays are written again by the next call.
         """
         s, cores = schedule, len(schedule.lengths)
         same = None

@@ -47,19 +47,19 @@ class Timer:
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []
 
-    def alike(self, parts: Sequence[CorePart]) -> float:
-        """How much of a program is what the last one began with, as a part of 1."""
+    def alike(self, parts: Sequence[CorePart]) -> int:
+        """Instructions with which a program begins as the last one does."""
         same = 0
         for new, old in zip(parts, self._parts, strict=False):
             if new.lowered is not old.lowered or new.core != old.core:
                 break
-            same += new.lowered.footprint.instructions
-        return same / max(1, sum(part.lowered.footprint.instructions for part in parts))
+            same += len(new.lowered.footprint.engine)
+        return same
 
     @property
     def instructions(self) -> int:
         """Of the last program."""
-        return sum(part.lowered.footprint.instructions for part in self._parts)
+        return _instructions(self._parts)
 
     def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
@@ -93,6 +93,10 @@ class Timer:
         return found
 
 
+def _instructions(parts: Sequence[CorePart]) -> int:
+    return sum([len(part.lowered.footprint.engine) for part in parts])
+
+
 def _of_level(busy: Ints, times: Times) -> ProgramTimes:
     return ProgramTimes(times.cycles, busy + times.moved.sum(0), times.load_store_cycles)
 
@@ -120,9 +124,9 @@ class Timers:
         return timer
 
     def _of(self, parts: list[CorePart]) -> Timer:
-        best = max(self._timers, key=lambda timer: timer.alike(parts), default=None)
-        if best is not None and best.alike(parts) > _ALIKE:
-            return best
+        alike = [timer.alike(parts) for timer in self._timers]
+        if max(alike, default=0) > _ALIKE * _instructions(parts):
+            return self._timers[alike.index(max(alike))]
         if self._timers and len(self._timers) == (KEPT if self._resuming else 1):
             return self._timers[0]
         return Timer(self._compiler, self._clock, self._resuming)
