@@ -51,7 +51,7 @@ def default_plan(unit: Unit, level: str | None = None) -> Plan:
     if isinstance(plan, Infeasible):
         less = level is not None and unit.machine.granted(level) != unit.machine.whole
         raise InfeasibleError(f"{unit.machine.name}: {f'no plan fits level {level}: ' if less else ''}{plan}")
-    return plan if plan.machine == unit.machine.digest else plan.model_copy(update={"machine": unit.machine.digest})
+    return plan if plan.machine == unit.machine_digest else plan.model_copy(update={"machine": unit.machine_digest})
 
 
 def default_plans(opened: Opened, level: str | None = None) -> Plan:
@@ -71,9 +71,10 @@ def default_by_level(opened: Opened) -> dict[str, Plan]:
 def check_plan(unit: Unit, plan: Plan, where: str) -> Unit:
     """The unit in the plan's order.  Raises `BadInputError` where that was made for another model, machine or data type, or names other
     operators."""
+    of_machine = {unit.machine.digest, unit.machine.floats_digest}  # pieces of floats and of integers share the plan of one of them
     made_for = (
         ("model", plan.model, unit.graph.digest),
-        ("machine", plan.machine, unit.machine.digest),
+        ("machine", plan.machine, plan.machine if plan.machine in of_machine else unit.machine_digest),
         ("dtype", plan.dtype, unit.dtype.name),
     )
     for what, theirs, ours in made_for:

@@ -14,6 +14,7 @@ from compiler.frontend import load
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
+from compiler.ir.graph import Graph
 from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -118,8 +119,9 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
     check_machine(source.machine, source.dtype)
     found = source.model if given is None else given
     model, data = load(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
-    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data)
-    packed = [pack_unit(graph, source.machine, source.dtype) for graph in graphs]
+    pack = _Packer(source.machine, source.dtype)
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack)
+    packed = [pack(graph) for graph in graphs]
     if len(packed) > 1:
         misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}
         reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, plan in misfits.items()}
@@ -128,6 +130,20 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
         part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
         graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
     return Opened(name or source.model.stem, source, part, tuple(packed), weights_beyond(part, graphs, source.dtype))
+
+
+class _Packer:
+    """`pack_unit` that remembers the last graph: a model of integers is packed to see whether the machine can."""
+
+    def __init__(self, machine: Machine, dtype: DataType) -> None:
+        self.machine, self.dtype = machine, dtype
+        self._last: tuple[Graph, Packed] | None = None
+
+    def __call__(self, graph: Graph) -> Packed:
+        if self._last is None or self._last[0] is not graph:
+            self._last = None
+            self._last = (graph, pack_unit(graph, self.machine, self.dtype))
+        return self._last[1]
 
 
 def _misfit(unit: Unit) -> Infeasible | None:

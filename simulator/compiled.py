@@ -8,6 +8,7 @@ instructions of the model are sums over its pieces.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,15 @@ class Compiled:
     @property
     def dtype(self) -> DataType:
         return self._first.dtype
+
+    @property
+    def types(self) -> str:
+        """Of its tensors in DDR, that of the most bytes first: `uint8 and float16`."""
+        sizes = Counter[str]()
+        for memory in (piece.container.memory for piece in self.pieces):
+            for buffer in memory.buffers:
+                sizes[memory.type_of(buffer).name] += buffer.size_blocks if buffer.kind != "constant" else 0
+        return " and ".join(name for name, size in sizes.most_common() if size) or self.dtype.name
 
     @property
     def model_digest(self) -> str:

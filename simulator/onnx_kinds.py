@@ -15,6 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 ON_NPU = (TensorProto.FLOAT, TensorProto.FLOAT16)  # types of tensors that pass between host and NPU
+INTEGERS_ON_NPU = (TensorProto.INT8, TensorProto.UINT8)  # so do these, where a scale says what they stand for
 CONVERTED = "tilefarm.converted"  # property of a model whose tensors had another type
 _TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype"})  # attributes that name a type
 

@@ -21,7 +21,7 @@ from compiler.kinds.counts import Pieces, all_steps
 from compiler.unit.machine import writes_l1
 from simulator.npu.cycles import cost_tables, latency_cycles
 from simulator.npu.machine import Machine
-from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
 M, K, N = 0, 1, 2  # axes
 # one operator after the other, each as long as its busiest engine or what it reads itself, where DDR is so many times slower
@@ -72,7 +72,7 @@ def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))
     rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
     matrix, vector = t.scalars.tolist()
-    macs = float(machine.macs_per_cycle.get((DataType.int8 if dtype in BYTES else DataType(dtype)).name, 0))
+    macs = float(machine.macs_per_cycle.get(DataType(dtype).product.name, 0))
     products = matrix, latency_cycles(machine), int(t.step_cycles[dtype]), macs, t.matrix[dtype]
     return Cost._make((*halves, *fractal, direct, *products, *rates, vector))
 

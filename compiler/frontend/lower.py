@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from onnx import ModelProto
 
@@ -12,16 +11,20 @@ from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import digest_of, model_digest
-from compiler.frontend.partition import Partition, partition, whole
+from compiler.frontend.partition import Able, Partition, partition, whole
+from compiler.frontend.quantised import QUANTISED
+from compiler.frontend.quantised_groups import apart, grouped
 from compiler.frontend.recognise import recognise
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import LARGE, NOTHING, Beside, Hollow, detach, taken_out
-from compiler.frontend.to_graph import translate
+from compiler.frontend.to_graph import Handler, translate
 from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES
 from simulator.npu.errors import BadInputError, UnsupportedError
+
+SUPPORTED: Mapping[str, Handler] = {**HANDLERS, **QUANTISED}
 
 
 def lower(model: ModelProto, digest: str | None = None, data: Beside = NOTHING) -> Graph:
@@ -41,10 +44,11 @@ def translated(model: ModelProto, digest: str | None = None, data: Beside = NOTH
     """Not rewritten."""
     skeleton, tensors = detach(model, LARGE)
     large = taken_out(tensors, data)
-    foresee(skeleton, large, known_shapes(skeleton), ByteBudget.of(model))
     digest = digest_of(skeleton, large) if digest is None else digest
+    skeleton = grouped(skeleton, large).model
+    foresee(skeleton, large, known_shapes(skeleton), ByteBudget.of(model))
     beside = {name: each.array() for name, each in large.items()}
-    return translate(recognise(skeleton), HANDLERS, digest, ByteBudget.of(model), beside)
+    return translate(recognise(skeleton), SUPPORTED, digest, ByteBudget.of(model), beside)
 
 
 def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, RewriteReport]:
@@ -54,19 +58,32 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
     return graph, RewriteReport({name: count + first.fired.get(name, 0) for name, count in last.fired.items()})
 
 
-def lower_partition(model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING) -> tuple[tuple[Graph, ...], Partition]:
+def lower_partition(
+    model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING, able: Able | None = None
+) -> tuple[tuple[Graph, ...], Partition]:
     """As `lower`, but what is not supported stays with the host: a graph for every piece.  A hollow model is filled then.
 
-    offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  Raises UnsupportedError where nothing can
-    run on the NPU, and BadInputError where memory does not do.
+    offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  able: of a graph with integers, whether
+    the machine can.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where memory does not do.
     """
     try:
-        with contextlib.suppress(UnsupportedError):  # behind it, its frames no longer hold the constants that were made
-            return (lower(model, data=data),), whole(model, data)
-        part = partition(Hollow(model, data).filled(), HANDLERS, offload)
+        if (graph := _whole(model, data, able)) is not None:
+            return (graph,), whole(model, data)
+        part = partition(apart(Hollow(model, data).filled()), SUPPORTED, offload, able)
         # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
         text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
         digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return tuple(lower(piece.npu, digest) for piece in part.pieces), part
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None
+
+
+def _whole(model: ModelProto, data: Beside, able: Able | None) -> Graph | None:
+    """All of it as one graph; None where some of it is not supported.  Behind it, nobody holds the constants that were made in vain."""
+    try:
+        graph = lower(model, data=data)
+        if able is not None and graph.types:
+            able(graph)
+    except UnsupportedError:
+        return None
+    return graph

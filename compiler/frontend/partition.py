@@ -9,13 +9,14 @@ At its border a piece's tensors have ONNX's own order, which may not suit a node
 chosen is translated again as it stands, until nothing in it is refused.  A node that is refused for how a Transpose or Reshape has left its
 input, and would be taken with that input from the host, stays; the host moves the values instead.
 
-Nodes that only constants go into are computed here and belong to nobody: who reads one gets the value.
+Nodes that only constants go into are computed here and belong to nobody: who reads one gets the value.  A group of nodes that is one
+operator on integers (`compiler.frontend.quantised_groups`) is chosen as a whole, with the DequantizeLinear of its weights.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
@@ -27,15 +28,19 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.macs import node_macs
+from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import NOTHING, Beside
-from compiler.frontend.to_graph import Handler, Translator, fold, translate_node
+from compiler.frontend.to_graph import TAKEN, Handler, Translator, fold, has_shape, translate_node
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import Operator
 from simulator.npu.errors import UnsupportedError
-from simulator.onnx_kinds import ON_NPU, kind_name
 from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
+Able = Callable[[Graph], object]  # raises UnsupportedError for a graph that the machine cannot run
+Handlers = Mapping[str, Handler]
 MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
@@ -107,12 +112,13 @@ def whole(model: ModelProto, data: Beside = NOTHING) -> Partition:
     return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
-def partition(model: ModelProto, handlers: Mapping[str, Handler], offload: Offload | None = None) -> Partition:
+def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None) -> Partition:
     """The heaviest piece of a model from `load_model`; with `offload` also the next ones that are worth it.
 
-    Raises `UnsupportedError` where nothing of it can run on the NPU.
+    model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
+    whether the machine can.  Raises `UnsupportedError` where nothing of it can run on the NPU.
     """
-    parts = _Parts(model)
+    parts, asked = _Parts(model), None if able is None else _Asked(able)
     refused: dict[int, str] = {}
     declined: dict[int, str] = {}
     found: list[NpuPiece] = []
@@ -122,13 +128,15 @@ def partition(model: ModelProto, handlers: Mapping[str, Handler], offload: Offlo
         if found and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken, offload)):
             break
         inside = parts.choose(refused.keys() | declined.keys(), taken)
-        npu, numbers = parts.extract(inside)
-        trial = _trial(npu, dict(handlers))
+        npu = parts.extract(inside)
+        trial = _trial(npu, handlers, asked)
         if trial.refused:
-            refused |= {numbers[i]: why for i, why in _blamed(parts, npu, numbers, trial, dict(handlers)).items()}
+            blamed = _blamed(parts, npu, inside, trial, handlers, asked)
+            refused |= {other: why for i, why in blamed.items() for other in parts.together(inside[i])}
         elif not trial.operators and not found:
             first = min(refused, default=None)
-            raise UnsupportedError(f"nothing of it can run on the NPU: {'it has no operators' if first is None else refused[first]}")
+            said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
+            raise UnsupportedError(f"nothing of it can run on the NPU: {said}")
         else:
             why = _VIEWS if not trial.operators else None
             if found and offload is not None and why is None:
@@ -150,7 +158,9 @@ class _Parts:
         self.model = model
         self.nodes = list(model.graph.node)
         self.shapes = known_shapes(model)
-        self.constants = _constants(model)
+        groups = [members for members in grouped(model).members if len(members) > 1]
+        self.groups = {i: members for members in groups for i in members}
+        self.constants = _constants(model, self.groups)
         self.outputs = [item.name for item in model.graph.output]
         self.reads = [names_read([node]) for node in self.nodes]
         self.producer = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
@@ -158,6 +168,10 @@ class _Parts:
         self.macs = [node_macs(node, self.shapes, model.functions) for node in self.nodes]
         live = _live(self.reads, self.producer, self.outputs)
         self.working = [i for i in sorted(live) if not all(name in self.constants for name in self.nodes[i].output if name)]
+
+    def together(self, i: int) -> frozenset[int]:
+        """The nodes of its group."""
+        return self.groups.get(i, frozenset({i}))
 
     def choose(self, avoided: Iterable[int], taken: Sequence[frozenset[int]] = ()) -> list[int]:
         """The heaviest convex set of nodes that avoids some, and does not close a cycle through pieces that are taken.
@@ -186,11 +200,11 @@ class _Parts:
         return sorted(i for k in chosen for i in order[k])
 
     def quotient(self, taken: Sequence[frozenset[int]]) -> list[list[int]]:
-        """The working nodes in a topological order, those of a piece that is taken together in one place."""
-        owner = {i: min(piece) for piece in taken for i in piece}
+        """The working nodes in a topological order, those of a group, or of a piece that is taken, together in one place."""
+        owner = {i: min(members) for i, members in self.groups.items()} | {i: min(piece) for piece in taken for i in piece}
         if not owner:
             return [[i] for i in self.working]
-        before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}
+        before: dict[int, set[int]] = {owner.get(i, i): set() for i in self.working}  # a group works as a whole
         members: dict[int, list[int]] = {key: [] for key in before}
         for i in self.working:
             mine = owner.get(i, i)
@@ -220,10 +234,10 @@ class _Parts:
         weights = sum(math.prod(item.dims) for item in npu.graph.initializer)
         return PieceWork(tuple(self.node_work(i) for i in inside), weights, border)
 
-    def extract(self, inside: list[int]) -> tuple[ModelProto, list[int]]:
-        """The nodes as a model, and their numbers in this one.  Computed constants are initialisers of a new name."""
+    def extract(self, inside: list[int]) -> ModelProto:
+        """The nodes as a model.  Computed constants are initialisers of a new name."""
         if len(inside) == len(self.nodes) and all(name in self.producer for name in self.outputs):
-            return self.model, inside
+            return self.model
         chosen = set(inside)
         inner = {name for i in inside for name in self.nodes[i].output if name}
         read = {name for i in inside for name in self.reads[i]}
@@ -247,12 +261,12 @@ class _Parts:
                 sub.graph.output.append(self._type(name))
             elif name in inner and name in self.types:
                 sub.graph.value_info.append(self.types[name])
-        return sub, inside
+        return sub
 
     def host(self, chosen: set[int], refused: Mapping[int, str], rest: Mapping[int, str]) -> tuple[HostNode, ...]:
         """Every working node that is not chosen, and why: it is refused, or as `rest` says."""
         return tuple(
-            HostNode(node.name or node.output[0], node.op_type, _short(node, refused.get(i) or rest.get(i, "")), self.macs[i], i in refused)
+            HostNode(node.name or node.output[0], node.op_type, _short(refused.get(i) or rest.get(i, "")), self.macs[i], i in refused)
             for i, node in enumerate(self.nodes)
             if i in self.working and i not in chosen
         )
@@ -267,9 +281,9 @@ class _Parts:
         return name
 
 
-def _short(node: NodeProto, why: str) -> str:
-    """Without the node's name and the list of everything that is supported."""
-    return why.removeprefix(f"{label(node)}: ").partition("; supported are ")[0]
+def _short(why: str) -> str:
+    """Without the list of everything that is supported."""
+    return why.partition("; supported are ")[0]
 
 
 def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[str]) -> set[int]:
@@ -285,89 +299,118 @@ def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[
 
 
 class _Trial(NamedTuple):
-    """refused: node -> why.  views: nodes that only say how a tensor lies.  operators: how many there are of the others."""
+    """refused: node -> why, without its name.  views: nodes that only say how a tensor lies.  operators: how many there are of the others.
+
+    Of a group its operator stands for all.
+    """
 
     refused: dict[int, str]
     views: set[int]
     operators: int
 
 
-def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], trial: _Trial, handlers: dict[str, Handler]) -> dict[int, str]:
+class _Asked:
+    """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time."""
+
+    def __init__(self, able: Able) -> None:
+        self._able, self._known = able, dict[tuple[str, ...], str]()
+
+    def __call__(self, op: Operator, state: Translator) -> str:
+        """Why the machine cannot run an operator that was just emitted, or ''."""
+        names = (*op.inputs, op.y)
+        types = {name: state.types[name] for name in names if name in state.types}
+        if not types:
+            return ""
+        key = (op.name, *(f"{state.shapes[name]} {types.get(name)}" for name in names))
+        if key not in self._known:
+            ports = [Port(name, name, state.shapes[name]) for name in names]
+            tensors = {name: state.tensors[name] for name in op.inputs if name in state.tensors}
+            inputs = tuple(dict.fromkeys(port for port in ports[:-1] if port.tensor not in tensors))
+            shapes = {name: state.shapes[name] for name in names}
+            try:
+                self._able(Graph("one", inputs, (ports[-1],), (op,), shapes, "", tensors, types))
+                self._known[key] = ""
+            except UnsupportedError as error:
+                self._known[key] = str(error).removeprefix(f"operator {op.name!r}: ")
+        return self._known[key]
+
+
+def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], trial: _Trial, handlers: Handlers, able: _Asked | None) -> dict[int, str]:
     """Which nodes of a trial go to the host: those that are refused, or the views before them where these are what is wrong."""
     blamed: dict[int, str] = {}
     producer = {name: i for i, node in enumerate(npu.graph.node) for name in node.output}
     for i, why in trial.refused.items():
-        node = npu.graph.node[i]
-        views = {producer[name] for name in node.input if name in producer} & trial.views
-        if views and not _trial(parts.extract([numbers[i]])[0], handlers).refused:
-            reader = label(node)
-            blamed |= {v: f"{label(npu.graph.node[v])}: {reader} cannot read its result where it lies on the NPU" for v in views}
+        alone = sorted(parts.together(numbers[i]))
+        views = {producer[name] for other in alone for name in parts.nodes[other].input if name in producer} & trial.views
+        if views and not _trial(parts.extract(alone), handlers, able).refused:
+            blamed |= dict.fromkeys(views, f"{label(npu.graph.node[i])} cannot read its result where it lies on the NPU")
         else:
             blamed[i] = why
     return blamed
 
 
-def _trial(model: ModelProto, handlers: dict[str, Handler]) -> _Trial:
+def _trial(model: ModelProto, handlers: Handlers, able: _Asked | None) -> _Trial:
     """Every node on its own: see the top."""
-    state = Translator(model)
+    whole = grouped(model)
+    state, nodes = Translator(whole.model), list(whole.model.graph.node)
+    of = [_operator(model, members) for members in whole.members]
     types = {item.name: item for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     refused: dict[int, str] = {}
 
     def from_host(names: Iterable[str]) -> None:
         for name in names:
-            if name in types and not _strange(types[name]):
-                state.receive(name, tuple(d.dim_value for d in types[name].type.tensor_type.shape.dim))
+            if name in types and not state.strange(types[name]):
+                state.receive(types[name])
 
     from_host(item.name for item in model.graph.input if not state.is_constant(item.name))
     received = set(state.views)
     views: set[int] = set()
-    for i, node in enumerate(model.graph.node):
+    for i, node in enumerate(nodes):
         before = len(state.operators)
         try:
             for name in node.input:
                 if name and name not in state.views and not state.is_constant(name):
-                    what = _strange(types[name]) if name in types else "of unknown type"
-                    raise state.refuse(node, f"input {name!r} is {what}; float of a known shape is supported")
+                    what = state.strange(types[name]) if name in types else "of unknown type"
+                    raise state.refuse(node, f"input {name!r} is {what}; {TAKEN} is supported")
             translate_node(state, node, handlers)
+            for op in state.operators[before:]:
+                if able is not None and (why := able(op, state)):
+                    raise state.refuse(node, why)
             if len(state.operators) == before:
-                views.add(i)
+                views.add(of[i])
         except UnsupportedError as error:
-            refused[i] = str(error)
+            refused[of[i]] = str(error).removeprefix(f"{label(node)}: ")
+            del state.operators[before:]
             from_host(node.output)
             received.update(name for name in node.output if name in state.views)
-    producer = {name: i for i, node in enumerate(model.graph.node) for name in node.output}
+    producer = {name: of[i] for i, node in enumerate(nodes) for name in node.output}
     taken: set[str] = set()
     for item in model.graph.output:
         if item.name not in producer or (i := producer[item.name]) in refused:
             continue
+        node = model.graph.node[i]
         try:
-            if what := _strange(types[item.name]):
-                raise state.refuse(model.graph.node[i], f"output {item.name!r} is {what}; float of a known shape is supported")
-            tensor = state.hand_over(item.name).tensor
+            if not has_shape(item):
+                raise state.refuse(node, f"output {item.name!r} is of unknown shape; {TAKEN} is supported")
+            tensor = state.hand_over(item).tensor
             if tensor in received or tensor in taken:
-                raise state.refuse(model.graph.node[i], f"{item.name!r} is another view of {tensor!r}, which the host has as well")
+                raise state.refuse(node, f"{item.name!r} is another view of {tensor!r}, which the host has as well")
             taken.add(tensor)
         except UnsupportedError as error:
-            refused[i] = str(error)
+            refused[i] = str(error).removeprefix(f"{label(node)}: ")
     return _Trial(refused, views, len(state.operators))
 
 
-def _strange(item: ValueInfoProto) -> str:
-    """What keeps a tensor from being handed to the NPU, or ''."""
-    kind = item.type.tensor_type
-    if not item.type.HasField("tensor_type") or not kind.HasField("shape"):
-        return "of unknown shape"
-    if kind.elem_type not in ON_NPU:
-        return kind_name(kind.elem_type)
-    if any(d.dim_value < 1 for d in kind.shape.dim):
-        return "of unknown shape"
-    return ""
+def _operator(model: ModelProto, members: Collection[int]) -> int:
+    """Of a group the node that computes."""
+    found = [i for i in sorted(members) if model.graph.node[i].op_type not in ("DequantizeLinear", "QuantizeLinear")]
+    return found[0] if found else max(members)
 
 
-def _constants(model: ModelProto) -> dict[str, Array]:
-    """Every tensor that is known: initialisers, and what nodes make of them."""
+def _constants(model: ModelProto, kept: Collection[int]) -> dict[str, Array]:
+    """Every tensor that is known: initialisers, and what nodes make of them, but for those of some numbers."""
     state = Translator(model)
-    for node in model.graph.node:
-        if node.domain in ("", "ai.onnx"):
+    for i, node in enumerate(model.graph.node):
+        if node.domain in ("", "ai.onnx") and i not in kept:
             fold(state, node, attributes(node))
     return state.constants

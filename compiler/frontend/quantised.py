@@ -6,25 +6,22 @@ that with it (`Graph.types`).
 
 from __future__ import annotations
 
-import math
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper
+from onnx import NodeProto, helper
 
 from compiler.frontend.attributes import Attributes, label
-from compiler.frontend.budget import ByteBudget
-from compiler.frontend.handlers import HANDLERS, concat, softmax_groups
-from compiler.frontend.load import model_digest
+from compiler.frontend.handlers import concat, softmax_groups
 from compiler.frontend.pooling import pool_window
-from compiler.frontend.quantised_groups import MS, grouped
+from compiler.frontend.quantised_inputs import integers_read, parameters
+from compiler.frontend.quantised_pairs import of_two
+from compiler.frontend.scales import MS
 from compiler.frontend.sequence import heads_of, over_axis
-from compiler.frontend.to_graph import Handler, Translator, translate
-from compiler.frontend.views import View, constant_as
+from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.window import padding, pair
-from compiler.ir.graph import Graph
 from compiler.ir.operators import (
     Dequantise,
     LookUp,
@@ -32,36 +29,13 @@ from compiler.ir.operators import (
     QuantisedAverage,
     QuantisedConv,
     QuantisedMatMul,
-    QuantisedPair,
     QuantisedSoftmax,
 )  # fmt: skip
 from compiler.ir.quantised import linear, products, tables
-from compiler.ir.quantised.elementwise import repeats
 from compiler.ir.quantised.parameters import Integers, Quantisation
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
-
-
-def lower_quantised(model: ModelProto) -> Graph:
-    """A model from `load_model` whose operators are quantised, in QDQ or QOperator form, as a Graph.  Raises UnsupportedError."""
-    whole = grouped(model)
-    return translate(whole, {**HANDLERS, **QUANTISED}, model_digest(model), ByteBudget.of(whole))
-
-
-def _q(state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None) -> Quantisation:
-    """Scale and zero point from two inputs of a node, of integers of that type."""
-    zero = state.constant(node, index + 1, "the zero point") if state.has(node, index + 1) else None
-    return Quantisation.of(state.constant(node, index, "the scale"), zero, dtype, shape, axis, label(node))
-
-
-def _read(state: Translator, node: NodeProto, index: int = 0) -> tuple[View, Quantisation]:
-    """A computed input, and what its integers stand for by the two inputs behind it."""
-    view = state.view(node, index)
-    held = state.types.get(view.tensor)
-    if held is None:
-        raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
-    return view, _q(state, node, index + 1, held.dtype)
 
 
 def _bias(state: Translator, node: NodeProto, index: int, size: int) -> products.Sums:
@@ -81,27 +55,27 @@ def quantize(state: Translator, node: NodeProto, values: Attributes) -> None:
     dtype = np.uint8 if zero is None else zero.dtype
     if state.is_constant(node.input[0]):
         x = state.constants[node.input[0]]
-        state.constants[node.output[0]] = linear.quantize(x, _q(state, node, 1, dtype, x.shape, int(values.get("axis", 1))))
+        state.constants[node.output[0]] = linear.quantize(x, parameters(state, node, 1, dtype, x.shape, int(values.get("axis", 1))))
         return
     view = state.view(node)
-    state.finish_as(node, Quantise(state.name(node), view.tensor, node.output[0], _q(state, node, 1, dtype)), view.axes)
+    state.finish_as(node, Quantise(state.name(node), view.tensor, node.output[0], parameters(state, node, 1, dtype)), view.axes)
 
 
 def dequantize(state: Translator, node: NodeProto, values: Attributes) -> None:
     if state.is_constant(node.input[0]):
         x = state.constants[node.input[0]]
-        state.constants[node.output[0]] = linear.dequantize(x, _q(state, node, 1, x.dtype, x.shape, int(values.get("axis", 1))))
+        state.constants[node.output[0]] = linear.dequantize(x, parameters(state, node, 1, x.dtype, x.shape, int(values.get("axis", 1))))
         return
-    view, x_q = _read(state, node)
+    view, x_q = integers_read(state, node)
     state.finish_as(node, Dequantise(state.name(node), view.tensor, node.output[0], x_q), view.axes)
 
 
 def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
-    _, x_q = _read(state, node)
+    _, x_q = integers_read(state, node)
     weights = state.constant(node, 3, "the weight")
     if weights.ndim not in (3, 4):
         raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over one or two axes are supported")
-    w_q = _q(state, node, 4, weights.dtype, weights.shape, 0)
+    w_q = parameters(state, node, 4, weights.dtype, weights.shape, 0)
     weights = weights[..., None] if weights.ndim == 3 else weights
     bias = _bias(state, node, 8, len(weights))
     x = state.image(node)
@@ -113,7 +87,7 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
     stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
     pads = padding(values, (h, w), kernel, stride, dilation)
-    y_q = _q(state, node, 6, x_q.dtype)
+    y_q = parameters(state, node, 6, x_q.dtype)
     op = QuantisedConv(state.name(node), x, node.output[0], weights, bias, x_q, w_q, y_q, stride, dilation, pads, groups)
     n, c, h, w = op.output_shape([(n, c, h, w)])
     state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
@@ -133,21 +107,21 @@ def _product(
 def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if values.get("transA", 0):
         raise state.refuse(node, "transA = 1 transposes a computed tensor; only transA = 0 is supported")
-    _, x_q = _read(state, node)
+    _, x_q = integers_read(state, node)
     right = state.constant(node, 3, "the right side")
     weights = right if values.get("transB", 0) else right.T
-    w_q = _q(state, node, 4, weights.dtype, weights.shape, 0)
-    y_q = _q(state, node, 7, x_q.dtype) if state.has(node, 7) else None
+    w_q = parameters(state, node, 4, weights.dtype, weights.shape, 0)
+    y_q = parameters(state, node, 7, x_q.dtype) if state.has(node, 7) else None
     _product(state, node, weights, w_q, x_q, y_q, _bias(state, node, 6, len(weights)), 1, float(values.get("alpha", 1.0)))
 
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     """[.., s, k] x [k, m] with a constant matrix; two computed tensors, head by head."""
     del values
-    a, a_q = _read(state, node)
-    y_q = _q(state, node, 6, a_q.dtype)
+    a, a_q = integers_read(state, node)
+    y_q = parameters(state, node, 6, a_q.dtype)
     if not state.is_constant(node.input[3]):
-        _, b_q = _read(state, node, 3)
+        _, b_q = integers_read(state, node, 3)
         found = heads_of(state, node, (0, 3))
         if (deep := a.shape[-1]) * 255 * 255 > products.MOST:
             raise BadInputError(f"{label(node)}: sums of {deep:,} products; int32 holds {products.MOST // 255**2:,} of them")
@@ -157,47 +131,8 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     matrix = state.constant(node, 3, "the right side")
     if matrix.ndim != 2:
         raise state.refuse(node, f"a constant of shape {list(matrix.shape)}; a matrix is supported")
-    w_q = _q(state, node, 4, matrix.dtype, matrix.shape[::-1], 0)
+    w_q = parameters(state, node, 4, matrix.dtype, matrix.shape[::-1], 0)
     _product(state, node, matrix.T, w_q, a_q, y_q, np.zeros(matrix.shape[1], np.int32), len(a.shape) - 1)
-
-
-def of_two(mode: Literal["add", "mul"], state: Translator, node: NodeProto, values: Attributes) -> None:
-    """Sum or product, whose operands are in the order in which onnxruntime counts them."""
-    del values
-    constant = [i for i in (0, 3) if state.is_constant(node.input[i])]
-    computed = [i for i in (0, 3) if i not in constant]
-    shapes = {i: state.constants[node.input[i]].shape for i in constant} | {i: state.view(node, i).shape for i in computed}
-    order = (3, 0) if repeats(shapes[0], shapes[3]) else (0, 3)
-    views = {i: _read(state, node, i) for i in computed}
-    largest = max(computed, key=lambda i: math.prod(shapes[i]), default=0)
-    view, x_q = views[largest] if views else _read(state, node)
-    same = all(other.axes == view.axes for other, _ in views.values())
-    tensors = {i: views[i][0].tensor if same else state.image(node, i) for i in computed}
-    types = {i: views[i][1] for i in computed}
-    for i in constant:
-        tensors[i], types[i] = _constant(state, node, i, view)
-    first, second = order
-    y_q = _q(state, node, 6, x_q.dtype)
-    op = QuantisedPair(state.name(node), tensors[first], tensors[second], node.output[0], mode, types[first], types[second], y_q)
-    if op.unfit(given := [state.shapes[name] for name in op.inputs]) or op.output_shape(given) != state.shapes[view.tensor]:
-        raise state.refuse(node, f"{list(shapes[0])} and {list(shapes[3])}; one of the two has to have the shape of the result")
-    if same:
-        state.finish_as(node, op, view.axes)
-    else:  # both as images, whose channels are in order
-        state.finish(node, op, view.shape)
-
-
-def _constant(state: Translator, node: NodeProto, index: int, beside: View) -> tuple[str, Quantisation]:
-    """A constant of integers as a tensor that fits another one."""
-    array = state.constants[node.input[index]]
-    shape = state.shapes[beside.tensor]
-    values = constant_as(beside, shape, array)
-    if values is None:
-        raise state.refuse(node, f"a constant of shape {list(array.shape)} beside {list(beside.shape)}; one that fits is supported")
-    name = state.constant_tensor(node, values, shape)
-    state.tensors[name] = state.tensors[name].astype(array.dtype)
-    state.types[name] = _q(state, node, index + 1, array.dtype)
-    return name, state.types[name]
 
 
 def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -205,8 +140,8 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
     parts: list[str] = []
     y_q: Quantisation | None = None
     for i in range(2, len(node.input), 3):
-        view, x_q = _read(state, node, i)
-        y_q = _q(state, node, 0, x_q.dtype)
+        view, x_q = integers_read(state, node, i)
+        y_q = parameters(state, node, 0, x_q.dtype)
         if not x_q.same_as(y_q):
             name = state.fresh(f"{node.output[0]}.{len(parts)}")
             entries = tables.table(lambda real: real, x_q, y_q)
@@ -217,21 +152,21 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
 
 
 def average(state: Translator, node: NodeProto, values: Attributes) -> None:
-    _, x_q = _read(state, node)
-    x, shape = state.image(node), state.view(node).shape
+    _, x_q = integers_read(state, node)
+    x, shape, one = state.image(node), state.view(node).shape, node.op_type == "QLinearGlobalAveragePool"
+    if values.get("channels_last", 0) or (len(shape) > 4 and not one):
+        raise state.refuse(node, f"{list(shape)}; windows over one or two axes behind the channels are supported")
     _, _, h, w = state.shapes[x]
-    kernel, stride, pads, padded = (h, w), (1, 1), (0, 0, 0, 0), False
-    if node.op_type != "QLinearGlobalAveragePool":
-        kernel, stride, pads, padded = pool_window(state, node, values, (h, w))
-    op = QuantisedAverage(state.name(node), x, node.output[0], kernel, x_q, _q(state, node, 3, x_q.dtype), stride, pads, padded)
+    kernel, stride, pads, padded = ((h, w), (1, 1), (0, 0, 0, 0), False) if one else pool_window(state, node, values, (h, w))
+    op = QuantisedAverage(state.name(node), x, node.output[0], kernel, x_q, parameters(state, node, 3, x_q.dtype), stride, pads, padded)
     n, c, h, w = op.output_shape([state.shapes[x]])
-    state.finish(node, op, (n, c, h) if len(shape) == 3 else (n, c, h, w))
+    state.finish(node, op, (n, c) + (1,) * len(shape[2:]) if one else (n, c, h, w)[: len(shape)])
 
 
 def of_table(function: tables.Function, state: Translator, node: NodeProto, values: Attributes) -> None:
     del values
-    view, x_q = _read(state, node)
-    y_q = _q(state, node, 3, x_q.dtype)
+    view, x_q = integers_read(state, node)
+    y_q = parameters(state, node, 3, x_q.dtype)
     op = LookUp(state.name(node), view.tensor, node.output[0], tables.table(function, x_q, y_q), x_q, y_q)
     state.finish_as(node, op, view.axes)
 
@@ -241,9 +176,9 @@ def leaky_relu(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
-    view, x_q = _read(state, node)
+    view, x_q = integers_read(state, node)
     groups = softmax_groups(state, node, values, int(values["opset"]))
-    op = QuantisedSoftmax(state.name(node), view.tensor, node.output[0], x_q, _q(state, node, 3, x_q.dtype), groups)
+    op = QuantisedSoftmax(state.name(node), view.tensor, node.output[0], x_q, parameters(state, node, 3, x_q.dtype), groups)
     state.finish_as(node, op, view.axes)
 
 

@@ -4,20 +4,25 @@
 handlers (`compiler.frontend.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only one
 QuantizeLinear reads, with activations of one type.  Operators that only move values do so with integers where scale and zero point are the
 same on both sides.  Everything else stays in floating point, between DequantizeLinear and QuantizeLinear.
+
+A group is run as a whole or not at all, so a partition has to know which nodes it is made of.  There every operator reads
+DequantizeLinear nodes of its own (`apart`), as onnxruntime has them too before it groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes
+from compiler.frontend.scales import MOVES, MS
+from simulator.onnx_names import names_read
 
-MS = "com.microsoft"
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
 _UNARY = {
@@ -27,39 +32,96 @@ _UNARY = {
     "Sigmoid": "QLinearSigmoid",
     "Softmax": "QLinearSoftmax",
 }
-_MOVES = frozenset({"Flatten", "Gather", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
 
-def grouped(model: ModelProto) -> ModelProto:
-    """The model with every group as one node; the argument is left alone."""
+class Grouped(NamedTuple):
+    """A model with every group as one node.  members: of each node, the numbers of those that it stands for in the model before."""
+
+    model: ModelProto
+    members: tuple[frozenset[int], ...]
+
+
+def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
+    """The argument is left alone.  beside: names of constants that it lacks."""
+    if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
+        return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
     copy = ModelProto()
     copy.CopyFrom(model)
-    groups = _Groups(copy)
+    groups = _Groups(copy, beside)
     groups.drop_limits()
-    made = {i: node for i, node in ((i, groups.of(node)) for i, node in enumerate(groups.nodes)) if node is not None}
-    nodes = [made.get(i, node) for i, node in enumerate(groups.nodes)]
-    replaced = {made[i].output[0] for i in made}
-    nodes = [node for node in nodes if node.op_type != "QuantizeLinear" or node.output[0] not in replaced]
+    made = [groups.of(node) for node in groups.nodes]
+    nodes = [groups.as_it_is(node) if new is None else new for node, new in zip(groups.nodes, made, strict=True)]
+    replaced = {new.node.output[0] for new in made if new is not None}
+    nodes = [each for each in nodes if each.node.op_type != "QuantizeLinear" or each.node.output[0] not in replaced]
+    nodes = _read(nodes, {item.name for item in copy.graph.output})
     del copy.graph.node[:]
-    copy.graph.node.extend(_read(nodes, {item.name for item in copy.graph.output}))
-    if made and MS not in {item.domain for item in copy.opset_import}:
+    copy.graph.node.extend(each.node for each in nodes)
+    if replaced and MS not in {item.domain for item in copy.opset_import}:
         copy.opset_import.append(helper.make_opsetid(MS, 1))
+    return Grouped(copy, tuple(each.members for each in nodes))
+
+
+def apart(model: ModelProto) -> ModelProto:
+    """The model, in which nobody reads a DequantizeLinear that somebody else reads too, but one of his own.  The argument is left alone."""
+    read = Counter(name for node in model.graph.node for name in names_read([node]))
+    read.update(item.name for item in model.graph.output)
+    if not any(node.op_type == "DequantizeLinear" and read[node.output[0]] > 1 for node in model.graph.node):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    outputs, types = {item.name for item in model.graph.output}, {item.name: item for item in model.graph.value_info}
+    made = {name for node in model.graph.node for name in node.output}
+    shared: dict[str, NodeProto] = {}
+    met: Counter[str] = Counter()
+    for node in model.graph.node:
+        mine = copy.graph.node.add()
+        mine.CopyFrom(node)
+        for i, name in enumerate(mine.input):
+            if name not in shared:
+                continue
+            met[name] += 1
+            if met[name] == 1 and name not in outputs:
+                continue
+            other = NodeProto()
+            other.CopyFrom(shared[name])
+            fresh = f"{name}.{met[name]}"
+            while fresh in read or fresh in made:
+                fresh += "_"
+            mine.input[i] = other.output[0] = fresh
+            other.name = f"{other.name}.{met[name]}" if other.name else ""
+            copy.graph.node.insert(len(copy.graph.node) - 1, other)
+            if name in types:
+                copy.graph.value_info.add().CopyFrom(types[name])
+                copy.graph.value_info[-1].name = fresh
+        if node.op_type == "DequantizeLinear":
+            shared[node.output[0]] = node
     return copy
 
 
-def _read(nodes: Iterable[NodeProto], wanted: set[str]) -> list[NodeProto]:
+class _Made(NamedTuple):
+    """A node, and which ones of the model before it stands for."""
+
+    node: NodeProto
+    members: frozenset[int]
+
+
+def _read(nodes: Iterable[_Made], wanted: set[str]) -> list[_Made]:
     """Without those that nothing is left of to read, and in the order in which they can run."""
-    kept: list[NodeProto] = []
-    for node in reversed(list(nodes)):
-        if not wanted.isdisjoint(node.output):
-            wanted |= set(node.input)
-            kept.append(node)
+    kept: list[_Made] = []
+    for each in reversed(list(nodes)):
+        if not wanted.isdisjoint(each.node.output):
+            wanted |= names_read([each.node])
+            kept.append(each)
     return kept[::-1]
 
 
 class _Groups:
-    def __init__(self, model: ModelProto) -> None:
+    def __init__(self, model: ModelProto, beside: Collection[str]) -> None:
         self.nodes = list(model.graph.node)
+        self.number = {id(node): i for i, node in enumerate(self.nodes)}
+        self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the limit before it, which it does itself
+        self.beside = frozenset(beside)
         self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
         self.outputs = {item.name for item in model.graph.output}
         self.constants: dict[str, NDArray[Any]] = {
@@ -82,6 +144,7 @@ class _Groups:
             after = self._quantised(node) if node.op_type in ("Relu", "Clip") else None
             if after is not None and self._within(node, after):
                 after.input[0] = node.input[0]
+                self.dropped[id(after)] = self.number[id(node)]
                 gone.append(id(node))
         self.nodes = [node for node in self.nodes if id(node) not in gone]
         self._link()
@@ -114,7 +177,8 @@ class _Groups:
 
     def _plain(self, node: NodeProto) -> bool:
         """Scale and zero point are constants, and nothing is in blocks."""
-        return all(name in self.constants for name in node.input[1:]) and not attributes(node).get("block_size", 0)
+        known = all(name in self.constants or name in self.beside or not name for name in node.input[1:])
+        return known and not attributes(node).get("block_size", 0)
 
     def _type(self, node: NodeProto) -> int:
         """That of the integers of a QuantizeLinear or DequantizeLinear."""
@@ -122,7 +186,15 @@ class _Groups:
             return self.types[node.input[2]]
         return self.types.get(node.input[0], 2) if node.op_type == "DequantizeLinear" else 2  # uint8
 
-    def of(self, node: NodeProto) -> NodeProto | None:
+    def as_it_is(self, node: NodeProto) -> _Made:
+        return _Made(node, self._numbers([node]))
+
+    def _numbers(self, nodes: Iterable[NodeProto]) -> frozenset[int]:
+        nodes = list(nodes)
+        limits = {self.dropped[id(node)] for node in nodes if id(node) in self.dropped}
+        return frozenset({self.number[id(node)] for node in nodes} | limits)
+
+    def of(self, node: NodeProto) -> _Made | None:
         """What takes the node's place, and that of the QuantizeLinear behind it."""
         if node.domain not in ("", "ai.onnx"):
             return None
@@ -130,12 +202,14 @@ class _Groups:
         before = [self._dequantised(name) for name in node.input]
         if after is None or not before or before[0] is None:
             return None
-        if node.op_type in _MOVES:
-            return self._moved(node, before[0], after)
         found = [each for each in before if each is not None]
-        if len(found) < len(before) or len({self._type(each) for each in (found[0], after)}) > 1:
+        if node.op_type in MOVES:
+            found, made = found[:1], self._moved(node, before[0], after)
+        elif len(found) < len(before) or len({self._type(each) for each in (found[0], after)}) > 1:
             return None
-        return self._made(node, found, after)
+        else:
+            made = self._made(node, found, after)
+        return None if made is None else _Made(made, self._numbers([*found, node, after]))
 
     def _made(self, node: NodeProto, before: list[NodeProto], after: NodeProto) -> NodeProto | None:
         values, ends = attributes(node), after.input[1:]
@@ -164,7 +238,8 @@ class _Groups:
     def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
         """On integers, where scale and zero point are the same before and after."""
         for mine, theirs in zip(self._two(before), self._two(after), strict=True):
-            if mine != theirs and not (mine and theirs and np.array_equal(self.constants[mine], self.constants[theirs])):
+            known = mine in self.constants and theirs in self.constants
+            if mine != theirs and not (known and np.array_equal(self.constants[mine], self.constants[theirs])):
                 return None
         if self._type(before) != self._type(after):
             return None

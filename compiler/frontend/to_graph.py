@@ -13,21 +13,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from compiler.frontend.attributes import Attributes, attributes, label
 from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, evaluated, folded
 from compiler.frontend.load import opset_of
+from compiler.frontend.scales import quantisation_of
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
 from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.errors import BadInputError, UnsupportedError
-from simulator.onnx_kinds import ON_NPU, kind_name
+from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
 
 Array = NDArray[Any]
+TAKEN = "float of a known shape, or int8 or uint8 with a scale,"  # from and to the host
 
 
 def graph_shape(shape: tuple[int, ...]) -> Shape:
@@ -193,13 +195,35 @@ class Translator:
         for item in self.model.graph.input:
             if item.name in self.constants:
                 continue
-            shape = tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim)
-            _check_kind("input", item)
-            ports.append(self.receive(item.name, shape))
+            if what := self.strange(item):
+                raise UnsupportedError(f"input {item.name!r} is {what}; {TAKEN} is supported")
+            ports.append(self.receive(item))
         return tuple(ports)
 
-    def receive(self, name: str, shape: tuple[int, ...]) -> Port:
+    def strange(self, item: ValueInfoProto) -> str:
+        """What keeps a tensor from being taken from the host, or ''."""
+        kind = item.type.tensor_type.elem_type
+        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU):
+            return kind_name(kind)
+        if not has_shape(item):
+            return "of unknown shape"
+        if kind in INTEGERS_ON_NPU and self.stands_for(item) is None:
+            return f"{kind_name(kind)} of an unknown scale"
+        return ""
+
+    def stands_for(self, item: ValueInfoProto) -> Quantisation | None:
+        """What a tensor's integers stand for; None of one that is of floats, or of which no operator says it."""
+        kind = item.type.tensor_type.elem_type
+        if kind not in INTEGERS_ON_NPU:
+            return None
+        return quantisation_of(item.name, helper.tensor_dtype_to_np_dtype(kind), self.model.graph, self.constants)
+
+    def receive(self, item: ValueInfoProto) -> Port:
         """A tensor that comes from the host."""
+        name, shape = item.name, tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim)
+        found = self.stands_for(item)
+        if found is not None:
+            self.types[name] = found
         if len(shape) == 3 and channels_last(self.model, name):
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)
@@ -217,14 +241,18 @@ class Translator:
         for item in self.model.graph.output:
             if item.name in given:
                 raise UnsupportedError(f"output {item.name!r} is an input of the model as well; nothing to run on the NPU")
-            _check_kind("output", item)
-        return tuple(self.hand_over(item.name) for item in self.model.graph.output)
+        return tuple(self.hand_over(item) for item in self.model.graph.output)
 
-    def hand_over(self, name: str) -> Port:
+    def hand_over(self, item: ValueInfoProto) -> Port:
         """A tensor that goes to the host."""
+        name = item.name
         if name not in self.views:
             raise UnsupportedError(f"output {name!r} does not depend on any input; nothing to run on the NPU")
         view = self.views[name]
+        kind = item.type.tensor_type.elem_type
+        held = self.types.get(view.tensor)
+        if kind not in (ON_NPU if held is None else (helper.np_dtype_to_tensor_dtype(held.dtype),)):
+            raise UnsupportedError(f"output {name!r} is {kind_name(kind)}; {TAKEN} is supported")
         if host_order(view, self.shapes[view.tensor]) is None:
             view = self.views[name] = self.in_order(view)
         return Port(view.tensor, name, view.shape, self._order(name))
@@ -237,10 +265,10 @@ class Translator:
         return order
 
 
-def _check_kind(what: str, item: ValueInfoProto) -> None:
-    kind = item.type.tensor_type.elem_type
-    if kind not in ON_NPU:
-        raise UnsupportedError(f"{what} {item.name!r} is {kind_name(kind)}; float is supported")
+def has_shape(item: ValueInfoProto) -> bool:
+    """Whether it is a tensor of which every dimension is known."""
+    kind = item.type.tensor_type
+    return item.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
 
 
 _SEQUENCE = ("MatMul", "Gemm", "LayerNormalization")  # what they contract or normalise is the last axis
@@ -289,7 +317,7 @@ Handler = Callable[[Translator, NodeProto, Attributes], None]
 
 def translate(
     model: ModelProto,
-    handlers: dict[str, Handler],
+    handlers: Mapping[str, Handler],
     digest: str = "",
     budget: ByteBudget | None = None,
     beside: Mapping[str, Array] | None = None,
@@ -305,7 +333,7 @@ def translate(
     return graph
 
 
-def translate_node(state: Translator, node: NodeProto, handlers: dict[str, Handler]) -> None:
+def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Handler]) -> None:
     """One node: folded where its inputs are constants, else by its handler.  Raises UnsupportedError.
 
     handlers: by the operator's name, behind its domain and a dot where that is not ONNX's own.

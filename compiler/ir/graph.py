@@ -7,12 +7,13 @@ layout's business (`compiler.ir.layout`); in which data type they are computed i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators import Floats, Operator, Shape
+from compiler.ir.operators import Dequantise, Floats, Operator, Quantise, Shape
 from compiler.ir.quantised.parameters import Quantisation, integers_of
 from simulator.npu.parts import DataType
 
@@ -93,4 +94,17 @@ class Graph:
 
     def type_of(self, tensor: str, floats: DataType) -> DataType:
         """Of a tensor's values, where floats are of that type."""
-        return DataType[self.types[tensor].dtype.name] if tensor in self.types else floats
+        if tensor in self.types:
+            return DataType[self.types[tensor].dtype.name]
+        return DataType.float32 if tensor in self.exact else floats
+
+    @cached_property
+    def exact(self) -> frozenset[str]:
+        """Floats between the host and integers: of 11 bits some would become another integer, or be another number than they stand for."""
+        consumers = self.consumers()
+        given = [port.tensor for port in self.inputs if port.tensor not in self.types]
+        made = [op.y for op in self.operators if isinstance(op, Dequantise)]
+        return frozenset(
+            {name for name in given if consumers[name] and all(isinstance(op, Quantise) for op in consumers[name])}
+            | {name for name in made if not consumers[name]}
+        )

@@ -60,7 +60,8 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
             raise UnsupportedError(f"operator {op.name!r}: {type(op).__name__} has no code for the NPU")
     pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
     known = {
-        name: constants.add(name, weights.pack_tensor(values, layout.placements[name], dtype)) for name, values in graph.constants.items()
+        name: constants.add(name, weights.pack_tensor(values, layout.placements[name], layout.type_of(name)))
+        for name, values in graph.constants.items()
     }
     storages, buffers, end = _place_storages(layout, names, known, constants.end, dtype)
     producers = {
@@ -103,7 +104,7 @@ def _place_storages(
         row = s.w * s.pixel_lanes // own.lanes
         other: Any = None if own == dtype else own.name  # than that of the whole map
         if name in known:
-            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name], dtype))
+            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name], own))
             continue
         storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address, own))
         size = s.n * s.planes * s.h * row

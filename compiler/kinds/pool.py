@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.operators import Pool
 from compiler.ir.region import Rows
-from compiler.kinds.base import Heights, Lowering, OnVector, VectorTiles, VectorWork, first_of
+from compiler.kinds.base import Lowering, VectorTiles, VectorWork, first_of
 from compiler.kinds.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob
-from compiler.kinds.window import padded_columns
+from compiler.kinds.window import SlidingSpec
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.ways import cheapest
 from compiler.records.whole_rows import work
@@ -26,7 +26,7 @@ _LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38,
 
 
 @dataclass(frozen=True, eq=False)
-class PoolSpec(OnVector):
+class PoolSpec(SlidingSpec):
     """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel.
 
     counts_pitch: blocks from row to row of them, which a strip has only a part of.
@@ -76,11 +76,6 @@ class PoolSpec(OnVector):
             found.append(float(((at >= 0) & (at < length)).mean()))
         return found[0], found[1]
 
-    def wide(self, columns: int) -> int:
-        """Columns of the image that the windows of a tile cover: of all columns, whole rows."""
-        pool = self.operator
-        return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * pool.stride[1] + pool.kernel[1])
-
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         """What the windows cover and the results; or, with two passes, what the first one makes."""
         pool = self.operator
@@ -120,28 +115,14 @@ class PoolSpec(OnVector):
             for planes, tall, wide, count in tiles.made:
                 one, instructions = _sliding(self, planes, tall, wide)
                 repeats, calls = repeats + count * tiles.images * one, calls + count * tiles.images * instructions
-        # whole rows, or what every tile's windows cover of them
-        columns = tiles.across * self.wide(tiling.tile_columns or self.out_w)
-        read = float(self._window_rows(tiles.heights, tiling.tile_rows)) * columns * self.y.planes * tiles.images
+        read = self.read_blocks(tiles)
         if pool.mode == "average" and self.counts_at < 0:
             repeats += read / 8  # scaled before they are added up, which could overflow
         return VectorWork(repeats, calls, [read])
 
-    def _window_rows(self, heights: Heights, tile: int) -> int:
-        """Rows of the input that all tiles read, of at most so many rows each."""
-        stride, kernel, found = self.operator.stride[0], self.operator.kernel[0], 0
-        for high, count in heights:
-            whole, rest = divmod(high, tile)
-            found += count * whole * min(self.in_h, (tile - 1) * stride + kernel)
-            if rest:
-                found += count * min(self.in_h, (rest - 1) * stride + kernel)
-        return found
-
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
-        pads = padded_columns(self.operator, main, made)
-        counts_at = self.counts_at + made.start if self.counts_at >= 0 else -1
-        narrow = replace(self, strip=strip, in_w=main.size, out_w=made.size, counts_at=counts_at)
-        return replace(narrow, operator=replace(self.operator, pads=pads))
+        narrow = super().narrowed(strip, main, made)
+        return narrow if isinstance(narrow, Infeasible) or self.counts_at < 0 else replace(narrow, counts_at=self.counts_at + made.start)
 
     def job(self, given: Given) -> PoolJob:
         assert isinstance(given.tiling, VectorTiling)

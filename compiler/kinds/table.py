@@ -11,6 +11,7 @@ from compiler.ir.operators import (
     MatMul,
     Pool,
     Quantise,
+    QuantisedAverage,
     QuantisedConv,
     QuantisedPair,
     Reflow,
@@ -18,6 +19,8 @@ from compiler.ir.operators import (
     Softmax,
     Vector,
 )
+from compiler.kinds.average import AverageSpec
+from compiler.kinds.average_emitter import AverageJob, average_rows
 from compiler.kinds.base import OperatorKind
 from compiler.kinds.chain import VectorSpec
 from compiler.kinds.chain_emitter import VectorJob, chain_rows
@@ -46,6 +49,7 @@ KINDS = (
     OperatorKind(MatMul, MatMulSpec, ConvJob, conv_rows),
     OperatorKind(Vector, VectorSpec, VectorJob, chain_rows),
     OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),
+    OperatorKind(QuantisedAverage, AverageSpec, AverageJob, average_rows),
     OperatorKind(Softmax, SoftmaxSpec, SoftmaxJob, softmax_rows),
     OperatorKind(LayerNorm, LayerNormSpec, LayerNormJob, norm_rows),
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),

@@ -19,8 +19,9 @@ from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import every_integer, requantized
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, run_of_planes, streamed
-from compiler.kinds.typed_emitter import CONVERT, FLAT, GATHER, SPREAD, WIDE, TypedJob
+from compiler.kinds.typed_emitter import BESIDE, CONVERT, FLAT, GATHER, PIXEL_BLOCKS, PIXELS, SPREAD, TWICE, TypedJob
 from compiler.plan.plan import Infeasible, VectorTiling
+from compiler.records.converting import WIDE
 from compiler.records.ways import end_to_end
 from compiler.unit.operators import Fetch, Given, Strip
 from simulator.npu.errors import UnsupportedError
@@ -28,16 +29,20 @@ from simulator.npu.isa import Op, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
-_ROUNDER = 1.5 * 2**23
-_MOST = 2.0**31  # of a value that is rounded
+ROUNDER = 1.5 * 2**23
+MOST = 2.0**31  # of a value that is rounded
 _F32 = DataType.float32
 _Bytes = NDArray[np.uint8]
 
 
 class TypedSteps(NamedTuple):
-    """buffers: blocks of each buffer for a block of bytes.  rows: see `TypedSpec`.  constants: one after the other, whole blocks."""
+    """buffers, pixels: blocks of each buffer for a block of bytes, of those of one pixel for a plane.  rows: see `TypedSpec`.
+
+    constants: one after the other, whole blocks.
+    """
 
     buffers: tuple[int, ...]
+    pixels: tuple[int, ...]
     rows: list[tuple[int, ...]]
     constants: _Bytes
     result: int
@@ -49,17 +54,22 @@ def _planes(dtype: DataType) -> int:
 
 
 class _Writer:
-    """Steps of an operator; buffers by number, in the order in which they are asked for."""
+    """Steps of an operator; buffers by number, in the order in which they are asked for.
 
-    def __init__(self, takes: Sequence[DataType], gives: DataType) -> None:
+    pixels: which inputs are one pixel of every channel.
+    """
+
+    def __init__(self, takes: Sequence[DataType], gives: DataType, pixels: Sequence[bool]) -> None:
         self.takes, self.gives = takes, gives
-        self.buffers, self.rows, self.constants = list[int](), list[tuple[int, ...]](), list[_Bytes]()
-        self.inputs = [self.buffer(_planes(dtype)) for dtype in takes]
+        self.buffers, self.of_pixels = list[int](), list[int]()
+        self.rows, self.constants = list[tuple[int, ...]](), list[_Bytes]()
+        self.inputs = [self.buffer(_planes(dtype), pixel) for dtype, pixel in zip(takes, pixels, strict=True)]
 
-    def buffer(self, blocks: int) -> int:
-        """Where a new one begins, in blocks for a block of bytes."""
-        self.buffers.append(blocks)
-        return sum(self.buffers) - blocks
+    def buffer(self, blocks: int, pixel: bool = False) -> int:
+        """Where a new one begins, in blocks for a block of bytes, or for a plane's pixel."""
+        buffers = self.of_pixels if pixel else self.buffers
+        buffers.append(blocks)
+        return sum(buffers) - blocks + (PIXELS if pixel else 0)
 
     def constant(self, values: NDArray[Any]) -> int:
         """A value for every lane of a block, or a table: as an operand."""
@@ -71,12 +81,19 @@ class _Writer:
         return self.constant(np.full(_F32.lanes, value))
 
     def flat(self, op: Op, d: int, s: int, value: float = 0.0, s1: int = -1, s2: int = -1) -> None:
-        self.rows.append((FLAT, int(op), int(_F32), d, s, s1, s2, float_bits(value), WIDE, WIDE))
+        mode, blocks = FLAT, PIXEL_BLOCKS if d >= PIXELS else WIDE
+        if d < PIXELS <= max(s, s1, s2):
+            mode = BESIDE
+        self.rows.append((mode, int(op), int(_F32), d, s, s1, s2, float_bits(value), blocks, blocks))
 
     def floats(self, i: int) -> int:
         """Input i as float32; a buffer of its own."""
-        dtype, s, d = self.takes[i], self.inputs[i], self.buffer(WIDE)
-        if dtype.is_float:
+        dtype, s, pixel = self.takes[i], self.inputs[i], self.inputs[i] >= PIXELS
+        d = self.buffer(PIXEL_BLOCKS if pixel else WIDE, pixel)
+        if pixel:
+            assert not dtype.is_float
+            self.rows.append((TWICE, int(Op.VCONVERT), int(_F32), d, s, -1, -1, int(dtype), PIXEL_BLOCKS, 1))
+        elif dtype.is_float:
             op = Op.VCOPY if dtype == _F32 else Op.VCONVERT
             self.rows.append((SPREAD, int(op), int(_F32), d, s, -1, -1, int(dtype) if op == Op.VCONVERT else 0, WIDE, _planes(dtype)))
         else:
@@ -85,13 +102,14 @@ class _Writer:
 
     def integers(self, v: int) -> TypedSteps:
         """v, which is whole numbers, as the result."""
-        y = self.inputs[0] if not self.takes[0].is_float else self.buffer(1)
+        free = [at for at, dtype in zip(self.inputs, self.takes, strict=True) if not dtype.is_float and at < PIXELS]
+        y = free[0] if free else self.buffer(1)
         self.rows.append((CONVERT, int(Op.VCONVERT), int(self.gives), y, v, -1, -1, int(_F32), 1, WIDE))
         return self.done(y)
 
     def done(self, y: int) -> TypedSteps:
         constants = np.concatenate(self.constants) if self.constants else np.zeros(0, np.uint8)
-        return TypedSteps(tuple(self.buffers), self.rows, constants, y)
+        return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, y)
 
     def clamped(self, v: int, q: Quantisation) -> TypedSteps:
         """As `ir.quantised.rounding.clamped`."""
@@ -99,8 +117,8 @@ class _Writer:
         least, greatest = q.limits
         self.flat(Op.VMAXS, v, v, least - zero)
         self.flat(Op.VMINS, v, v, greatest - zero)
-        self.flat(Op.VADDS, v, v, _ROUNDER)
-        self.flat(Op.VADDS, v, v, zero - _ROUNDER)
+        self.flat(Op.VADDS, v, v, ROUNDER)
+        self.flat(Op.VADDS, v, v, zero - ROUNDER)
         return self.integers(v)
 
 
@@ -139,24 +157,38 @@ def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> TypedSteps:
 
 
 def _pair(op: QuantisedPair, w: _Writer) -> TypedSteps:
-    """As `ir.quantised.elementwise` has it."""
+    """As `ir.quantised.elementwise` has it; what is whole is where the result is made."""
+    if op.mode == "mul":
+        return _product(op, w)
+    a, b = (0, 1) if op.mode == "add" else (1, 0)
+    types = op.a_q, op.b_q
+    ra, rb, fixed = add_factors(types[a], types[b], op.y_q)
+    _check_most(op.name, 255 * (float(ra) + float(rb)) + abs(float(fixed)))
+    of = w.floats(0), w.floats(1)
+    last, first = of[a], of[b]
+    w.flat(Op.VMADD, first, first, s1=w.all_lanes(rb), s2=w.all_lanes(fixed))
+    y = min(first, last)
+    w.flat(Op.VMADD, y, last, s1=w.all_lanes(ra), s2=first)
+    return w.integers(y)
+
+
+def _product(op: QuantisedPair, w: _Writer) -> TypedSteps:
     (sa, za), (sb, zb), (sy, zy) = (q.single(op.name) for q in (op.a_q, op.b_q, op.y_q))
-    ra, rb, fixed = add_factors(op.a_q, op.b_q, op.y_q)
     scale = sa * sb / sy
-    most = 255 * (float(ra) + float(rb)) + abs(float(fixed)) if op.mode == "add" else 255 * 255 * float(scale) + abs(zy)
-    if most >= _MOST:
-        raise UnsupportedError(f"operator {op.name!r}: values of up to {most:.3g} times its scale; below {_MOST:.3g} is supported")
+    _check_most(op.name, 255 * 255 * float(scale) + abs(zy))
     a, b = w.floats(0), w.floats(1)
-    if op.mode == "add":
-        w.flat(Op.VMADD, b, b, s1=w.all_lanes(rb), s2=w.all_lanes(fixed))
-        w.flat(Op.VMADD, a, a, s1=w.all_lanes(ra), s2=b)
-        return w.integers(a)
     w.flat(Op.VADDS, a, a, -za)
     w.flat(Op.VADDS, b, b, -zb)
-    w.flat(Op.VMUL, a, a, s1=b)
-    w.flat(Op.VMULS, a, a, float(scale))
-    w.flat(Op.VADDS, a, a, zy)
-    return w.integers(a)
+    y = min(a, b)
+    w.flat(Op.VMUL, y, a, s1=b)
+    w.flat(Op.VMULS, y, y, float(scale))
+    w.flat(Op.VADDS, y, y, zy)
+    return w.integers(y)
+
+
+def _check_most(name: str, most: float) -> None:
+    if most >= MOST:
+        raise UnsupportedError(f"operator {name!r}: values of up to {most:.3g} times its scale; below {MOST:.3g} is supported")
 
 
 def _steps(op: Operator, machine: Machine, w: _Writer) -> TypedSteps:
@@ -177,7 +209,8 @@ class TypedSpec(OnVector):
     bits, blocks of the result and of the first operand for a block of bytes).  A buffer is named by where it begins, in blocks for a
     block of bytes; -2 - i: block i of the constants, -1: no operand.
 
-    inputs: int64 [inputs, 3] of (buffer, planes for a plane of bytes, data type).  blocks: of all buffers, for a block of bytes.
+    inputs: int64 [inputs, 4] of (buffer, planes for a plane of bytes, data type, 1 for one pixel of every channel).
+    blocks, pixel_blocks: of all buffers, for a block of bytes; of those of one pixel, numbered from PIXELS on, for a plane of bytes.
     result: the buffer that is stored.  together: planes of the result for a plane of bytes.
     """
 
@@ -186,6 +219,7 @@ class TypedSpec(OnVector):
     steps: NDArray[np.int64]
     inputs: NDArray[np.int64]
     blocks: int
+    pixel_blocks: int
     result: int
     together: int
     constants_at: int
@@ -193,18 +227,22 @@ class TypedSpec(OnVector):
 
     @classmethod
     def lower(cls, index: int, op: Operator, into: Lowering) -> Self:
-        shapes = [into.layout.graph.shapes[name] for name in (*op.inputs, op.y)]
-        if len(set(shapes)) > 1:
-            raise UnsupportedError(f"operator {op.name!r}: shapes {', '.join(map(str, shapes))}; equal ones are supported")
+        *shapes, shape = (into.layout.graph.shapes[name] for name in (*op.inputs, op.y))
+        pixels = [each != shape for each in shapes]
+        if pixels[0] or any(each not in (shape, (*shape[:2], 1, 1)) for each in shapes):
+            raise UnsupportedError(
+                f"operator {op.name!r}: shapes {', '.join(map(str, shapes))}; equal ones, or one pixel of every channel as the second"
+            )
         takes, gives = [into.type_of(name) for name in op.inputs], into.type_of(op.y)
-        w = _Writer(takes, gives)
+        w = _Writer(takes, gives, pixels)
         made = _steps(op, into.machine, w)
-        inputs = [(at, _planes(dtype), int(dtype)) for at, dtype in zip(w.inputs, takes, strict=True)]
+        inputs = [(at, _planes(dtype), int(dtype), int(pixel)) for at, dtype, pixel in zip(w.inputs, takes, pixels, strict=True)]
         return cls(
             **into.fields(index, op),
             steps=np.array(made.rows, np.int64),
             inputs=np.array(inputs, np.int64),
             blocks=sum(made.buffers),
+            pixel_blocks=sum(made.pixels),
             result=made.result,
             together=_planes(gives),
             constants_at=into.constants.add(f"{op.name}/constants", made.constants) if len(made.constants) else -1,
@@ -215,6 +253,10 @@ class TypedSpec(OnVector):
         return {"steps": self.steps[:, [0, 1, 2, 8, 9]].tolist()}
 
     @property
+    def pixels_only(self) -> tuple[bool, ...]:
+        return tuple(bool(pixel) for pixel in self.inputs[:, 3])
+
+    @property
     def planes_together(self) -> int:
         return self.together
 
@@ -223,7 +265,7 @@ class TypedSpec(OnVector):
         return min(self.y.planes, max(self.together, tiling.tile_planes // self.together * self.together))
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        return self.blocks * -(-planes // self.together) * rows * columns
+        return (self.blocks * rows * columns + self.pixel_blocks) * -(-planes // self.together)
 
     def constant_blocks(self, planes: int) -> int:
         return self.constants
@@ -243,9 +285,13 @@ class TypedSpec(OnVector):
         repeats = calls = 0.0
         for planes, tall, wide, count in tiles.made:
             deep, size = planes // self.together, tall * wide
-            for mode, op, *_, d_factor, s_factor in self.steps.tolist():
-                if mode == FLAT:
+            for mode, op, _, d, *_, d_factor, s_factor in self.steps.tolist():
+                if d >= PIXELS:
+                    each, instructions = end_to_end(deep * PIXEL_BLOCKS, 1)
+                elif mode == FLAT:
                     each, instructions = end_to_end(deep * size * d_factor, 1)
+                elif mode == BESIDE:
+                    each, instructions = end_to_end(size * d_factor, deep)
                 elif mode == CONVERT:
                     each, instructions = end_to_end(deep * size, 1)
                     each *= 2  # four blocks beside each block
@@ -253,7 +299,10 @@ class TypedSpec(OnVector):
                     each, instructions = end_to_end(size, deep * (s_factor if mode == SPREAD else d_factor))
                 repeats += count * tiles.images * each * tiles.cycles[op]
                 calls += count * tiles.images * instructions
-        return VectorWork(repeats, calls, [tiles.size * planes / self.together for planes in self.inputs[:, 1].tolist()])
+        one = float(sum([planes * count for planes, *_, count in tiles.made]) * tiles.images)
+        return VectorWork(
+            repeats, calls, [(one if pixel else tiles.size) * each / self.together for _, each, _, pixel in self.inputs.tolist()]
+        )
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return self.together
@@ -272,6 +321,7 @@ class TypedSpec(OnVector):
             **self.common(given),
             width=self.out_w,
             together=self.together,
+            blocks=self.blocks,
             tile_planes=self.planes_of_tile(given.tiling),
             consts=first_of(given.constants),
             consts_at=self.constants_at if streamed(given) else -1,

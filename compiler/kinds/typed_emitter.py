@@ -1,5 +1,7 @@
 """Element-wise steps on operands of several types on one block: tiles in, steps on UB, tiles out (`records.tiles`).
 
+A pixel of every channel beside an image lies behind the buffers of the tile: in float32 twice, which is what a repeat takes of it.
+
 Steps work in float32 on four blocks beside each other for every block of 32 bytes, which is how VCONVERT has them.  Floats lie in planes of
 their own outside, two (float16) or four (float32) for a plane of bytes, so their blocks are spread among those four, or gathered from them.
 """
@@ -11,20 +13,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from compiler.records.converting import WIDE, paced
 from compiler.records.node import UB_SLOT, Node, Work, operand, operands, result, table
 from compiler.records.tiles import load_tile, store_tile, tiles
 from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, vector
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 from simulator.npu.program import Code
 
-FLAT, CONVERT, SPREAD, GATHER = range(4)  # how a step goes over a tile
-WIDE = 4  # blocks of float32 for a block of bytes
+FLAT, CONVERT, SPREAD, GATHER, BESIDE, TWICE = range(6)  # how a step goes over a tile
+PIXELS = 1 << 20  # buffers from here on are of one pixel
+PIXEL_BLOCKS = REPEAT_BLOCKS  # of one in float32
 _MOST = REPEAT_BLOCKS * MAX_REPEATS
 
 
 class TypedJob(NamedTuple):
     """Steps on `rows` rows of `width` blocks and `planes` planes of the result, `together` of which are one plane of bytes.
 
+    blocks: of the buffers, for a block of bytes.
     consts: UB address of constants; consts_at: their DDR address where they come with the planes of a tile, else -1.
     """
 
@@ -33,6 +38,7 @@ class TypedJob(NamedTuple):
     planes: int
     width: int
     together: int
+    blocks: int
     tile_planes: int
     tile_rows: int
     tile_columns: int
@@ -45,49 +51,76 @@ class TypedJob(NamedTuple):
     rows: int = 0
 
 
-@general
 @njit(cache=True)
-def _paced(
-    out: Code, at: int, op: int, dtype: int, tag: int, d: int, s: int, blocks: int, dbs: int, dstep: int, sbs: int, sstep: int, imm: int
-) -> int:  # fmt: skip
-    """A VECTOR operation on `blocks` blocks that lie dstep and sstep apart; dbs, sbs: the same in runs of what is converted."""
-    done = 0
-    while done < blocks:
-        left = blocks - done
-        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, left // REPEAT_BLOCKS)) if left >= REPEAT_BLOCKS else (left, 1)
-        at = vector(
-            out, at, op, dtype, tag, d + done * dstep, s + done * sstep, -1, -1, width, repeats, dbs, REPEAT_BLOCKS * dstep, sbs,
-            REPEAT_BLOCKS * sstep, 0, 0, 0, 0, imm,
-        )  # fmt: skip
-        done += width * repeats
+def _at(j: TypedJob, operand: int, slot: int, tile: int) -> int:
+    """Where an operand of a step begins; -1: nowhere."""
+    if operand >= PIXELS:
+        return slot + j.blocks * tile + (operand - PIXELS) * (j.tile_planes // j.together)
+    return slot + operand * tile if operand >= 0 else j.consts - 2 - operand if operand < -1 else -1
+
+
+@njit(cache=True)
+def _apart(operand: int, size: int) -> tuple[int, int, int]:
+    """Blocks of an operand from plane to plane, from one repeat to the next, and from block to block."""
+    return (PIXEL_BLOCKS, 0, 1) if operand >= PIXELS else (size, REPEAT_BLOCKS, 1) if operand >= 0 else (0, 0, 0)
+
+
+@njit(cache=True)
+def _beside(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int) -> int:
+    """A step on operands some of which are one pixel, plane by plane of `size` blocks."""
+    _, op, dtype, d, s, s1, s2, imm, _, _ = step
+    d0, a0, b0, c0 = _at(j, d, slot, tile), _at(j, s, slot, tile), _at(j, s1, slot, tile), _at(j, s2, slot, tile)
+    (ap, ar, ab), (bp, br, bb), (cp, cr, cb) = _apart(s, size), _apart(s1, size), _apart(s2, size)
+    for plane in range(deep):
+        done = 0
+        while done < size:
+            left = size - done
+            width = min(REPEAT_BLOCKS, left)
+            repeats, k = min(MAX_REPEATS, left // width), done // REPEAT_BLOCKS
+            at = vector(
+                out, at, op, dtype, j.tag, d0 + plane * size + done, a0 + plane * ap + k * ar,
+                b0 + plane * bp + k * br if b0 >= 0 else -1, c0 + plane * cp + k * cr if c0 >= 0 else -1,
+                width, repeats, 1, REPEAT_BLOCKS, ab, ar, bb, br, cb, cr, imm,
+            )  # fmt: skip
+            done += width * repeats
     return at
 
 
 @njit(cache=True)
 def _step(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int) -> int:
     """step: see `TypedSpec`.  tile: blocks of bytes of a whole tile; deep x size of them are worked on."""
+    if step[0] == BESIDE:
+        return _beside(out, at, j, step, slot, tile, deep, size * WIDE)
     mode, op, dtype, d, s, s1, s2, imm, d_factor, s_factor = step
-    d, s, blocks = slot + d * tile, slot + s * tile, deep * size
+    if d >= PIXELS:
+        size = 1
+    d, s, blocks = _at(j, d, slot, tile), _at(j, s, slot, tile), deep * size
     if mode == FLAT:
-        first = j.consts - 2 - s1 if s1 < -1 else slot + s1 * tile if s1 >= 0 else -1
-        second = j.consts - 2 - s2 if s2 < -1 else slot + s2 * tile if s2 >= 0 else -1
+        first, second = _at(j, s1, slot, tile), _at(j, s2, slot, tile)
         return flat(out, at, op, dtype, j.tag, d, s, first, second, int(s1 >= 0), int(s2 >= 0), blocks * d_factor, imm)
     if mode == CONVERT:
-        return _paced(out, at, op, dtype, j.tag, d, s, blocks, 1, d_factor, 1, s_factor, imm)
+        return paced(out, at, op, dtype, j.tag, d, s, blocks, 1, d_factor, 1, s_factor, imm)
+    if mode == TWICE:
+        for plane in range(0, deep, MAX_REPEATS):
+            at = vector(
+                out, at, op, dtype, j.tag, d + plane * PIXEL_BLOCKS, s + plane, -1, -1, 2, min(MAX_REPEATS, deep - plane), 1, PIXEL_BLOCKS,
+                0, 1, 0, 0, 0, 0, imm,
+            )  # fmt: skip
+        return at
     each = s_factor if mode == SPREAD else d_factor  # planes of floats for one of bytes
     for part in range(deep * each):
         plane, inside = part // each, part % each * (WIDE // each)
         wide, narrow = plane * size * WIDE + inside, part * size
         if mode == SPREAD:
-            at = _paced(out, at, op, dtype, j.tag, d + wide, s + narrow, size, each, WIDE, 1, 1, imm)
+            at = paced(out, at, op, dtype, j.tag, d + wide, s + narrow, size, each, WIDE, 1, 1, imm)
         else:
-            at = _paced(out, at, op, dtype, j.tag, d + narrow, s + wide, size, 1, 1, each, WIDE, imm)
+            at = paced(out, at, op, dtype, j.tag, d + narrow, s + wide, size, 1, 1, each, WIDE, imm)
     return at
 
 
 @njit(cache=True)
 def emit_typed(out: Code, at: int, j: TypedJob, sources: Ints, target: TilePlace, steps: Ints, inputs: Ints, parity: Ints) -> int:
-    """sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 3], see `TypedSpec`.  Returns the next row or -1."""
+    """sources: int64 [inputs, 7] of Place fields.  inputs: int64 [inputs, 4], see `TypedSpec`.  Returns the next row or -1."""
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     whole = j.tile_planes // j.together * tile_rows * j.tile_columns
     for p in range(0, j.planes, j.tile_planes):
@@ -107,13 +140,14 @@ def emit_typed(out: Code, at: int, j: TypedJob, sources: Ints, target: TilePlace
             for i in range(inputs.shape[0]):
                 of = sources[i]
                 place = TilePlace(of[0], of[1], of[2], of[3], of[4], of[5], of[6])
-                buffer, planes, dtype = inputs[i]
+                buffer, planes, dtype, pixel = inputs[i]
+                begin, pixels = (0, 1) if pixel else (first, size)
                 at = load_tile(
-                    out, at, dtype, j.tag, place, p // j.together * planes, first, size, deep * planes, slot + buffer * whole,
+                    out, at, dtype, j.tag, place, p // j.together * planes, begin, pixels, deep * planes, _at(j, buffer, slot, whole),
                 )  # fmt: skip
             for k in range(steps.shape[0]):
                 at = _step(out, at, j, steps[k], slot, whole, deep, size)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, first, size, deep * j.together, slot + j.result * whole)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, first, size, deep * j.together, _at(j, j.result, slot, whole))
     return at
 
 
@@ -128,4 +162,4 @@ def typed_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> in
         p = operand(w, n, i, start)
         sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3] = p.memory, p.base, p.plane, p.wrap
         sources[i, 4], sources[i, 5], sources[i, 6] = p.back, p.width, p.gap
-    return emit_typed(out, at, j, sources, result(w, n, start), table(w, n, 0, 10), table(w, n, 1, 3), parity)
+    return emit_typed(out, at, j, sources, result(w, n, start), table(w, n, 0, 10), table(w, n, 1, 4), parity)

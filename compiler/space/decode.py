@@ -324,7 +324,7 @@ def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
     return Plan.model_construct(
         version=1,
         model=unit.graph.digest,
-        machine=unit.machine.digest,
+        machine=unit.machine_digest,
         dtype=unit.dtype.name,  # type: ignore[arg-type]
         segments=tuple(segments),
     )

@@ -58,7 +58,7 @@ class Structures:
 
     def _structure(self, start: int, stop: int) -> str:
         unit = self.unit
-        rows: list[object] = [unit.machine.digest, unit.dtype.name, unit.storages[0].n]
+        rows: list[object] = [unit.machine_digest, unit.dtype.name, unit.storages[0].n]
         names: dict[int, int] = {}
         for k in range(start, stop):
             spec = unit.operators[k]

@@ -17,8 +17,8 @@ def unit_lines(unit: Unit) -> list[str]:
     machine, lanes = unit.machine, unit.dtype.lanes
     return [
         f"unit {unit.digest}: {unit.dtype.name}, {lanes} lanes, blocks of {BLOCK_BYTES} B",
-        *aligned([["model", unit.graph.digest], ["machine", f"{machine.digest} {machine.name}"], ["MACs", f"{unit.macs:,}"]]),
-        "storages: n x planes x h x blocks of a row, lanes of a pixel",
+        *aligned([["model", unit.graph.digest], ["machine", f"{unit.machine_digest} {machine.name}"], ["MACs", f"{unit.macs:,}"]]),
+        "storages: n x planes x h x blocks of a row, lanes of a pixel, their type where it is another",
         *aligned([_storage(unit, k) for k in range(len(unit.storages))]),
         "tensors: planes of a storage, lanes of the channels",
         *aligned([_tensor(unit, name) for name in unit.layout.placements]),
@@ -45,7 +45,8 @@ def piece(unit: Unit, where: Piece) -> str:
 def _storage(unit: Unit, number: int) -> list[str]:
     s = unit.storages[number]
     lanes = unit.layout.storages[s.name].pixel_lanes
-    return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes"]
+    own = [s.dtype.name] if s.dtype != unit.dtype else []
+    return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes", *own]
 
 
 def _tensor(unit: Unit, name: str) -> list[str]:

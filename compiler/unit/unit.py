@@ -57,9 +57,15 @@ class Unit:
         return sum(spec.macs for spec in self.operators) * self.images
 
     @property
+    def machine_digest(self) -> str:
+        """Of what the machine is to these tensors: rates of integers may be added to its file without any effect on networks of floats."""
+        floats = all(storage.dtype.is_float for storage in self.storages)
+        return self.machine.floats_digest if floats else self.machine.digest
+
+    @property
     def digest(self) -> str:
         """32 hex: the computation without its weights' values, the machine and the data type."""
-        parts = [self.machine.digest, self.dtype.name]
+        parts = [self.machine_digest, self.dtype.name]
         parts += [spec.signature(self.storages) for spec in self.operators]
         parts += [f"{s.name}:{s.n}:{s.planes}:{s.h}:{s.w}:{s.address}" for s in self.storages]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

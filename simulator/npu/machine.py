@@ -497,6 +497,17 @@ class Machine(_Spec):
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
+    @cached_property
+    def floats_digest(self) -> str:
+        """`digest` of the machine without what only integers need: adding it changes nothing of a network of floats."""
+        whole = self.model_dump(mode="json")
+        whole["vector"].pop("lookup_cycles", None)
+        for rates in whole["matrix"].values():
+            if isinstance(rates, dict):
+                rates.pop("int8", None)
+        text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
     def __hash__(self) -> int:
         return hash(self.digest)
 

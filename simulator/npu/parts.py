@@ -81,6 +81,11 @@ class DataType(IntEnum):
         return self in FLOATS
 
     @property
+    def product(self) -> DataType:
+        """As which a matrix unit multiplies it: integers of 8 bits are one to it, signed or not (`ProductName`)."""
+        return DataType.int8 if self in BYTES else self
+
+    @property
     def sums(self) -> DataType:
         """What the matrix unit adds up in where operands are of this type: accumulators in L0C, and biases."""
         return DataType.float32 if self.is_float else DataType.int32

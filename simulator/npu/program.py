@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cache, cached_property, lru_cache, partial
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -191,7 +191,11 @@ def _opcodes(code: Code) -> Code:
 
 def _rows(opcodes: Code, *ops: Op) -> NDArray[np.int64]:
     """Records of these opcodes: a check looks at the words of those alone."""
-    return np.flatnonzero(np.logical_or.reduce([opcodes == op for op in ops]))
+    if len(ops) == 1:
+        return np.flatnonzero(opcodes == ops[0])
+    wanted = np.zeros(max(OPS) + 1, bool)
+    wanted[list(ops)] = True
+    return np.flatnonzero(wanted[opcodes])
 
 
 def _reject(code: Code, core: int, rows: NDArray[np.int64], bad: NDArray[np.bool_], why: str) -> None:
@@ -200,39 +204,63 @@ def _reject(code: Code, core: int, rows: NDArray[np.int64], bad: NDArray[np.bool
         raise ProgramError(f"core {core} instruction {i}: {why} (record {code[i].tolist()})")
 
 
+class _Legal(NamedTuple):
+    """What a machine takes.
+
+    types: bool [opcodes, data types].  moves: bool [opcodes, engines, sources, destinations].  unpriced: VECTOR operations that it has not.
+    """
+
+    types: NDArray[np.bool_]
+    moves: NDArray[np.bool_]
+    unpriced: tuple[Op, ...]
+
+
+@lru_cache(maxsize=64)
+def _legal(machine: Machine) -> _Legal:
+    multiplied = {DataType[name] for name in machine.matrix.data_types}
+    multiplied |= set(BYTES) if DataType.int8 in multiplied else set()
+    types = np.zeros((max(OPS) + 1, len(DataType)), bool)
+    moves = np.zeros((max(OPS) + 1, len(Engine), len(Memory), len(Memory)), bool)
+    for op, spec in OPS.items():
+        types[op, [dtype for dtype in spec.types if op != Op.MMAD or dtype in multiplied]] = True
+        if not spec.moves:
+            moves[op, list(spec.engines)] = True
+        for source, destination in spec.moves:
+            path = machine.path(source, destination)
+            if spec.engines or path is not None:
+                moves[op, spec.engines[0] if path is None or spec.engines else Engine[path.engine], source, destination] = True
+    priced = {op for op, spec in OPS.items() if spec.cost_class and getattr(machine.vector, f"{spec.cost_class}_cycles") is not None}
+    return _Legal(types, moves, tuple(op for op, spec in OPS.items() if spec.cost_class and op not in priced))
+
+
+def _within(words: NDArray[np.int32], limit: int) -> NDArray[np.bool_]:
+    return (words >= 0) & (words < limit)
+
+
 def _check_kinds(code: Code, core: int, machine: Machine) -> None:
     opcodes, everywhere = _opcodes(code), np.arange(len(code))
     known = np.isin(opcodes, list(OPS))
     _reject(code, core, everywhere, ~known, f"unknown opcode; opcodes: {', '.join(f'{op.name}={int(op)}' for op in OPS)}")
-    flags = (opcodes == Op.SET) | (opcodes == Op.WAIT)
-    _reject(code, core, everywhere, ~flags & ~np.isin(code[:, isa.DTYPE], machine.data_types), f"data type not supported by {machine.name}")
-    multiplied = {DataType[name] for name in machine.matrix.data_types}
-    multiplied |= set(BYTES) if DataType.int8 in multiplied else set()
-    counts = np.bincount(opcodes, minlength=max(OPS) + 1)
-    for op, spec in OPS.items():
-        if not counts[op]:
-            continue
-        rows = _rows(opcodes, op)
-        if op not in (Op.SET, Op.WAIT):
-            accepted = [dtype for dtype in spec.types if op != Op.MMAD or dtype in multiplied]
-            why = f"data type not supported by {op.name} on {machine.name}; accepted: {', '.join(dtype.name for dtype in accepted)}"
-            _reject(code, core, rows, ~np.isin(code[rows, isa.DTYPE], accepted), why)
-        if spec.cost_class and getattr(machine.vector, f"{spec.cost_class}_cycles") is None:
-            _reject(
-                code, core, rows, np.ones(len(rows), bool), f"{machine.name} has no {op.name}: vector.{spec.cost_class}_cycles is not given"
-            )
-        engines = code[rows, isa.ENGINE]
-        legal = np.isin(engines, [int(e) for e in spec.engines]) if not spec.moves else np.zeros(len(rows), bool)
-        for source, destination in spec.moves:
-            if spec.engines:
-                engine = int(spec.engines[0])
-            else:
-                path = machine.path(source, destination)
-                if path is None:
-                    continue
-                engine = int(Engine[path.engine])
-            legal |= (code[rows, isa.SRC] == source) & (code[rows, isa.DST] == destination) & (engines == engine)
-        _reject(code, core, rows, ~legal, f"{op.name}: no such path or engine on {machine.name}")
+    is_flag, legal = (opcodes == Op.SET) | (opcodes == Op.WAIT), _legal(machine)
+    for rows in (np.flatnonzero(is_flag), np.flatnonzero(~is_flag)):
+        op, engine = opcodes[rows], code[rows, isa.ENGINE]
+        bad = ~_within(engine, len(Engine))
+        if not is_flag[rows[:1]].any():
+            dtype, source, destination = (code[rows, word] for word in (isa.DTYPE, isa.SRC, isa.DST))
+            _reject(code, core, rows, ~np.isin(dtype, machine.data_types), f"data type not supported by {machine.name}")
+            bad_type = ~legal.types[op, dtype]
+            if bad_type.any():
+                first = Op(int(op[np.argmax(bad_type)]))
+                accepted = ", ".join(DataType(i).name for i in np.flatnonzero(legal.types[first]).tolist())
+                _reject(code, core, rows, bad_type, f"data type not supported by {first.name} on {machine.name}; accepted: {accepted}")
+            for missing in legal.unpriced:
+                why = f"{machine.name} has no {missing.name}: vector.{OPS[missing].cost_class}_cycles is not given"
+                _reject(code, core, rows, op == missing, why)
+            bad |= ~(_within(source, len(Memory)) & _within(destination, len(Memory)))
+            bad = bad | ~legal.moves[op, np.where(bad, 0, engine), np.where(bad, 0, source), np.where(bad, 0, destination)]
+        if bad.any():
+            name = _op(code, int(rows[np.argmax(bad)]))
+            _reject(code, core, rows, bad, f"{name}: no such path or engine on {machine.name}")
 
 
 # opcode -> (word, smallest, largest) of parameters; sources and strides are bounded by the memories instead
@@ -272,12 +300,13 @@ _MAX_COPY_BLOCKS = 1 << 24  # bursts may fall on one another, so the memories al
 
 def _check_parameters(code: Code, core: int, machine: Machine) -> None:
     opcodes = _opcodes(code)
+    found = {op: _rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE)}
+    copies, images, products, results = found.values()
     for ops, limits in _RANGES.items():
-        rows = _rows(opcodes, *ops)
+        rows = found[ops[0]] if len(ops) == 1 and ops[0] in found else _rows(opcodes, *ops)
         for word, low, high in limits if len(rows) else ():
             values = code[rows, word]
             _reject(code, core, rows, (values < low) | (values > high), f"parameter word {word} must be in {low}..{high}")
-    copies, images, products, results = (_rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE))
     moved = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
     _reject(code, core, copies, moved > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
     padding = np.array([machine.fractal(dtype).rows for dtype in DataType])
@@ -296,9 +325,13 @@ def _check_parameters(code: Code, core: int, machine: Machine) -> None:
     _reject(code, core, images, (code[images, isa.I_LANES] != lanes) & ~four, why)
     for ops, rules in TYPE_RULES.items():
         rows = _rows(opcodes, *ops)
-        records = code[rows]
+        words = cache(partial(_words, code, rows))
         for rule in rules if len(rows) else ():
-            _reject(code, core, rows, rule.bad(records), rule.why)
+            _reject(code, core, rows, rule.bad(words), rule.why)
+
+
+def _words(code: Code, rows: NDArray[np.int64], word: int) -> NDArray[np.int32]:
+    return code[rows, word]
 
 
 @njit(cache=True)

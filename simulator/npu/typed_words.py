@@ -12,67 +12,69 @@ from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.parts import BYTES, FLOATS, DataType
 
-Records = NDArray[np.int32]
 Flags = NDArray[np.bool_]
+Words = Callable[[int], NDArray[np.int32]]
+"""Of n records: int32 [n] of a word.  A rule asks for those that it is about: a record is two lines of a cache."""
 
+_BYTES, _FLOATS = (np.array([dtype in of for dtype in DataType]) for of in (BYTES, FLOATS))
 _LEAST = np.array([0 if dtype == DataType.uint8 else -128 for dtype in DataType])  # of what 8 bits hold, by data type
 _MORE = 255
 
 
 class TypeRule(NamedTuple):
-    """bad: bool [n] of n records, int32 [n, WORDS]."""
+    """bad: bool [n] of n records, whose DTYPE is one of `DataType`."""
 
-    bad: Callable[[Records], Flags]
+    bad: Callable[[Words], Flags]
     why: str
 
 
-def _of(records: Records, *types: DataType) -> Flags:
-    return np.isin(records[:, isa.DTYPE], types)
+def _bytes(w: Words) -> Flags:
+    return _BYTES[w(isa.DTYPE)]
 
 
-def _any(records: Records, first: int, last: int, absent: int = 0) -> Flags:
+def _floats(w: Words) -> Flags:
+    return _FLOATS[w(isa.DTYPE)]
+
+
+def _any(w: Words, first: int, last: int) -> Flags:
     """Whether one of the words [first, last] says something."""
-    found: Flags = (records[:, first : last + 1] != absent).any(axis=1)
-    return found
+    return np.logical_or.reduce([w(word) != 0 for word in range(first, last + 1)])
 
 
-def _integers(records: Records) -> Flags:
+def _integers(w: Words) -> Flags:
     """Of a FIXPIPE's sums."""
-    found: Flags = records[:, isa.F_SUMS] != 0
-    return found
+    return w(isa.F_SUMS) != 0
 
 
-def _wrong_right(records: Records) -> Flags:
-    right = records[:, isa.M_RIGHT]
-    return np.where(_of(records, *BYTES), ~np.isin(right, BYTES), right != 0)
+def _wrong_right(w: Words) -> Flags:
+    right = w(isa.M_RIGHT)
+    return np.where(_bytes(w), (right != DataType.int8) & (right != DataType.uint8), right != 0)
 
 
-def _wrong_sums(records: Records) -> Flags:
-    return np.where(_integers(records), records[:, isa.F_SUMS] != DataType.int32, ~_of(records, *FLOATS))
+def _wrong_sums(w: Words) -> Flags:
+    return np.where(_integers(w), w(isa.F_SUMS) != DataType.int32, ~_floats(w))
 
 
-def _beyond(records: Records) -> Flags:
+def _beyond(w: Words) -> Flags:
     """ZERO, LOW or HIGH is not of the result's 8 bits."""
-    least = _LEAST[records[:, isa.DTYPE], None]
-    words = records[:, isa.F_ZERO : isa.F_HIGH + 1]
-    return _of(records, *BYTES) & np.any((words < least) | (words > least + _MORE), axis=1)
+    least = _LEAST[w(isa.DTYPE)]
+    words = range(isa.F_ZERO, isa.F_HIGH + 1)
+    return _bytes(w) & np.logical_or.reduce([(w(word) < least) | (w(word) > least + _MORE) for word in words])
 
 
 TYPE_RULES: dict[tuple[Op, ...], tuple[TypeRule, ...]] = {
-    (Op.IM2COL, Op.FRACTAL): (
-        TypeRule(lambda r: ~_of(r, *BYTES) & (r[:, isa.PAD] != -1), "pad is of int8 and uint8; others have -1, zero"),
-    ),
+    (Op.IM2COL, Op.FRACTAL): (TypeRule(lambda w: ~_bytes(w) & (w(isa.PAD) != -1), "pad is of int8 and uint8; others have -1, zero"),),
     (Op.MMAD,): (TypeRule(_wrong_right, "right must be int8 or uint8 where the left operand is, else 0"),),
     (Op.FIXPIPE,): (
         TypeRule(_wrong_sums, "sums must be int32, or 0 (float32) where the result is a float"),
-        TypeRule(lambda r: ~_integers(r) & _any(r, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),
-        TypeRule(lambda r: _integers(r) & (r[:, isa.S2] != -1), "a residual is of float32 sums"),
-        TypeRule(lambda r: _of(r, *BYTES) & (r[:, isa.F_SCALE] < 0), "a result of 8 bits needs a scale"),
-        TypeRule(lambda r: _of(r, DataType.int32) & (r[:, isa.F_SCALE] != -1), "a result of int32 has no scale, which is -1"),
+        TypeRule(lambda w: ~_integers(w) & _any(w, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),
+        TypeRule(lambda w: _integers(w) & (w(isa.S2) != -1), "a residual is of float32 sums"),
+        TypeRule(lambda w: _bytes(w) & (w(isa.F_SCALE) < 0), "a result of 8 bits needs a scale"),
+        TypeRule(lambda w: (w(isa.DTYPE) == DataType.int32) & (w(isa.F_SCALE) != -1), "a result of int32 has no scale, which is -1"),
         TypeRule(_beyond, "zero, low and high must be of the result's type"),
-        TypeRule(lambda r: r[:, isa.F_LOW] > r[:, isa.F_HIGH], "low must not exceed high"),
-        TypeRule(lambda r: ~_of(r, *BYTES) & _any(r, isa.F_ZERO, isa.F_HIGH), "zero, low and high are of a result of 8 bits"),
-        TypeRule(lambda r: ~_of(r, *FLOATS) & (r[:, isa.F_ACT] != 0), "an activation is of a result that is a float"),
+        TypeRule(lambda w: w(isa.F_LOW) > w(isa.F_HIGH), "low must not exceed high"),
+        TypeRule(lambda w: ~_bytes(w) & _any(w, isa.F_ZERO, isa.F_HIGH), "zero, low and high are of a result of 8 bits"),
+        TypeRule(lambda w: ~_floats(w) & (w(isa.F_ACT) != 0), "an activation is of a result that is a float"),
     ),
 }
 """By opcode, in the order in which they are asked."""

@@ -33,6 +33,7 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
                 "file": str(path),
                 "machine": machine.name,
                 "dtype": compiled.dtype.name,
+                "types": compiled.types,
                 "clock_hz": machine.clock_hz,
                 "levels": {
                     name: {
@@ -50,7 +51,7 @@ def show_segments(path: Path, level: str | None, as_json: bool) -> None:
         cycles = runs[name].cycles
         if i:
             print_line()
-        print_line(f"{path}: {machine.name}, {compiled.dtype.name}, level {name}, {cycles:,} cycles")
+        print_line(f"{path}: {machine.name}, {compiled.types}, level {name}, {cycles:,} cycles")
         shared = machine.shared is not None
         print_table(_columns(shared), [_cells(operators, row, cycles, shared) for row in found])
         print_line(_reuse_line(program_reuse(found)))

@@ -59,10 +59,16 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
     rows = {name: _figures(compiled, name) for name in levels}
     machine, pieces = compiled.machine, compiled.piece_rows(levels)
     if as_json:
-        head = {"file": str(path), "machine": machine.name, "dtype": compiled.dtype.name, "clock_hz": machine.clock_hz}
+        head = {
+            "file": str(path),
+            "machine": machine.name,
+            "dtype": compiled.dtype.name,
+            "types": compiled.types,
+            "clock_hz": machine.clock_hz,
+        }
         print_json({**head, "pieces": pieces, "levels": rows})
         return
-    print_line(f"{path}: {machine.name}, {compiled.dtype.name}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
+    print_line(f"{path}: {machine.name}, {compiled.types}, {machine.clock_hz / 1e6:,.0f} MHz, cores: {machine.cores}")
     shared = ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()
     columns = (*_COLUMNS, *(("shared read B", "shared write B") if shared else ()))
     print_table(columns, [(name, *_cells(row), *(row[key] for key in shared)) for name, row in rows.items()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.ir.operators import Concat, Conv, Shuffle
+from compiler.ir.operators import Concat, Convolution, Operator, Shuffle
 from compiler.ir.region import EMPTY, Rows
 from compiler.segment.blocks import needed, operand_rows
 from compiler.unit.unit import Unit
@@ -33,12 +33,7 @@ class Roofline:
         for op in unit.graph.operators:
             if isinstance(op, Concat | Shuffle):
                 self._leaves[op.y] = set().union(*(self._leaves[name] for name in op.inputs))
-        self.weight_bytes = [
-            (int(spec.operator.weights.size) + int(spec.operator.bias.size)) * unit.type_of(spec.reads[0]).size_bytes
-            if isinstance(spec.operator, Conv)
-            else 0
-            for spec in unit.operators
-        ]
+        self.weight_bytes = [_weight_bytes(spec.operator, unit.type_of(spec.reads[0])) for spec in unit.operators]
 
     def cycles(self, start: int, stop: int, level: str) -> int:
         """Of operators [start, stop) alone."""
@@ -62,7 +57,7 @@ class Roofline:
         rows = needed(unit)
         macs: dict[DataType, int] = {}
         for spec in specs:
-            dtype = unit.type_of(spec.reads[0])
+            dtype = unit.type_of(spec.reads[0]).product
             macs[dtype] = macs.get(dtype, 0) + spec.macs * rows[spec.index].size // spec.out_h * unit.images
         made = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
@@ -79,3 +74,11 @@ class Roofline:
         moved += sum(self.weight_bytes[k] for k in operators)
         self._works[operators] = macs, moved
         return macs, moved
+
+
+def _weight_bytes(operator: Operator, dtype: DataType) -> int:
+    """Of weights and bias, which belong to an input of that type."""
+    if not isinstance(operator, Convolution):
+        return 0
+    bias = dtype if dtype.is_float else dtype.sums
+    return int(operator.weights.size) * dtype.size_bytes + int(operator.bias.size) * bias.size_bytes

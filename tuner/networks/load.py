@@ -10,8 +10,10 @@ from onnx import ModelProto
 from compiler.frontend import load_model
 from compiler.frontend.load import Shapes
 from compiler.source import Opened, Source, open_source
+from tuner.networks import quantiser
+from tuner.networks.kept import quantised_network
 from tuner.networks.made import build
-from tuner.networks.zoo import MADE, is_made, resolve, title
+from tuner.networks.zoo import MADE, SEED, is_made, is_quantised, resolve, title
 
 
 def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weights: int | None = None) -> ModelProto:
@@ -26,6 +28,10 @@ def open_network(source: Source) -> Opened:
     return open_source(replace(source, model=found, random_weights=seed), _built(found), title(found))
 
 
-def _built(found: Path) -> ModelProto | None:
-    """A made network; None for a file."""
+def _built(found: Path) -> ModelProto | bytes | None:
+    """A made network, or the file of a quantised one; None for a file."""
+    if is_quantised(found):
+        asked = quantiser.understood(str(found))
+        seed = SEED if asked.weights is None else asked.weights
+        return quantised_network(load_network(asked.network, random_weights=seed), asked, seed)
     return build(str(found).removeprefix(MADE)) if is_made(found) else None

@@ -71,9 +71,11 @@ def check_data(model: ModelProto, data: Mapping[str, Array], where: str) -> int:
 def quantised(model: ModelProto, data: Mapping[str, Array], how: Quantiser, where: str = "model") -> bytes:
     """The quantised model's file.  data: [samples, ...] of every input.  Raises BadInputError; equal arguments give equal bytes.
 
-    Batch normalisations are folded into convolutions first, as onnxruntime does it, because its quantiser leaves them.
+    Batch normalisations are folded into convolutions first, as onnxruntime does it, and a Sum of two is an Add, because its quantiser
+    leaves them.
     """
     samples = check_data(model, data, where)
+    model = _with_adds(model)
     import onnxruntime
     from onnxruntime import quantization
 
@@ -103,6 +105,15 @@ def quantised(model: ModelProto, data: Mapping[str, Array], how: Quantiser, wher
         except Exception as error:  # noqa: BLE001  onnxruntime and its quantiser raise many types, ValueError to RuntimeError
             raise BadInputError(f"{where}: onnxruntime cannot quantise the model: {one_line(error)}") from None
         return out.read_bytes()
+
+
+def _with_adds(model: ModelProto) -> ModelProto:
+    found = ModelProto()
+    found.CopyFrom(model)
+    for node in found.graph.node:
+        if node.op_type == "Sum" and len(node.input) == 2:
+            node.op_type = "Add"
+    return found
 
 
 @contextlib.contextmanager

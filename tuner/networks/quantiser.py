@@ -1,12 +1,19 @@
-"""How a float model is quantised."""
+"""How a float model is quantised, and names of quantised networks: `made:resnet50,quantised=qdq`.
+
+Behind the name of a float network come `quantised=`, a format, and options: `activations=int8`, `per_channel=1`, and `weights=SEED`, from
+which the float weights are drawn.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
+
+from simulator.npu.errors import BadInputError
 
 FormatName = Literal["qdq", "qop"]
 ActivationName = Literal["uint8", "int8"]
+MARK = ",quantised="
 
 
 @dataclass(frozen=True)
@@ -19,3 +26,36 @@ class Quantiser:
     format: FormatName = "qdq"
     activations: ActivationName = "uint8"
     per_channel: bool = False
+
+
+class QuantisedName(NamedTuple):
+    """network: of the float one, under its own name.  weights: the seed of its weights, None where the name does not say."""
+
+    network: str
+    how: Quantiser
+    weights: int | None
+
+    def __str__(self) -> str:
+        options = [f"activations={self.how.activations}"] if self.how.activations != Quantiser.activations else []
+        options += ["per_channel=1"] if self.how.per_channel else []
+        options += [f"weights={self.weights}"] if self.weights is not None else []
+        return ",".join([f"{self.network}{MARK}{self.how.format}", *options])
+
+
+def understood(name: str) -> QuantisedName:
+    """Of a name with `MARK`.  Raises `BadInputError`."""
+    network, _, rest = name.partition(MARK)
+    form, *pairs = rest.split(",")
+    accepted = {"activations": get_args(ActivationName), "per_channel": ("0", "1"), "weights": ()}
+    given: dict[str, str] = {}
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        if key not in accepted or key in given:
+            raise BadInputError(f"{name}: {pair!r}; expected, once each, some of {', '.join(f'{key}=' for key in accepted)}")
+        given[key] = text
+    for key, text in {"quantised": form, **given}.items():
+        among = accepted.get(key, get_args(FormatName))
+        if text not in among if among else not text.isdecimal():
+            raise BadInputError(f"{name}: {key} {text!r}; expected {' or '.join(among) or 'a seed, a number from 0 on'}")
+    how = Quantiser(form, given.get("activations", Quantiser.activations), given.get("per_channel") == "1")  # type: ignore[arg-type]
+    return QuantisedName(network, how, int(given["weights"]) if "weights" in given else None)

@@ -1,7 +1,7 @@
 """Networks at hand under a name: `light:squeezenet` is a file that the onnx package ships, `made:mobilenet_v2` is built on the spot.
 
 Both have the real architecture and shapes, but their weights are constants (one number each), which would check nothing: weights
-are drawn from a seed unless the file itself is named by its path.
+are drawn from a seed unless the file itself is named by its path.  Both are there quantised as well (`networks.quantiser`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
+from tuner.networks import quantiser
+from tuner.networks.quantiser import MARK
 
 PREFIX = "light:"
 MADE = "made:"  # then a name of `made`, with options
@@ -18,13 +20,18 @@ SEED = 0
 
 
 def is_made(model: str | Path) -> bool:
-    """Whether a model is a name of a made network and no file."""
-    return str(model).startswith(MADE)
+    """Whether a model is a name, of a made or a quantised network, and no file."""
+    return str(model).startswith(MADE) or is_quantised(model)
+
+
+def is_quantised(model: str | Path) -> bool:
+    """Whether a model is the name of a quantised network."""
+    return str(model).startswith((MADE, PREFIX)) and MARK in str(model)
 
 
 def title(model: Path) -> str:
-    """What a model is called in logs and summaries: its file's name, or that of a made network with its options."""
-    return str(model).removeprefix(MADE) if is_made(model) else model.stem
+    """What a model is called in logs and summaries: its file's name, or that of a network with its options."""
+    return str(model).removeprefix(MADE).removeprefix(PREFIX) if is_made(model) else model.stem
 
 
 def shipped() -> dict[str, Path]:
@@ -36,8 +43,18 @@ def shipped() -> dict[str, Path]:
 
 
 def resolve(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
-    """File (or `made:` name) and seed of the weights; a path stays as it is.  Raises `BadInputError` for a name that stands for nothing."""
+    """File (or name of what is made) and seed of the weights; a path stays as it is.
+
+    A quantised network's name has its seed: to draw its weights again would take integers for floats.
+    Raises `BadInputError` for a name that stands for nothing.
+    """
     name = str(model)
+    if is_quantised(model):
+        asked = quantiser.understood(name)
+        resolve(Path(asked.network), None)
+        if random_weights is not None and asked.weights not in (None, random_weights):
+            raise BadInputError(f"{name}: weights of seed {asked.weights}, and of seed {random_weights} are asked for; expected one seed")
+        return Path(str(asked if random_weights is None else asked._replace(weights=random_weights))), None
     if is_made(model):
         from tuner.networks.made import understood  # onnx takes a second to import
 

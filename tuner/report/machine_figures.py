@@ -11,8 +11,10 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from simulator.npu import isa
+from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Timeline, union
 from simulator.timing_state import ENGINES
@@ -227,9 +229,13 @@ def bandwidth(t: Timeline) -> go.Figure:
 
 
 def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
-    """Segments: multiply-adds per DDR byte against multiply-adds per cycle of its own time, under the machine's two roofs."""
-    dtype = run.compiled.dtype.name
-    peak = float(t.machine.macs_per_cycle[dtype]) * t.cores
+    """Segments: multiply-adds per DDR byte against multiply-adds per cycle of its own time, under the machine's two roofs.
+
+    Each type of what is multiplied has roofs of its own.
+    """
+    products = np.unique(t.code[t.code[:, isa.OP] == Op.MMAD, isa.DTYPE]).tolist()
+    peaks = {dtype.name: float(t.machine.macs_per_cycle[dtype.name]) * t.cores for dtype in {DataType(each).product for each in products}}
+    peak = max(peaks.values(), default=0.0)
     left = float(t.machine.ddr.deliverable) * t.level.share
     points = [s for s in run.segments(level, t) if s.macs and s.own_cycles and s.ddr_read_bytes + s.ddr_write_bytes]
     drawn = figure("multiply-adds that the model needs, per DDR byte", "multiply-adds per cycle", 460)
@@ -250,13 +256,17 @@ def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
         )  # fmt: skip
     low, high = min(per_byte.min(), peak / left) / 2, max(per_byte.max(), peak / left) * 2
     x = np.geomspace(low, high, 60)
-    drawn.add_scatter(
-        x=x, y=np.minimum(peak, x * left), mode="lines", line={"color": INK, "width": 1.5}, name="roof at this level", hoverinfo="skip"
-    )
-    full = np.minimum(peak, x * float(t.machine.ddr.deliverable))
-    drawn.add_scatter(
-        x=x, y=full, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name="roof with all bandwidth", hoverinfo="skip"
-    )
+    for dtype, each in sorted(peaks.items(), key=lambda item: -item[1]):
+        of = f", {dtype}" if len(peaks) > 1 else ""
+        drawn.add_scatter(
+            x=x, y=np.minimum(each, x * left), mode="lines", line={"color": INK, "width": 1.5}, name=f"roof at this level{of}",
+            hoverinfo="skip",
+        )  # fmt: skip
+        full = np.minimum(each, x * float(t.machine.ddr.deliverable))
+        drawn.add_scatter(
+            x=x, y=full, mode="lines", line={"color": MUTED, "dash": "dot", "width": 1}, name=f"roof with all bandwidth{of}",
+            hoverinfo="skip",
+        )  # fmt: skip
     drawn.update_xaxes(log_axis(low, high))
     drawn.update_yaxes(log_axis(min(float(rate.min()), low * left) / 1.5, peak * 1.5))
     return drawn

@@ -49,7 +49,7 @@ def run_page(run: RunView) -> str:
     readings = sum(use[name] for name in ("search", "canary", "finals"))
     measured = f"{summary['candidates']:,} programs and {summary['tasks']:,} tasks measured by {readings:,} readings"
     lost = f" · {run.lost:,} rows of its log were lost" if run.lost else ""
-    about = f"{summary['run']} · {summary['dtype']} · seed {summary['seed']} · {measured}{lost}"
+    about = f"{summary['run']} · {run.compiled.types} · seed {summary['seed']} · {measured}{lost}"
     return document(title, about, sections)
 
 

@@ -18,6 +18,9 @@ from compiler.ir.operators.pool import Pooling
 from compiler.ir.quantised import elementwise, linear, pooling, tables
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
 from compiler.ir.quantised.products import SlidingWindow
+from compiler.ir.quantised.tables import every_integer
+
+PairMode = Literal["add", "radd", "mul"]
 
 
 class _Pointwise(Operator):
@@ -25,16 +28,21 @@ class _Pointwise(Operator):
 
     @property
     @abstractmethod
-    def _read(self) -> tuple[Quantisation | None, ...]:
+    def read(self) -> tuple[Quantisation | None, ...]:
         """Of the inputs."""
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        types = [np.float32 if q is None else q.dtype for q in self._read]
-        made = [
-            self.apply([np.full((1, 1, 1, 1), value, dtype) for value, dtype in zip(values, types, strict=True)])
-            for values in product(*(sorted(each) for each in inputs))
-        ]
-        return frozenset(float(rounding(value[0, 0, 0, 0])) for value in made)
+        types = [np.float32 if q is None else q.dtype for q in self.read]
+        cases = np.array(list(product(*(sorted(each) for each in inputs))))  # of every lane a case of its own
+        if not cases.size:
+            return frozenset()
+        made = self.apply([cases[:, i].astype(dtype).reshape(1, -1, 1, 1) for i, dtype in enumerate(types)])
+        return frozenset(np.unique(made.astype(rounding)).astype(float).tolist())
+
+
+def _any(q: Quantisation) -> Values:
+    """Every integer: what lanes without a channel may hold where nobody looks closer."""
+    return frozenset(every_integer(q).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +55,7 @@ class Quantise(OfOne, _Pointwise):
     y_q: Quantisation
 
     @property
-    def _read(self) -> tuple[Quantisation | None, ...]:
+    def read(self) -> tuple[Quantisation | None, ...]:
         return (None,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -68,7 +76,7 @@ class Dequantise(OfOne, _Pointwise):
     x_q: Quantisation
 
     @property
-    def _read(self) -> tuple[Quantisation | None, ...]:
+    def read(self) -> tuple[Quantisation | None, ...]:
         return (self.x_q,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -83,14 +91,14 @@ class Dequantise(OfOne, _Pointwise):
 class QuantisedPair(_Pointwise):
     """The sum or the product of two tensors; images, channels, rows or columns of one may be one for all of the other's.
 
-    A sum is rounded first with b, then with a.
+    A sum is rounded first with b, then with a; `radd`: first with a.
     """
 
     name: str
     a: str
     b: str
     y: str
-    mode: Literal["add", "mul"]
+    mode: PairMode
     a_q: Quantisation
     b_q: Quantisation
     y_q: Quantisation
@@ -100,7 +108,7 @@ class QuantisedPair(_Pointwise):
         return (self.a, self.b)
 
     @property
-    def _read(self) -> tuple[Quantisation | None, ...]:
+    def read(self) -> tuple[Quantisation | None, ...]:
         return (self.a_q, self.b_q)
 
     def _reading(self, names: tuple[str, ...]) -> Self:
@@ -126,6 +134,8 @@ class QuantisedPair(_Pointwise):
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = np.broadcast_arrays(*inputs)  # of one shape, so that neither is exchanged again
+        if self.mode == "radd":
+            return elementwise.add(b, self.b_q, a, self.a_q, self.y_q)
         return (elementwise.add if self.mode == "add" else elementwise.mul)(a, self.a_q, b, self.b_q, self.y_q)
 
 
@@ -141,7 +151,7 @@ class LookUp(OfOne, _Pointwise):
     y_q: Quantisation
 
     @property
-    def _read(self) -> tuple[Quantisation | None, ...]:
+    def read(self) -> tuple[Quantisation | None, ...]:
         return (self.x_q,)
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
@@ -173,6 +183,9 @@ class QuantisedAverage(Pooling):
         integers_of(inputs[0], self.x_q)
         return self.y_q
 
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return _any(self.y_q)
+
     def apply(self, inputs: Sequence[Any]) -> Any:
         window = SlidingWindow(self.kernel, self.stride, self.pads, (1, 1))
         return pooling.average_pool(inputs[0], self.x_q, self.y_q, window, self.count_include_pad)
@@ -196,6 +209,9 @@ class QuantisedSoftmax(OfOne):
     def attributes(self, spell: Spell) -> list[str]:
         del spell
         return [f"groups={self.groups}"] if self.groups > 1 else []
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return _any(self.y_q)
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         x = inputs[0]

@@ -10,7 +10,8 @@ Of convolutions on one core, and where channels are split:
 |                                                      | where moves are cut in two, by start-ups                                    |
 | emit_num of stages to L0A and L0B, and of CUBE       | of the highest block for all: the same where blocks are equally high        |
 
-Of element-wise chains vector_cycles and instructions are the same; of other work of VECTOR they are estimates, within a factor of 3.5.
+Of element-wise chains, and of element-wise work on integers, vector_cycles and instructions are the same; of other work of VECTOR they
+are estimates, within a factor of 3.5.
 
 Where cores share rows, claims are of the mean block times the iterations of the busiest core: the same where all blocks are alike.
 """
@@ -26,24 +27,28 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURES, raw_features
-from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.frontend import load_model, lower
+from compiler.kinds.build import make_unit, pack_unit
 from compiler.kinds.chain import VectorSpec
 from compiler.kinds.conv import ConvSpec
-from compiler.pipeline import Compiler
+from compiler.kinds.typed import TypedSpec
+from compiler.pipeline import Compiler, CorePart
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.segment.blocks import cut
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
+from tests.compiler.frontend.test_quantised import HOW, is_whole, quantised_model
 from tests.corner_models import corner_model
 from tests.everywhere import MACHINES
 from tests.graphs import conv, unit
-from tests.models import SMALL_MODELS, small_model
+from tests.integers import with_integers
+from tests.models import SMALL_MODELS, random_model, small_model
 from tests.plans import random_segment
 
 EDGE = load_machine("edge")
@@ -123,6 +128,42 @@ def test_claims_of_random_segments(drawn: tuple[Unit, int, SegmentPlan]) -> None
     parts = Compiler(u).alone(plan, start)
     assume(isinstance(parts, list))
     assert isinstance(parts, list)
+    hold(u, start, plan, parts)
+
+
+def test_claims_of_integers() -> None:
+    """Products of int8 and uint8, and what is looked up, added and converted on VECTOR, of quantised random models."""
+    machine, rng, products, vectors = with_integers(EDGE), np.random.default_rng(0), 0, set[str]()
+    for seed in range(8):
+        model, _ = quantised_model(load_model(random_model(seed)), HOW[seed % len(HOW)], seed)
+        graph = lower(model)
+        if not is_whole(graph):
+            continue
+        try:
+            u, _ = pack_unit(graph, machine, DataType.float16)
+        except UnsupportedError:
+            continue
+        for k, spec in enumerate(u.operators):
+            plan = random_segment(u, k, k + 1, rng, strips=False)
+            parts = None if plan is None else Compiler(u).alone(plan, k)
+            if plan is None or not isinstance(parts, list):
+                continue
+            if isinstance(spec, ConvSpec):
+                hold(u, k, plan, parts)
+                products += 1
+            elif isinstance(spec, TypedSpec):
+                code, claimed = parts[0].lowered.code, dict(zip(FEATURES, raw_features(u, plan, k).tolist(), strict=True))
+                assert claimed["vector_cycles"] == price(code, machine).busy[code[:, isa.ENGINE] == Engine.VECTOR].sum(), (spec, plan)
+                found = counted(code, machine)
+                assert claimed["instructions"] == found.instructions, (spec, plan)
+                assert claimed["store_bytes"] == found.store_bytes, (spec, plan)
+                vectors.add(type(spec.operator).__name__)
+    assert products > 10
+    assert len(vectors) > 2, vectors
+
+
+def hold(u: Unit, start: int, plan: SegmentPlan, parts: list[CorePart]) -> None:
+    """Of a segment, claims against what its parts are."""
     # a third of what stays, for each of three strips: sums of floats
     claimed = dict(zip(FEATURES, raw_features(u, plan, start).round(6).tolist(), strict=True))
     cores = [counted(part.lowered.code, u.machine) for part in parts]

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from compiler.frontend import load_model
-from compiler.frontend.quantised import lower_quantised
+from compiler.frontend.lower import lower
 from compiler.frontend.quantised_groups import grouped
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Shuffle
@@ -55,7 +55,7 @@ def is_whole(graph):
 
 def check(made, feeds):
     """No value differs; the graph."""
-    graph = lower_quantised(made)
+    graph = lower(made)
     mine, theirs = evaluate(graph, feeds), onnxruntime_of(made, feeds)
     if is_whole(graph):
         assert {name: int((mine[name] != theirs[name]).sum()) for name in theirs} == dict.fromkeys(theirs, 0)
@@ -108,7 +108,7 @@ def test_networks_are_exact(network, how):
 def test_groups_are_those_of_onnxruntime(network, activations):
     """Grouped here and left alone there, a model gives what onnxruntime makes of it with its own groups, floats in between too."""
     made, feeds = quantised_model(load_network(f"made:{network}-small"), Quantiser("qdq", activations))
-    found = grouped(made)
+    found = grouped(made).model
     assert sum(node.op_type == "QuantizeLinear" for node in found.graph.node) <= 6
     mine, theirs = onnxruntime_of(found, feeds, as_it_is=True), onnxruntime_of(made, feeds)
     assert {name: mine[name].tobytes() for name in mine} == {name: theirs[name].tobytes() for name in theirs}
@@ -127,7 +127,7 @@ def test_groups_are_found_in_every_opset(opset):
 
 def test_a_tensor_says_what_its_integers_stand_for():
     made, _ = quantised_model(load_model(small_model("conv_chain")), Quantiser("qop", "uint8", per_channel=True))
-    graph = lower_quantised(made)
+    graph = lower(made)
     graph.verify()
     conv = next(op for op in graph.operators if isinstance(op, QuantisedConv))
     assert graph.types[conv.y].same_as(conv.y_q)
@@ -203,7 +203,7 @@ REFUSED = [
 @pytest.mark.parametrize(("model", "kind", "said"), REFUSED, ids=[f"{i}" for i in range(len(REFUSED))])
 def test_what_is_refused_names_the_node(model, kind, said):
     with pytest.raises(kind) as caught:
-        lower_quantised(model)
+        lower(model)
     assert said in str(caught.value)
     assert "node" in str(caught.value)
 
@@ -222,7 +222,7 @@ def test_constants_beside_a_tensor_are_exact(kind, first, shape):
         if first:
             node = model.graph.node[1]
             node.input[:] = [*node.input[3:6], *node.input[:3], *node.input[6:]]
-        mine, theirs = evaluate(lower_quantised(model), feeds)["y"], onnxruntime_of(model, feeds, as_it_is=True)["y"]
+        mine, theirs = evaluate(lower(model), feeds)["y"], onnxruntime_of(model, feeds, as_it_is=True)["y"]
         assert int((mine != theirs).sum()) == 0
 
 
@@ -231,7 +231,7 @@ def test_a_tensor_that_is_read_as_something_else_is_refused():
     model.graph.initializer.append(numpy_helper.from_array(F(0.25), "other"))
     model.graph.node[1].input[1] = "other"
     with pytest.raises(UnsupportedError, match=r"reads uint8 \(q - 3\) \* 0\.25, and is given uint8 \(q - 3\) \* 0\.1"):
-        lower_quantised(model)
+        lower(model)
 
 
 def qdq(limit):
@@ -242,7 +242,7 @@ def qdq(limit):
 
 
 def kinds(model):
-    return {node.op_type for node in grouped(model).graph.node}
+    return {node.op_type for node in grouped(model).model.graph.node}
 
 
 def test_limits_in_front_of_a_quantiser_that_has_them_go_and_others_stay():

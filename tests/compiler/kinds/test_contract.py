@@ -21,6 +21,7 @@ from compiler.ir.operators import (
     Operator,
     Pool,
     Quantise,
+    QuantisedAverage,
     QuantisedPair,
     Reflow,
     Resample,
@@ -90,6 +91,9 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "table": ((2, 70, 9, 7), LookUp("y", "x", "y", np.roll(np.arange(-128, 128), 9).astype(np.int8), Q, OTHER)),
     "sum": ((2, 70, 9, 8), QuantisedPair("y", "x", "x", "y", "add", Q, Q, OTHER)),
     "multiplication": ((2, 70, 9, 8), QuantisedPair("y", "x", "x", "y", "mul", Q, Q, OTHER)),
+    "windows of bytes": ((2, 40, 9, 8), QuantisedAverage("y", "x", "y", (3, 2), Q, OTHER, (2, 1), (1, 1, 0, 1))),
+    "windows of bytes, apart": ((1, 70, 9, 16), QuantisedAverage("y", "x", "y", (3, 3), Q, OTHER, (2, 2), (1, 1, 1, 1), True)),
+    "whole image of bytes": ((2, 70, 13, 8), QuantisedAverage("y", "x", "y", (13, 8), Q, OTHER)),
     "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),
 }  # that read int8
 EXAMPLES |= {"quantise": ((2, 70, 9, 8), Quantise("y", "x", "y", Q))} | INTEGERS

@@ -6,7 +6,7 @@ import numpy as np
 
 from compiler.build import default_plan
 from compiler.frontend import load_model
-from compiler.frontend.quantised import lower_quantised
+from compiler.frontend.lower import lower
 from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -27,7 +27,7 @@ def test_random_models_are_those_of_onnxruntime() -> None:
     whole, any_plan, refused = 0, 0, list[str]()
     for seed in range(24):
         model, feeds = quantised_model(load_model(random_model(seed)), HOW[seed % len(HOW)], seed)
-        graph = lower_quantised(model)
+        graph = lower(model)
         if not is_whole(graph):
             continue
         try:
@@ -50,4 +50,4 @@ def test_random_models_are_those_of_onnxruntime() -> None:
         whole += 1
     assert whole > 10
     assert any_plan > 5
-    assert all("has no code for the NPU" in why or "equal ones are supported" in why for why in refused), refused
+    assert all("has no code for the NPU" in why or "equal ones, or one pixel" in why for why in refused), refused

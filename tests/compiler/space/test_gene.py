@@ -8,11 +8,12 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from compiler.build import check_plan
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.kinds.build import make_unit
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
-from compiler.plan.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, parse_plan
+from compiler.plan.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, SegmentPlan, parse_plan
 from compiler.segment.blocks import cut
 from compiler.segment.memory import place
 from compiler.space.decode import _Fitting, decode, decode_all, plan_of
@@ -21,6 +22,7 @@ from compiler.space.moves import verify
 from compiler.space.starts import layer_by_layer, single_operators, spread
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import make_case
@@ -160,7 +162,19 @@ def test_what_does_not_fit_is_a_value_that_names_it() -> None:
 def test_a_plan_carries_what_it_was_made_for() -> None:
     u = unit("conv_chain")
     plan = plan_of(u, [])
-    assert (plan.model, plan.machine, plan.dtype) == (u.graph.digest, u.machine.digest, "float16")
+    assert (plan.model, plan.machine, plan.dtype) == (u.graph.digest, u.machine_digest, "float16")
+
+
+def test_rates_of_integers_change_nothing_of_a_network_of_floats() -> None:
+    mine = make_unit(small_graph("conv_chain"), load_machine("edge"), DataType.float16)
+    raw = mine.machine.model_dump(mode="json")
+    del raw["matrix"]["cycles_per_fractal"]["int8"], raw["vector"]["lookup_cycles"]
+    graph = small_graph("conv_chain")
+    before = make_unit(graph, Machine.model_validate(raw), DataType.float16)
+    assert before.machine.digest == before.machine.floats_digest == mine.machine.floats_digest != mine.machine.digest
+    assert before.digest == mine.digest
+    assert [Structures(u).structure(0, 1) for u in (before, mine)] == [Structures(mine).structure(0, 1)] * 2
+    check_plan(mine, plan_of(before, [SegmentPlan.model_construct(operators=tuple(spec.name for spec in mine.operators))]), "plan")
 
 
 # structures

@@ -80,6 +80,7 @@ WHOLE = {
     ("compiler/space/decode.py", "plan_of"): "a plan says for which it was made",
     ("compiler/space/structures.py", "Structures._structure"): "structures are of a machine and what was asked for",
     ("compiler/text/segments.py", "segment_lines"): "the line that says what is shown",
+    ("compiler/text/unit.py", "_storage"): "says where a tensor has another",
     ("compiler/text/unit.py", "unit_lines"): "the line that says what is shown",
     ("simulator/bundle/memory.py", "container_in"): "a bundle has one memory map, as its container has",
     ("tuner/learn/cost_model.py", "conditions_of"): "a model is asked for what a unit computes in",

@@ -127,10 +127,9 @@ def test_only_a_pipelined_array_has_latency() -> None:
 
 
 def test_a_product_of_fractals_is_what_a_file_says_that_says_nothing() -> None:
-    half, single = DataType.float16.lanes, DataType.float32.lanes
-    assert cost_tables(multiplying(EDGE, float16=(16, half, 16, 1), float32=(16, single, 16, 2))).matrix.tolist() == cost_tables(
-        EDGE
-    ).matrix.tolist()  # fmt: skip
+    cycles = {DataType.float16: 1, DataType.float32: 2, DataType.int8: 1}
+    rates = {dtype.name: (16, dtype.lanes, 16, each) for dtype, each in cycles.items()}
+    assert cost_tables(multiplying(EDGE, **rates)).matrix.tolist() == cost_tables(EDGE).matrix.tolist()
 
 
 ARRAYS = st.builds(array, st.integers(1, 200), st.integers(1, 200), st.sampled_from([OUTPUT, WEIGHT]), st.booleans())
@@ -156,7 +155,7 @@ def test_the_peak_is_reached_by_whole_tiles_back_to_back() -> None:
     machine = array(16, 32, WEIGHT, True)
     assert machine.macs_per_cycle == {"float16": 512.0, "float32": pytest.approx(512 / 3)}
     assert busy(machine, 64, 4, 4) * 512 == 64 * 64 * 64
-    assert EDGE.macs_per_cycle == {"float16": 4096.0, "float32": 1024.0}
+    assert EDGE.macs_per_cycle == {"float16": 4096.0, "float32": 1024.0, "int8": 8192.0}
     assert load_machine("nvdla-large").macs_per_cycle["int8"] == 2048  # the primer's
 
 

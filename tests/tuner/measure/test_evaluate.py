@@ -15,8 +15,10 @@ from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import lower
 from compiler.frontend.load import prepare
 from compiler.frontend.weights import seed_weights
+from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Concat
-from compiler.kinds.build import make_unit
+from compiler.ir.quantised.parameters import Quantisation
+from compiler.kinds.build import make_unit, pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode, decode_all
@@ -29,6 +31,8 @@ from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.npu.shared_traffic import shared_traffic
 from simulator.timing import simulate_levels
+from tests.integer_graphs import conv as quantised_conv
+from tests.integers import with_integers
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
@@ -215,6 +219,18 @@ def test_roofline_of_one_convolution() -> None:
     b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     u = make_unit(lower(b.model(b.conv("x", 32))), load_machine("edge"), DataType.float16)
     assert [Roofline(u).cycles(0, 1, level) for level in LEVELS] == [255, 510, 1019]
+
+
+@pytest.mark.parametrize("dtype", [DataType.int8, DataType.uint8])
+def test_roofline_of_a_convolution_of_integers(dtype: DataType) -> None:
+    """The same of 8 bits: half of the bytes, but a bias of int32, 1,024 + 2,048 + 4,608 + 128; and two to one in MACs per cycle."""
+    rng, q = np.random.default_rng(0), Quantisation.of(np.float32(0.1), np.zeros((), dtype.storage), dtype.storage)
+    ports = Port("x", "x", (1, 16, 8, 8)), Port("y", "y", (1, 32, 8, 8))
+    shapes = {"x": (1, 16, 8, 8), "y": (1, 32, 8, 8)}
+    made = Graph("g", ports[:1], ports[1:], (quantised_conv(rng, "y", "x", (16, 32), q, q),), shapes, types={"x": q, "y": q})
+    u, _ = pack_unit(made, with_integers(load_machine("edge")), DataType.float16)
+    assert [Roofline(u).cycles(0, 1, level) for level in LEVELS] == [129, 258, 516]
+    assert Roofline(u)._work((0,)) == ({DataType.int8: 294_912}, 7_808)
 
 
 def test_roofline_of_a_convolution_with_many_macs() -> None:

@@ -1,0 +1,73 @@
+"""Single nodes on integers, of random shapes, scales and zero points, on the NPU: no value differs from onnxruntime's."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from compiler.build import default_plan
+from compiler.frontend import load_model
+from compiler.frontend.lower import lower
+from compiler.kinds.build import pack_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.compiled import Case, check_program, run_program
+from tests.integer_nodes import Single, singles
+from tests.integers import with_integers
+from tests.plans import random_plan
+from tests.quantised_kernels import CASES, Batch
+
+TINY = with_integers(load_machine("tiny"))
+GROUPS = {"conv": 0.3, "product": 0.05, "elementwise": 0.5, "pool": 0.15, "table": 0.4}  # the least share of nodes that the NPU takes
+
+
+def differing(made: Single, rng: np.random.Generator, whole: bool) -> int:
+    """Values that differ, layer by layer and in a random plan.  whole: all that must hold of a program is asked.
+
+    Raises UnsupportedError.
+    """
+    graph = lower(load_model(made.model.SerializeToString()))
+    unit, constants = pack_unit(graph, TINY, DataType.float32)
+    case = Case(made.model, unit, constants, made.feeds, {"y": made.expected})
+    plans = [default_plan(unit), random_plan(unit, rng, 5, strips=True)]
+    found = 0
+    for plan in plans:
+        program = None if plan is None else Compiler(unit).compile(plan)
+        if program is None or isinstance(program, Infeasible):
+            continue
+        if whole:
+            check_program(case, program)
+        found += int((run_program(case, program)[0]["y"].reshape(made.expected.shape) != made.expected).sum())
+    return found
+
+
+def sweep(group: str, seed: int, count: int, whole: bool) -> None:
+    rng, wrong, taken, refused = np.random.default_rng([29, seed]), Counter[str](), 0, Counter[str]()
+    for _ in range(count):
+        batch = Batch()
+        CASES[group][0](batch, rng)
+        for made in singles(batch):
+            try:
+                wrong[made.model.graph.node[-2].op_type] += differing(made, rng, whole)
+                taken += 1
+            except (UnsupportedError, BadInputError, InfeasibleError) as error:
+                refused[str(error)] += 1
+    assert not +wrong, wrong
+    assert taken >= GROUPS[group] * (taken + refused.total()), refused
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_value_differs_from_onnxruntime(group: str) -> None:
+    sweep(group, 0, 6, whole=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_value_differs_from_onnxruntime_in_a_long_sweep(group: str, seed: int) -> None:
+    sweep(group, seed, 60, whole=False)
