@@ -20,7 +20,8 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.checks.integers import cpu_features, differences, integers_of, multiplies_exactly, summary  # noqa: E402
+from simulator.exact_onnxruntime import cpu_features, multiplies_exactly  # noqa: E402
+from tuner.checks.integers import differences, integers_of, summary  # noqa: E402
 from tuner.networks.load import load_network  # noqa: E402
 from tuner.networks.quantise import quantised, random_samples  # noqa: E402
 from tuner.networks.quantiser import Quantiser  # noqa: E402

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
+from simulator.exact_onnxruntime import session_options
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
 
@@ -142,10 +143,7 @@ class _Run:
             dtype = onnx.helper.np_dtype_to_tensor_dtype(values[name].dtype)
             model.graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, values[name].shape))
         model.graph.output.extend(ValueInfoProto(name=name) for name in self.wanted)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(model.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
 
 
 def _port(item: ValueInfoProto, where: str) -> HostPort:

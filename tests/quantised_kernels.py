@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.ir.quantised import elementwise, linear, pooling, products, tables
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.products import SlidingWindow
-from tuner.checks.integers import multiplies_exactly
+from simulator.exact_onnxruntime import multiplies_exactly
 
 Array = NDArray[Any]
 Rng = np.random.Generator

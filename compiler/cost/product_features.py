@@ -29,7 +29,10 @@ PRODUCT_FEATURES = (
 
 
 class _Product(NamedTuple):
-    """Sizes of a product; weights, bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`."""
+    """Sizes of a product; weights, bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`.
+
+    times: products of the matrix unit for each of the sum.
+    """
 
     out_h: int
     out_w: int
@@ -40,6 +43,7 @@ class _Product(NamedTuple):
     bias: int
     right: int
     planes: int
+    times: int
     cut: Cut
 
 
@@ -47,7 +51,9 @@ class _Product(NamedTuple):
 def _product(kind: Kind) -> _Product:
     s = product_of(kind.spec)
     assert s is not None, kind.spec.name
-    return _Product(s.out_h, s.out_w, s.groups, s.n1, s.k1, s.weight_blocks, s.bias_blocks, s.right_blocks, s.y.planes, s.parts.cut)
+    return _Product(
+        s.out_h, s.out_w, s.groups, s.n1, s.k1, s.weight_blocks, s.bias_blocks, s.right_blocks, s.y.planes, s.products, s.parts.cut
+    )
 
 
 class ProductStanding(NamedTuple):
@@ -97,7 +103,8 @@ def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], stan
         steps_m += count * closed.steps_along(c, closed.M, whole(one.rows), tile_m)
     times = s.groups * images
     steps = steps_m * closed.steps_along(c, closed.N, along_n, tile_n1) * closed.steps_along(c, closed.K, along_k, tile_k1)
-    cube = float(closed.cube(c, products, steps)) * times
+    products *= s.times
+    cube = float(closed.cube(c, products, steps * s.times)) * times
     ideal = float(pixels) * (s.k1 * c.lanes) * (s.n1 * c.columns) / c.macs_per_cycle * times
     mte1 = closed.mte1(c, closed.a_cycles(c, moved_a), loads_a, closed.b_cycles(c, moved_b), loads_b) * times
     fixpipe = closed.fixpipe(c, closed.out_cycles(c, pixels * s.n1), results) * times

@@ -15,6 +15,8 @@ from compiler.frontend import libraries
 from compiler.frontend.attributes import label, one_line
 from compiler.frontend.budget import LIBRARY_PART, ByteBudget, constant_bytes, item_bytes
 from compiler.frontend.libraries import LibraryError
+from compiler.ir.quantised import linear
+from compiler.ir.quantised.parameters import Quantisation
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
@@ -40,9 +42,11 @@ def folded(node: NodeProto, values: Mapping[str, Any], constants: Mapping[str, A
     if rule is None or len(node.output) != 1 or not _known(node, constants):
         return None
     inputs = [constants[name] for name in node.input if name]
+    if node.op_type in _SCALED and not _is_plain(inputs, values):
+        return None
     try:
         budget.spend(_folded_bytes(node.op_type, inputs, values), node)
-        return np.asarray(rule(inputs, values))
+        return np.asarray(rule(inputs, {**values, "where": label(node)} if node.op_type in _SCALED else values))
     except (IndexError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadInputError(f"{label(node)}: its constant inputs do not fit it: {one_line(error)}") from None
     except MemoryError:
@@ -105,6 +109,8 @@ def _folded_bytes(op_type: str, x: list[Array], values: Mapping[str, Any]) -> in
         return math.prod(np.broadcast_shapes(x[0].shape, tuple(int(d) for d in x[1]))) * size
     if op_type in ("Mul", "Add"):
         return math.prod(np.broadcast_shapes(x[0].shape, x[1].shape)) * size
+    if op_type in _SCALED:
+        return x[0].size * 4
     if op_type == "Concat":
         return sum(item.size for item in x) * size
     return 0 if x[0].flags.c_contiguous else x[0].size * size
@@ -119,6 +125,18 @@ def _filled(inputs: list[Array], values: Mapping[str, Any]) -> Array:
     return np.full(tuple(int(d) for d in inputs[0]), fill)
 
 
+def _is_plain(x: list[Array], values: Mapping[str, Any]) -> bool:
+    """Whether it is from or to integers of 8 bits, or of a bias, by scales of float32."""
+    kinds = {array.dtype.name for array in (x[0], *x[2:])} - {"float32"}
+    return kinds <= {"int8", "uint8", "int32"} and x[1].dtype == np.float32 and not values.get("block_size", 0)
+
+
+def _quantisation(x: list[Array], values: Mapping[str, Any], dtype: Any) -> Quantisation:
+    axis = None if x[1].size == 1 and x[-1].size == 1 else int(values.get("axis", 1))
+    return Quantisation.of(x[1], x[2] if len(x) > 2 else None, dtype, x[0].shape, axis, values["where"])
+
+
+_SCALED = frozenset({"DequantizeLinear", "QuantizeLinear"})
 _FOLDS: dict[str, Callable[[list[Array], Mapping[str, Any]], Array]] = {
     "ConstantOfShape": _filled,
     "Identity": lambda x, v: x[0],
@@ -132,4 +150,6 @@ _FOLDS: dict[str, Callable[[list[Array], Mapping[str, Any]], Array]] = {
     "Concat": lambda x, v: np.concatenate(x, axis=v["axis"]),
     "Mul": lambda x, v: x[0] * x[1],
     "Add": lambda x, v: x[0] + x[1],
+    "DequantizeLinear": lambda x, v: linear.dequantize(x[0], _quantisation(x, v, x[0].dtype)),
+    "QuantizeLinear": lambda x, v: linear.quantize(x[0], _quantisation(x, v, x[2].dtype if len(x) > 2 else np.uint8)),
 }

@@ -11,13 +11,14 @@ from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import digest_of, model_digest
-from compiler.frontend.partition import Able, Partition, partition, whole
+from compiler.frontend.partition import Partition, partition, whole, without_ends
 from compiler.frontend.quantised import QUANTISED
 from compiler.frontend.quantised_groups import apart, grouped
 from compiler.frontend.recognise import recognise
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import LARGE, NOTHING, Beside, Hollow, detach, taken_out
 from compiler.frontend.to_graph import Handler, translate
+from compiler.frontend.trial import Able
 from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
 from compiler.rewrites.engine import RewriteReport, rewrite
@@ -67,21 +68,29 @@ def lower_partition(
     the machine can.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where memory does not do.
     """
     try:
-        if (graph := _whole(model, data, able)) is not None:
+        model = apart(model, data)
+        quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
+        part = without_ends(Hollow(model, data).filled()) if quantised else None
+        if part is None and (graph := _able(model, None, data, able)) is not None:
             return (graph,), whole(model, data)
-        part = partition(apart(Hollow(model, data).filled()), SUPPORTED, offload, able)
-        # host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model
-        text = " ".join([model_digest(model), *(model_digest(piece.npu) for piece in part.pieces)])
-        digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return tuple(lower(piece.npu, digest) for piece in part.pieces), part
+        if part is not None and (graph := _able(part.pieces[0].npu, _digest(part), NOTHING, able)) is not None:
+            return (graph,), part
+        part = partition(Hollow(model, data).filled(), SUPPORTED, offload, able)
+        return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None
 
 
-def _whole(model: ModelProto, data: Beside, able: Able | None) -> Graph | None:
+def _digest(part: Partition) -> str:
+    """Host nodes are part of what the graphs are of: a plan, a run and a file are of the whole model."""
+    text = " ".join([model_digest(part.model), *(model_digest(piece.npu) for piece in part.pieces)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _able(model: ModelProto, digest: str | None, data: Beside, able: Able | None) -> Graph | None:
     """All of it as one graph; None where some of it is not supported.  Behind it, nobody holds the constants that were made in vain."""
     try:
-        graph = lower(model, data=data)
+        graph = lower(model, digest, data)
         if able is not None and graph.types:
             able(graph)
     except UnsupportedError:

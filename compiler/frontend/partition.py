@@ -10,16 +10,17 @@ chosen is translated again as it stands, until nothing in it is refused.  A node
 input, and would be taken with that input from the host, stays; the host moves the values instead.
 
 Nodes that only constants go into are computed here and belong to nobody: who reads one gets the value.  A group of nodes that is one
-operator on integers (`compiler.frontend.quantised_groups`) is chosen as a whole, with the DequantizeLinear of its weights.
+operator on integers (`compiler.frontend.quantised_groups`) is chosen as a whole, with the DequantizeLinear of its weights.  Floats of the
+host become integers there, and integers for the host floats: as integers they are a quarter of the bytes, and three channels are an image.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +32,18 @@ from compiler.frontend.macs import node_macs
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import NOTHING, Beside
-from compiler.frontend.to_graph import TAKEN, Handler, Translator, fold, has_shape, translate_node
+from compiler.frontend.to_graph import Translator, fold
+from compiler.frontend.trial import Abilities, Able, Handlers, Trial, trial
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
-from compiler.ir.graph import Graph, Port
-from compiler.ir.operators import Operator
 from simulator.npu.errors import UnsupportedError
 from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
-Able = Callable[[Graph], object]  # raises UnsupportedError for a graph that the machine cannot run
-Handlers = Mapping[str, Handler]
 MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
+_ENDS = "supported, but integers pass between the host and the NPU"
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
     model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
     whether the machine can.  Raises `UnsupportedError` where nothing of it can run on the NPU.
     """
-    parts, asked = _Parts(model), None if able is None else _Asked(able)
+    parts, asked = _Parts(model), None if able is None else Abilities(able)
     refused: dict[int, str] = {}
     declined: dict[int, str] = {}
     found: list[NpuPiece] = []
@@ -128,17 +127,20 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
         if found and (tries == MAX_TRIES or parts.too_little(refused.keys() | declined.keys(), taken, offload)):
             break
         inside = parts.choose(refused.keys() | declined.keys(), taken)
+        if ends := parts.ends(inside):
+            declined |= dict.fromkeys(ends, _ENDS)
+            continue
         npu = parts.extract(inside)
-        trial = _trial(npu, handlers, asked)
-        if trial.refused:
-            blamed = _blamed(parts, npu, inside, trial, handlers, asked)
+        found_out = trial(npu, handlers, asked)
+        if found_out.refused:
+            blamed = _blamed(parts, npu, inside, found_out, handlers, asked)
             refused |= {other: why for i, why in blamed.items() for other in parts.together(inside[i])}
-        elif not trial.operators and not found:
+        elif not found_out.operators and not found:
             first = min(refused, default=None)
             said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
             raise UnsupportedError(f"nothing of it can run on the NPU: {said}")
         else:
-            why = _VIEWS if not trial.operators else None
+            why = _VIEWS if not found_out.operators else None
             if found and offload is not None and why is None:
                 why = offload.declined(parts.work(npu, inside))
             if why is None:
@@ -149,6 +151,18 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
     every = {i for piece in found for i in piece.inside}
     rest = dict.fromkeys(parts.working, _OUTSIDE if offload is None else _LITTLE) | declined
     return Partition(model, _named(parts.ordered(found)), parts.host(every, refused, rest))
+
+
+def without_ends(model: ModelProto) -> Partition | None:
+    """All of a quantised model as one piece, but for what the host does at its ends; None where it does nothing there, or all."""
+    parts = _Parts(model)
+    inside = list(parts.working)
+    while ends := parts.ends(inside):
+        inside = [i for i in inside if i not in ends]
+    if not inside or len(inside) == len(parts.working):
+        return None
+    rest = dict.fromkeys(parts.working, _ENDS)
+    return Partition(model, _named([NpuPiece("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, rest))
 
 
 class _Parts:
@@ -168,6 +182,19 @@ class _Parts:
         self.macs = [node_macs(node, self.shapes, model.functions) for node in self.nodes]
         live = _live(self.reads, self.producer, self.outputs)
         self.working = [i for i in sorted(live) if not all(name in self.constants for name in self.nodes[i].output if name)]
+
+    def ends(self, inside: Iterable[int]) -> set[int]:
+        """Of some nodes those that make integers of what the others do not make, or floats that they do not read."""
+        inside = set(inside)
+        single = {i: self.nodes[i] for i in inside if i not in self.groups}
+        made = {name for i in inside for name in self.nodes[i].output}
+        read = {name for i in inside for name in self.reads[i]}
+        return {
+            i
+            for i, node in single.items()
+            if (node.op_type == "QuantizeLinear" and node.input[0] not in made)
+            or (node.op_type == "DequantizeLinear" and node.output[0] not in read)
+        }
 
     def together(self, i: int) -> frozenset[int]:
         """The nodes of its group."""
@@ -298,113 +325,18 @@ def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[
     return live
 
 
-class _Trial(NamedTuple):
-    """refused: node -> why, without its name.  views: nodes that only say how a tensor lies.  operators: how many there are of the others.
-
-    Of a group its operator stands for all.
-    """
-
-    refused: dict[int, str]
-    views: set[int]
-    operators: int
-
-
-class _Asked:
-    """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time."""
-
-    def __init__(self, able: Able) -> None:
-        self._able, self._known = able, dict[tuple[str, ...], str]()
-
-    def __call__(self, op: Operator, state: Translator) -> str:
-        """Why the machine cannot run an operator that was just emitted, or ''."""
-        names = (*op.inputs, op.y)
-        types = {name: state.types[name] for name in names if name in state.types}
-        if not types:
-            return ""
-        key = (op.name, *(f"{state.shapes[name]} {types.get(name)}" for name in names))
-        if key not in self._known:
-            ports = [Port(name, name, state.shapes[name]) for name in names]
-            tensors = {name: state.tensors[name] for name in op.inputs if name in state.tensors}
-            inputs = tuple(dict.fromkeys(port for port in ports[:-1] if port.tensor not in tensors))
-            shapes = {name: state.shapes[name] for name in names}
-            try:
-                self._able(Graph("one", inputs, (ports[-1],), (op,), shapes, "", tensors, types))
-                self._known[key] = ""
-            except UnsupportedError as error:
-                self._known[key] = str(error).removeprefix(f"operator {op.name!r}: ")
-        return self._known[key]
-
-
-def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], trial: _Trial, handlers: Handlers, able: _Asked | None) -> dict[int, str]:
+def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], found: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
     """Which nodes of a trial go to the host: those that are refused, or the views before them where these are what is wrong."""
     blamed: dict[int, str] = {}
     producer = {name: i for i, node in enumerate(npu.graph.node) for name in node.output}
-    for i, why in trial.refused.items():
+    for i, why in found.refused.items():
         alone = sorted(parts.together(numbers[i]))
-        views = {producer[name] for other in alone for name in parts.nodes[other].input if name in producer} & trial.views
-        if views and not _trial(parts.extract(alone), handlers, able).refused:
+        views = {producer[name] for other in alone for name in parts.nodes[other].input if name in producer} & found.views
+        if views and not trial(parts.extract(alone), handlers, able).refused:
             blamed |= dict.fromkeys(views, f"{label(npu.graph.node[i])} cannot read its result where it lies on the NPU")
         else:
             blamed[i] = why
     return blamed
-
-
-def _trial(model: ModelProto, handlers: Handlers, able: _Asked | None) -> _Trial:
-    """Every node on its own: see the top."""
-    whole = grouped(model)
-    state, nodes = Translator(whole.model), list(whole.model.graph.node)
-    of = [_operator(model, members) for members in whole.members]
-    types = {item.name: item for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
-    refused: dict[int, str] = {}
-
-    def from_host(names: Iterable[str]) -> None:
-        for name in names:
-            if name in types and not state.strange(types[name]):
-                state.receive(types[name])
-
-    from_host(item.name for item in model.graph.input if not state.is_constant(item.name))
-    received = set(state.views)
-    views: set[int] = set()
-    for i, node in enumerate(nodes):
-        before = len(state.operators)
-        try:
-            for name in node.input:
-                if name and name not in state.views and not state.is_constant(name):
-                    what = state.strange(types[name]) if name in types else "of unknown type"
-                    raise state.refuse(node, f"input {name!r} is {what}; {TAKEN} is supported")
-            translate_node(state, node, handlers)
-            for op in state.operators[before:]:
-                if able is not None and (why := able(op, state)):
-                    raise state.refuse(node, why)
-            if len(state.operators) == before:
-                views.add(of[i])
-        except UnsupportedError as error:
-            refused[of[i]] = str(error).removeprefix(f"{label(node)}: ")
-            del state.operators[before:]
-            from_host(node.output)
-            received.update(name for name in node.output if name in state.views)
-    producer = {name: of[i] for i, node in enumerate(nodes) for name in node.output}
-    taken: set[str] = set()
-    for item in model.graph.output:
-        if item.name not in producer or (i := producer[item.name]) in refused:
-            continue
-        node = model.graph.node[i]
-        try:
-            if not has_shape(item):
-                raise state.refuse(node, f"output {item.name!r} is of unknown shape; {TAKEN} is supported")
-            tensor = state.hand_over(item).tensor
-            if tensor in received or tensor in taken:
-                raise state.refuse(node, f"{item.name!r} is another view of {tensor!r}, which the host has as well")
-            taken.add(tensor)
-        except UnsupportedError as error:
-            refused[i] = str(error).removeprefix(f"{label(node)}: ")
-    return _Trial(refused, views, len(state.operators))
-
-
-def _operator(model: ModelProto, members: Collection[int]) -> int:
-    """Of a group the node that computes."""
-    found = [i for i in sorted(members) if model.graph.node[i].op_type not in ("DequantizeLinear", "QuantizeLinear")]
-    return found[0] if found else max(members)
 
 
 def _constants(model: ModelProto, kept: Collection[int]) -> dict[str, Array]:

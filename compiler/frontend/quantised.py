@@ -31,7 +31,7 @@ from compiler.ir.operators import (
     QuantisedMatMul,
     QuantisedSoftmax,
 )  # fmt: skip
-from compiler.ir.quantised import linear, products, tables
+from compiler.ir.quantised import products, tables
 from compiler.ir.quantised.parameters import Integers, Quantisation
 from simulator.npu.errors import BadInputError
 
@@ -53,19 +53,13 @@ def _bias(state: Translator, node: NodeProto, index: int, size: int) -> products
 def quantize(state: Translator, node: NodeProto, values: Attributes) -> None:
     zero = state.constant(node, 2, "the zero point") if state.has(node, 2) else None
     dtype = np.uint8 if zero is None else zero.dtype
-    if state.is_constant(node.input[0]):
-        x = state.constants[node.input[0]]
-        state.constants[node.output[0]] = linear.quantize(x, parameters(state, node, 1, dtype, x.shape, int(values.get("axis", 1))))
-        return
+    del values
     view = state.view(node)
     state.finish_as(node, Quantise(state.name(node), view.tensor, node.output[0], parameters(state, node, 1, dtype)), view.axes)
 
 
 def dequantize(state: Translator, node: NodeProto, values: Attributes) -> None:
-    if state.is_constant(node.input[0]):
-        x = state.constants[node.input[0]]
-        state.constants[node.output[0]] = linear.dequantize(x, parameters(state, node, 1, x.dtype, x.shape, int(values.get("axis", 1))))
-        return
+    del values
     view, x_q = integers_read(state, node)
     state.finish_as(node, Dequantise(state.name(node), view.tensor, node.output[0], x_q), view.axes)
 
@@ -140,6 +134,12 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
     parts: list[str] = []
     y_q: Quantisation | None = None
     for i in range(2, len(node.input), 3):
+        if state.is_constant(node.input[i]):
+            array = state.constants[node.input[i]]
+            y_q, x_q = parameters(state, node, 0, array.dtype), parameters(state, node, i + 1, array.dtype)
+            parts.append(state.fresh(f"{node.output[0]}.part"))
+            state.constants[parts[-1]] = tables.requantized(array, x_q, y_q)
+            continue
         view, x_q = integers_read(state, node, i)
         y_q = parameters(state, node, 0, x_q.dtype)
         if not x_q.same_as(y_q):

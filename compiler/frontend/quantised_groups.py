@@ -5,8 +5,8 @@ handlers (`compiler.frontend.quantised`).  A group is an operator whose inputs a
 QuantizeLinear reads, with activations of one type.  Operators that only move values do so with integers where scale and zero point are the
 same on both sides.  Everything else stays in floating point, between DequantizeLinear and QuantizeLinear.
 
-A group is run as a whole or not at all, so a partition has to know which nodes it is made of.  There every operator reads
-DequantizeLinear nodes of its own (`apart`), as onnxruntime has them too before it groups.
+A group is run as a whole or not at all, so a partition has to know which nodes it is made of.  Before that every group gets
+DequantizeLinear nodes of its own (`apart`), as onnxruntime does it too.
 """
 
 from __future__ import annotations
@@ -61,41 +61,45 @@ def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
     return Grouped(copy, tuple(each.members for each in nodes))
 
 
-def apart(model: ModelProto) -> ModelProto:
-    """The model, in which nobody reads a DequantizeLinear that somebody else reads too, but one of his own.  The argument is left alone."""
-    read = Counter(name for node in model.graph.node for name in names_read([node]))
-    read.update(item.name for item in model.graph.output)
+def apart(model: ModelProto, beside: Collection[str] = ()) -> ModelProto:
+    """The model, in which no group reads a DequantizeLinear that somebody else reads, but one of its own.  The argument is left alone."""
+    read = Counter(item.name for item in model.graph.output)
+    for node in model.graph.node:
+        read.update([*node.input, *(names_read([node]) - set(node.input))])
     if not any(node.op_type == "DequantizeLinear" and read[node.output[0]] > 1 for node in model.graph.node):
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
+    groups = _Groups(copy, beside)
+    groups.drop_limits()
+    in_group = {groups.number[id(node)] for node in groups.nodes if groups.of(node) is not None}
     del copy.graph.node[:]
-    outputs, types = {item.name for item in model.graph.output}, {item.name: item for item in model.graph.value_info}
+    types = {item.name: item for item in model.graph.value_info}
     made = {name for node in model.graph.node for name in node.output}
     shared: dict[str, NodeProto] = {}
-    met: Counter[str] = Counter()
-    for node in model.graph.node:
+    for number, node in enumerate(model.graph.node):
         mine = copy.graph.node.add()
         mine.CopyFrom(node)
+        if node.op_type == "DequantizeLinear":
+            shared[node.output[0]] = node
+        if number not in in_group:
+            continue
         for i, name in enumerate(mine.input):
-            if name not in shared:
+            if name not in shared or read[name] < 2:
                 continue
-            met[name] += 1
-            if met[name] == 1 and name not in outputs:
-                continue
-            other = NodeProto()
-            other.CopyFrom(shared[name])
-            fresh = f"{name}.{met[name]}"
+            read[name] -= 1  # the last one that reads it keeps it
+            fresh = f"{name}.{read[name]}"
             while fresh in read or fresh in made:
                 fresh += "_"
+            made.add(fresh)
+            other = NodeProto()
+            other.CopyFrom(shared[name])
             mine.input[i] = other.output[0] = fresh
-            other.name = f"{other.name}.{met[name]}" if other.name else ""
+            other.name = f"{other.name}.{read[name]}" if other.name else ""
             copy.graph.node.insert(len(copy.graph.node) - 1, other)
             if name in types:
                 copy.graph.value_info.add().CopyFrom(types[name])
                 copy.graph.value_info[-1].name = fresh
-        if node.op_type == "DequantizeLinear":
-            shared[node.output[0]] = node
     return copy
 
 
@@ -125,7 +129,9 @@ class _Groups:
         self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
         self.outputs = {item.name for item in model.graph.output}
         self.constants: dict[str, NDArray[Any]] = {
-            item.name: numpy_helper.to_array(item) for item in model.graph.initializer if len(item.dims) < 2
+            item.name: numpy_helper.to_array(item)
+            for item in model.graph.initializer
+            if len(item.dims) < 2 and item.name not in self.beside
         }
         self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
         self._link()

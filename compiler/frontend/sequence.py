@@ -12,7 +12,7 @@ from onnx import NodeProto
 from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, constant_as, joined, whole
-from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, Pool, Reflow, Shuffle, Step, Vector
+from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, Pool, QuantisedPair, Reflow, Shuffle, Step, Vector
 from simulator.npu.errors import BadInputError
 
 
@@ -191,7 +191,10 @@ def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
-    """Sequences one after the other, constants among them: each goes to its place in a column of zeros, and these are added."""
+    """Sequences one after the other, constants among them: each goes to its place in a column of zeros, and these are added.
+
+    Of integers in one scale, zeros are zero points, which add nothing.
+    """
     parts: list[tuple[int, View | NDArray[Any]]] = []
     at = 0
     for i, name in enumerate(node.input):
@@ -202,6 +205,8 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
     if not views:
         raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
     first = views[0][1]
+    q = state.types.get(first.tensor)
+    zero = 0 if q is None else int(q.zero_point[0])
     shape = list(first.shape)
     shape[axis] = at
     sums: list[str] = []
@@ -210,9 +215,9 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
         if view.axes[axis] != whole(state.shapes[view.tensor], P) or not same:
             raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
         name = state.name(node, f".{i}")
-        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (at, 1), before)))
+        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (at, 1), before, zero)))
     joint = View(sums[0], tuple((Atom(P, at, 1),) if i == axis else item for i, item in enumerate(first.axes)))
-    values = np.zeros([d if i == axis else 1 for i, d in enumerate(shape)], np.float32)
+    values = np.full([d if i == axis else 1 for i, d in enumerate(shape)], zero, np.float32)
     for before, part in parts:
         if not isinstance(part, View):
             values = np.array(np.broadcast_to(values, np.broadcast_shapes(values.shape, [*part.shape[:axis], at, *part.shape[axis + 1 :]])))
@@ -221,6 +226,15 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
         own = constant_as(joint, state.shapes[joint.tensor], values)
         assert own is not None
         sums.append(state.constant_tensor(node, own, state.shapes[joint.tensor]))
+    if q is not None:
+        if len(views) < len(parts):
+            state.tensors[sums[-1]], state.types[sums[-1]] = state.tensors[sums[-1]].astype(q.dtype), q
+        total = sums[0]
+        for other in sums[1:]:
+            name = state.name(node)
+            total = state.emit(QuantisedPair(name, total, other, name, "add", q, q, q))
+        state.views[node.output[0]] = joint.of(total)
+        return
     steps = tuple(Step("add", operand=i) for i in range(1, len(sums)))
     state.finish_as(node, Vector(state.name(node), tuple(sums), node.output[0], steps), joint.axes)
 

@@ -29,7 +29,7 @@ from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
 
 Array = NDArray[Any]
-TAKEN = "float of a known shape, or int8 or uint8 with a scale,"  # from and to the host
+TAKEN = "float, int8 or uint8 of a known shape"  # from and to the host
 
 
 def graph_shape(shape: tuple[int, ...]) -> Shape:
@@ -205,18 +205,15 @@ class Translator:
         kind = item.type.tensor_type.elem_type
         if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU):
             return kind_name(kind)
-        if not has_shape(item):
-            return "of unknown shape"
-        if kind in INTEGERS_ON_NPU and self.stands_for(item) is None:
-            return f"{kind_name(kind)} of an unknown scale"
-        return ""
+        return "" if has_shape(item) else "of unknown shape"
 
     def stands_for(self, item: ValueInfoProto) -> Quantisation | None:
-        """What a tensor's integers stand for; None of one that is of floats, or of which no operator says it."""
+        """What a tensor's integers stand for; themselves where no operator says it, which then only move.  None of one of floats."""
         kind = item.type.tensor_type.elem_type
         if kind not in INTEGERS_ON_NPU:
             return None
-        return quantisation_of(item.name, helper.tensor_dtype_to_np_dtype(kind), self.model.graph, self.constants)
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+        return quantisation_of(item.name, dtype, self.model.graph, self.constants) or Quantisation.of(np.float32(1), None, dtype)
 
     def receive(self, item: ValueInfoProto) -> Port:
         """A tensor that comes from the host."""
@@ -271,10 +268,10 @@ def has_shape(item: ValueInfoProto) -> bool:
     return item.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
 
 
-_SEQUENCE = ("MatMul", "Gemm", "LayerNormalization")  # what they contract or normalise is the last axis
+_SEQUENCE = ("MatMul", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")  # what they contract or normalise is the last axis
 _IMAGE = (  # what they read has its channels on axis 1
     "AveragePool", "BatchNormalization", "Conv", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
-    "InstanceNormalization", "LRN", "MaxPool",
+    "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 
 

@@ -28,6 +28,10 @@ from simulator.npu.isa import Activation, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
+OF_INTEGERS = (  # fields of `ConvJob`
+    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "alike", "left_less", "left_less_1", "left_type",
+    "zeros", "zeros_type", "zeros_at", "missing",
+)  # fmt: skip
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
@@ -77,7 +81,7 @@ class ConvSpec(OperatorSpec):
         if why := beyond(op):
             raise UnsupportedError(f"operator {op.name!r}: {why}")
         x, y = into.layout.placements[op.x], into.layout.placements[op.y]
-        values, dtype = cls.multiplied(op, into.type_of(op.x))
+        values, dtype, beside = cls.multiplied(op, into.type_of(op.x))
         fractal, c0, result = into.machine.fractal(into.type_of(op.x)), into.type_of(op.x).lanes, into.type_of(op.y)
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
@@ -85,7 +89,7 @@ class ConvSpec(OperatorSpec):
         k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
         def pack(out: Bytes) -> None:
-            weights.pack_conv(weights.dense_weights(values, op.groups), x, y, n, groups, dtype, fractal, lanes, out)
+            weights.pack_conv(weights.dense_weights(values, op.groups, beside), x, y, n, groups, dtype, fractal, lanes, out, beside)
 
         return into.fields(index, op) | {
             "fractal": fractal,
@@ -99,9 +103,9 @@ class ConvSpec(OperatorSpec):
         }
 
     @staticmethod
-    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType]:
-        """Weights as the machine multiplies them, and their type; dtype: of x."""
-        return op.weights, dtype
+    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType, int]:
+        """Weights as the machine multiplies them, their type, and what stands where there are none; dtype: of x."""
+        return op.weights, dtype, 0
 
     @staticmethod
     def of_columns(op: Any, y: Placement, n: int) -> Bytes:
@@ -146,6 +150,11 @@ class ConvSpec(OperatorSpec):
     @cached_property
     def parts(self) -> Parts:
         return parts_of(self.window[:2], self.window[4:6], self.pixels_per_block)
+
+    @property
+    def products(self) -> int:
+        """Of the matrix unit, for each of the sum."""
+        return 1
 
     @property
     def activation(self) -> str:
@@ -258,7 +267,7 @@ class ConvSpec(OperatorSpec):
         resident, to = tiling.weights == "resident", way_out(machine, given.inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
         assert path is not None
-        resident_at, bias = _two(given.weights), (*given.constants, -1, -1)
+        resident_at, bias = _two(self.chunk_slots(given)), (*given.constants, -1, -1)
         out, residuals = _two(given.tiles), _two(given.residuals)
         right, right_planes, right_pixels = self._right_operand()
         return ConvJob(
@@ -315,12 +324,16 @@ class ConvSpec(OperatorSpec):
             right=right,
             right_planes=right_planes,
             right_pixels=right_pixels,
-            **self.of_integers(),
+            **self.of_integers(given),
         )
 
-    def of_integers(self) -> dict[str, int]:
+    def chunk_slots(self, given: Given) -> tuple[int, ...]:
+        """Where resident weights, or chunks of what is multiplied, lie in L1."""
+        return given.weights
+
+    def of_integers(self, given: Given) -> dict[str, int]:
         """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
-        return {"right_type": 0, "pad": -1, "sums": 0, "scale_after": 0, "scale_at": 0, "zero": 0, "low": 0, "high": 0}
+        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1}
 
     def _right_operand(self) -> tuple[int, int, int]:
         """`ConvJob`'s right, right_planes, right_pixels."""
@@ -332,7 +345,7 @@ class ConvSpec(OperatorSpec):
         if self.bias_blocks and given.tiling.constants == "resident":
             found.append(Fetch(Memory.UB, self.bias_at, given.constants[0], self.bias_blocks))
         if self.weight_blocks and given.tiling.weights == "resident":
-            found.append(Fetch(Memory.L1, self.weights_at, given.weights[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
+            found.append(Fetch(Memory.L1, self.weights_at, self.chunk_slots(given)[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
         return found
 
 

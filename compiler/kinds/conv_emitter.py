@@ -48,7 +48,7 @@ from compiler.records.writers import (
     move,
     side_by_side,
 )
-from simulator.npu.isa import MAX_WINDOW
+from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
 
@@ -61,6 +61,9 @@ class ConvJob(NamedTuple):
     -1.
     sums: of FIXPIPE.  Of integers a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at in DDR.
     zero, low, high: of the result.
+    alike: whether the columns of every group have the same biases and scales.
+    left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
+    `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
     right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
@@ -131,6 +134,14 @@ class ConvJob(NamedTuple):
     right: int
     right_planes: int
     right_pixels: int
+    alike: int
+    left_less: int
+    left_less_1: int
+    left_type: int
+    zeros: int
+    zeros_type: int
+    zeros_at: int
+    missing: int
     in_base: int = 0
     in_rows: int = 0
     in_plane: int = 0
@@ -144,7 +155,7 @@ class ConvJob(NamedTuple):
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
 TO_DDR, TO_L1, TO_L1_BY_UB = range(3)  # where results go first
-_ROOM = 12  # records of a tile's product and its way out, at most
+_ROOM = 20  # records of a tile's product and its way out, at most
 
 
 @njit(cache=True)
@@ -160,6 +171,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
     parted = j.part_rows < j.kh or j.part_columns < j.kw or j.pad_top > MAX_WINDOW
     for group in range(j.groups):
         base = j.in_base + group * j.c1 * j.in_plane
+        columns = 0 if j.alike else group * j.n1
         for n_start in range(0, j.n1, j.chunk_n1):
             n_size = min(j.chunk_n1, j.n1 - n_start)
             tiles_n = -(-n_size // j.tile_n1)
@@ -167,7 +179,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
             if j.bias_at >= 0:
                 if at >= capacity:
                     return -1
-                here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (group * j.n1 + n_start) * j.sum_blocks
+                here, first = j.bias_1 if parity[BIAS_SLOT] else j.bias, (columns + n_start) * j.sum_blocks
                 parity[BIAS_SLOT] ^= 1
                 run, vectors = n_size * j.sum_blocks, 2 if j.sums else 1
                 scale_after = run if j.sums else 0
@@ -254,9 +266,35 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                                 at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
                         a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
                         at = mmad(out, at, j.operands, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, j.right_type)
+                        if j.left_less > 0 or j.zeros > 0:
+                            at = _less(out, at, j, base, parity, c, m, mpad, k, n)
                     if k_start + k_size == j.k1:
                         n_out = group * j.n1 + n_start + n_tile
-                        at = _way_out(out, at, j, bias, scale_after, target, residual, parity, c, m_start, m, mpad, n_out, n)
+                        n_column = columns + n_start + n_tile
+                        at = _way_out(out, at, j, bias, scale_after, target, residual, parity, c, m_start, m, mpad, n_out, n_column, n)
+    return at
+
+
+@njit(cache=True)
+def _less(out: Code, at: int, j: ConvJob, base: int, parity: Ints, c: int, m: int, mpad: int, k: int, n: int) -> int:
+    """Products of either operand's tile with what is added to all of the other: that is made in the half of L0 that is free.
+
+    The left one's is an image of padding, the right one's a block of weights that is copied to all places.
+    """
+    for part in range(2):
+        byte = j.left_less_1 if part else j.left_less
+        if byte > 0:
+            d, b = (1 - parity[A_SLOT]) * j.half_a, parity[B_SLOT] * j.half_b
+            at = im2col(
+                out, at, j.left_type, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0,
+                byte,
+            )  # fmt: skip
+            at = mmad(out, at, j.left_type, j.tag, d, b, c, mpad, k, n, 1, j.right_type)
+    for part in range(j.zeros):
+        a, d = parity[A_SLOT] * j.half_a, (1 - parity[B_SLOT]) * j.half_b
+        zeros, size = j.zeros_at + part * j.weight_blocks, j.weight_blocks
+        at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, zeros, d, size, n * k, 0, size, 1, 0, 0)
+        at = mmad(out, at, j.operands, j.tag, a, d, c, mpad, k, n, 1, j.zeros_type)
     return at
 
 
@@ -362,7 +400,9 @@ def _right(out: Code, at: int, j: ConvJob, d: int, right: TilePlace, pixels: int
     else:
         pixel, plane = k_start * j.fractal_lanes, _planes(j, n_start, n, j.fractal_lanes)[0]
     source = right.base + plane * right.plane + pixel
-    return fractal(out, at, j.operands, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
+    at = fractal(out, at, j.operands, j.tag, source, d, right.plane, pixels - pixel, k, n, int(j.right == PIXELS_K))
+    out[at - 1, PAD] = j.missing
+    return at
 
 
 @njit(cache=True)
@@ -380,11 +420,12 @@ def _way_out(
     m: int,
     mpad: int,
     n_out: int,
+    n_column: int,
     n: int,
 ) -> int:
-    """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of channel 0 lies, or would."""
+    """Residual in, FIXPIPE, and the copy to where the result belongs.  bias: where that of column 0 lies, or would."""
     plane, planes = _planes(j, n_out, n, j.result_lanes)
-    bias = bias + n_out * j.sum_blocks if j.bias >= 0 else -1
+    bias = bias + n_column * j.sum_blocks if j.bias >= 0 else -1
     scale = bias + scale_after if j.sums else 0
     added = -1
     if residual.base >= 0:

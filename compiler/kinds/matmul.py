@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from compiler.ir.operators import MatMul
+from compiler.ir.operators import HeadedProduct
 from compiler.kinds.base import Lowering, run_of_planes
 from compiler.kinds.conv import ConvSpec, Window
 from compiler.kinds.conv_emitter import PIXELS_K, PIXELS_N
@@ -28,25 +28,24 @@ class MatMulSpec(ConvSpec):
     per_pixel: int
 
     @classmethod
-    def lower(cls, index: int, op: Any, into: Lowering) -> Self:
-        assert isinstance(op, MatMul)
+    def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
+        assert isinstance(op, HeadedProduct)
         a, y = into.layout.placements[op.a], into.layout.placements[op.y]
         _, channels, h, w = into.layout.graph.shapes[op.b]
         pixels, heads, fractal = h * w, op.heads, into.machine.fractal(into.type_of(op.a))
-        return cls(
-            **into.fields(index, op),
-            fractal=fractal,
-            groups=heads,
-            c1=a.planes // heads,
-            k1=a.planes // heads if op.transposed else -(-pixels // fractal.lanes),
-            n1=y.planes * into.type_of(op.y).lanes // fractal.columns // heads,
-            lanes=fractal.lanes,
-            weights_at=-1,
-            bias_at=-1,
-            pixels=pixels,
-            transposed=op.transposed,
-            per_pixel=channels * pixels,
-        )
+        return into.fields(index, op) | {
+            "fractal": fractal,
+            "groups": heads,
+            "c1": a.planes // heads,
+            "k1": a.planes // heads if op.transposed else -(-pixels // fractal.lanes),
+            "n1": y.planes * into.type_of(op.y).lanes // fractal.columns // heads,
+            "lanes": fractal.lanes,
+            "weights_at": -1,
+            "bias_at": -1,
+            "pixels": pixels,
+            "transposed": op.transposed,
+            "per_pixel": channels * pixels,
+        }
 
     @property
     def weight_blocks(self) -> int:

@@ -1,11 +1,12 @@
 """Convolutions of integers: sums in int32, to which FIXPIPE adds a bias and which it multiplies by a scale, one of each for a channel.
 
-Zero points cost nothing: that of weights is taken from them, that of the input goes into the bias, and the padding is that zero point
-(`QuantisedConv.offset`).
+Most zero points cost nothing: that of weights is taken from them, that of the input goes into the bias, and the padding is that zero point
+(`QuantisedConv.offset`).  Weights that are no 8 bits then have a product with what is left of their zero point beside them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,25 +15,82 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Convolution, QuantisedConv
+from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.products import check_bound
 from compiler.kinds.base import Lowering
 from compiler.kinds.conv import ConvSpec
+from compiler.plan.plan import Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.operators import Fetch, Given
-from simulator.npu.parts import DataType, Memory
-
-_BYTE = 0xFF
+from simulator.npu.parts import BLOCK_BYTES, DataType, Fractal, Memory
 
 
 @dataclass(frozen=True, eq=False)
-class QuantisedConvSpec(ConvSpec):
-    """weights_type: of the packed weights.  scale_at: DDR blocks from a channel's bias to its scale."""
+class IntegerProductSpec(ConvSpec):
+    """A product of integers.  What is left of a zero point of the right operand is a product too (`conv_emitter._less`).
+
+    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale.  zeros_at: DDR
+    blocks of what is added to all of the right operand, a block of weights of each byte; they lie in L1 in front of weights.
+    """
+
+    right_type: DataType
+    scale_at: int
+    zeros_at: int
+
+    @property
+    def zeros(self) -> tuple[tuple[int, ...], DataType]:
+        """What is added to all of the right operand; as `less`."""
+        raise NotImplementedError
+
+    @property
+    def zero_blocks(self) -> int:
+        return len(self.zeros[0]) * self.fractal.weight_blocks
+
+    @property
+    def column_blocks(self) -> int:
+        return 2 * self.fractal.sum_blocks
+
+    @property
+    def products(self) -> int:
+        return 1 + len(self.zeros[0])
+
+    def described(self) -> dict[str, object]:
+        return super().described() | ({"products": self.products} if self.products > 1 else {})
+
+    def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
+        slots, size = super().weight_slots(tiling)
+        return max(slots, int(self.zero_blocks > 0)), size + self.zero_blocks
+
+    def chunk_slots(self, given: Given) -> tuple[int, ...]:
+        return tuple(at + self.zero_blocks for at in given.weights)
+
+    def of_integers(self, given: Given) -> dict[str, int]:
+        zeros, zeros_type = self.zeros
+        at = given.weights[0] if zeros else 0
+        found = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type), "zeros_at": at}
+        return super().of_integers(given) | found | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
+        found = [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks)] if self.zero_blocks else []
+        for fetch in super().fetches(given):
+            half = fetch.blocks // 2
+            of_both = [
+                fetch._replace(blocks=half),
+                fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half),
+            ]
+            found += of_both if fetch.memory == Memory.UB else [fetch]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedConvSpec(IntegerProductSpec):
+    """left: of the zero point of weights, which they are packed with."""
 
     word: ClassVar[str] = "quantised_conv"
 
-    weights_type: DataType
-    scale_at: int
+    left: int
 
     @classmethod
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
@@ -40,11 +98,13 @@ class QuantisedConvSpec(ConvSpec):
         check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
         found = super().lowered(index, op, into)
         n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
-        return found | {"weights_type": cls.multiplied(op, into.type_of(op.x))[1], "scale_at": n}
+        _, dtype, left = op.multiplied()
+        zeros_at = packed_zeros(f"{op.name}/zeros", less(left)[0], found["fractal"], into)
+        return found | {"right_type": dtype, "scale_at": n, "zeros_at": zeros_at, "left": left}
 
     @staticmethod
-    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType]:
-        found: tuple[NDArray[Any], DataType] = op.centred()
+    def multiplied(op: Any, dtype: DataType) -> tuple[NDArray[Any], DataType, int]:
+        found: tuple[NDArray[Any], DataType, int] = op.multiplied()
         return found
 
     @staticmethod
@@ -54,37 +114,38 @@ class QuantisedConvSpec(ConvSpec):
         return np.concatenate([biases, weights.pack_columns(op.scale, y, n, DataType.float32)])
 
     @property
-    def column_blocks(self) -> int:
-        return 2 * self.fractal.sum_blocks
+    def zeros(self) -> tuple[tuple[int, ...], DataType]:
+        return less(self.left)
 
     @property
     def quantised(self) -> QuantisedConv:
         assert isinstance(self.operator, QuantisedConv)
         return self.operator
 
-    def of_integers(self) -> dict[str, int]:
+    def of_integers(self, given: Given) -> dict[str, int]:
         op = self.quantised
-        low, high = (0, 0) if op.y_q is None else op.y_q.limits
-        return {
-            "right_type": int(self.weights_type),
-            "pad": op.x_q.single(self.name)[1] & _BYTE,
-            "sums": int(DataType.int32),
-            "scale_after": self.groups * self.n1 * self.fractal.sum_blocks,
-            "scale_at": self.scale_at,
-            "zero": 0 if op.y_q is None else op.y_q.single(self.name)[1],
-            "low": low,
-            "high": high,
-        }
+        return super().of_integers(given) | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
 
-    def fetches(self, given: Given) -> list[Fetch]:
-        found = []
-        for fetch in super().fetches(given):
-            if fetch.memory != Memory.UB:
-                found.append(fetch)
-                continue
-            half = fetch.blocks // 2  # biases and scales of all channels need not be those of a part
-            found += [
-                fetch._replace(blocks=half),
-                fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half),
-            ]
-        return found
+
+def less(zero: int) -> tuple[tuple[int, ...], DataType]:
+    """Bytes that add up to -zero, none of them 0, and their type."""
+    if zero == -128:
+        return (128,), DataType.uint8
+    parts = (-zero,) if zero <= 128 else (-128, 128 - zero)
+    return tuple(byte(part) for part in parts if part), DataType.int8
+
+
+def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
+    """DDR block of a block of weights of each byte; -1 without one."""
+    return into.constants.add(name, np.repeat(np.array(zeros, np.uint8), fractal.weight_blocks * BLOCK_BYTES)) if zeros else -1
+
+
+def byte(value: int) -> int:
+    """As a word of a record has it."""
+    return value & 0xFF
+
+
+def requantised(q: Quantisation | None, name: str) -> dict[str, int]:
+    """Fields of `ConvJob` that say what int32 sums become."""
+    sums = {"sums": int(DataType.int32)}
+    return sums if q is None else sums | {"zero": q.single(name)[1], "low": q.limits[0], "high": q.limits[1]}

@@ -10,26 +10,27 @@ from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork
 from compiler.kinds.reflow_emitter import ReflowJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Given
-from simulator.npu.isa import Op
+from simulator.npu.isa import Op, float_bits
 
 
 @dataclass(frozen=True, eq=False)
 class ReflowSpec(OnVector):
-    """before: pixels of zeros in front of the first one."""
+    """before: filled pixels in front of the first one."""
 
     word: ClassVar[str] = "reflow"
 
     before: int
+    fill: float
 
     @classmethod
     def lower(cls, index: int, op: Reflow, into: Lowering) -> Self:
-        return cls(**into.fields(index, op), before=op.before)
+        return cls(**into.fields(index, op), before=op.before, fill=op.fill)
 
     def described(self) -> dict[str, object]:
         return {"before": self.before}
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        """Moves bring the pixels; VECTOR fills zeros in front of them and behind them, in one piece where a tile has nothing else."""
+        """Moves bring the pixels; VECTOR fills what is in front of them and behind them, in one piece where a tile has nothing else."""
         total = self.out_h * self.out_w
         moved = min(self.in_h * self.in_w, total - self.before)
         part = tiles.images * tiles.rows / self.out_h  # images, as far as they are made here
@@ -53,5 +54,6 @@ class ReflowSpec(OnVector):
             width=self.out_w,
             before=self.before,
             pixels=self.in_h * self.in_w,
+            fill=float_bits(self.fill),
             tile_planes=self.planes_of_tile(given.tiling),
         )

@@ -17,7 +17,7 @@ _VFILL = int(Op.VFILL)
 
 
 class ReflowJob(NamedTuple):
-    """`rows` rows of `width` pixels from row `first_row` on, of an image that is the `pixels` pixels of another after `before` zeros.
+    """`rows` rows of `width` pixels from row `first_row` on, of an image that is the `pixels` pixels of another after `before` filled ones.
 
     in_first: the pixel of the other that lies at `source.base`.
     """
@@ -28,6 +28,7 @@ class ReflowJob(NamedTuple):
     width: int
     before: int
     pixels: int
+    fill: int  # float32 bits
     tile_planes: int
     tile_rows: int
     tile_columns: int
@@ -53,15 +54,15 @@ def emit_reflow(out: Code, at: int, j: ReflowJob, source: TilePlace, target: Til
             first = (j.first_row + r) * j.width + c - j.before  # the other's pixel that belongs at the tile's first place
             start, stop = max(0, first), min(j.pixels, first + size)
             if start >= stop:
-                at = flat(out, at, _VFILL, j.dtype, j.tag, slot, -1, -1, -1, 0, 0, planes * size, 0)
+                at = flat(out, at, _VFILL, j.dtype, j.tag, slot, -1, -1, -1, 0, 0, planes * size, j.fill)
             else:
                 begin, left = start - first, first + size - stop
                 for plane in range(planes if begin + left > 0 else 0):
                     d = slot + plane * size
                     if begin > 0:
-                        at = flat(out, at, _VFILL, j.dtype, j.tag, d, -1, -1, -1, 0, 0, begin, 0)
+                        at = flat(out, at, _VFILL, j.dtype, j.tag, d, -1, -1, -1, 0, 0, begin, j.fill)
                     if left > 0:
-                        at = flat(out, at, _VFILL, j.dtype, j.tag, d + size - left, -1, -1, -1, 0, 0, left, 0)
+                        at = flat(out, at, _VFILL, j.dtype, j.tag, d + size - left, -1, -1, -1, 0, 0, left, j.fill)
                 engine = MTE2 if source.memory == DDR else MTE1
                 inside = dense(UB, slot + begin, size)
                 at = move(out, at, j.dtype, j.tag, engine, source, start - j.in_first, inside, 0, p, planes, stop - start)

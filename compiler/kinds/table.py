@@ -13,6 +13,7 @@ from compiler.ir.operators import (
     Quantise,
     QuantisedAverage,
     QuantisedConv,
+    QuantisedMatMul,
     QuantisedPair,
     Reflow,
     Resample,
@@ -34,6 +35,7 @@ from compiler.kinds.norm_emitter import LayerNormJob, norm_rows
 from compiler.kinds.pool import PoolSpec
 from compiler.kinds.pool_emitter import PoolJob, pool_rows
 from compiler.kinds.quantised_conv import QuantisedConvSpec
+from compiler.kinds.quantised_matmul import QuantisedMatMulSpec
 from compiler.kinds.reflow import ReflowSpec
 from compiler.kinds.reflow_emitter import ReflowJob, reflow_rows
 from compiler.kinds.resample import ResampleSpec
@@ -47,6 +49,7 @@ KINDS = (
     OperatorKind(Conv, ConvSpec, ConvJob, conv_rows),
     OperatorKind(QuantisedConv, QuantisedConvSpec, ConvJob, conv_rows),
     OperatorKind(MatMul, MatMulSpec, ConvJob, conv_rows),
+    OperatorKind(QuantisedMatMul, QuantisedMatMulSpec, ConvJob, conv_rows),
     OperatorKind(Vector, VectorSpec, VectorJob, chain_rows),
     OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),
     OperatorKind(QuantisedAverage, AverageSpec, AverageJob, average_rows),

@@ -53,13 +53,13 @@ def effective_groups(conv: Convolution, x: Placement, y: Placement, result: Data
     return 1
 
 
-def dense_weights(weights: NDArray[Any], groups: int) -> NDArray[Any]:
-    """[c_out, c_in, kh, kw], zero between groups."""
+def dense_weights(weights: NDArray[Any], groups: int, beside: int = 0) -> NDArray[Any]:
+    """[c_out, c_in, kh, kw], `beside` between groups."""
     if groups == 1:
         return weights
     c_out, c_in_group, kh, kw = weights.shape
     per_group = c_out // groups
-    dense = np.zeros((c_out, c_in_group * groups, kh, kw), weights.dtype)
+    dense = np.full((c_out, c_in_group * groups, kh, kw), beside, weights.dtype)
     for group in range(groups):
         rows = slice(group * per_group, (group + 1) * per_group)
         dense[rows, group * c_in_group : (group + 1) * c_in_group] = weights[rows]
@@ -67,17 +67,18 @@ def dense_weights(weights: NDArray[Any], groups: int) -> NDArray[Any]:
 
 
 def pack_conv(
-    dense: NDArray[Any], x: Placement, y: Placement, n: int, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int, out: Bytes
-) -> None:
+    dense: NDArray[Any], x: Placement, y: Placement, n: int, groups: int, dtype: DataType, fractal: Fractal, pixel_lanes: int, out: Bytes,
+    beside: int = 0,
+) -> None:  # fmt: skip
     """Blocks [groups][N1][K1][16] of C0 values into `out`; K1 over (c1, ky, kx), or over kernel positions for four-lane images.
 
-    dense: see `dense_weights`.  n: lanes of the result.  dtype: of the weights, as the machine has them.
+    dense: see `dense_weights`.  n: lanes of the result.  dtype: of the weights, as the machine has them.  beside: where there are none.
     """
     (_, c0, n0, *_), kind = fractal, dtype.storage
     kh, kw = dense.shape[2:]
     if pixel_lanes == 4:
         positions = -(-kh * kw * 4 // c0) * c0 // 4
-        packed = np.zeros((n, positions, 4), kind)
+        packed = np.full((n, positions, 4), beside, kind)
         columns = np.asarray(x.lanes)
         values = in_type(dense, dtype).reshape(len(y.lanes), len(columns), kh * kw)
         packed[np.asarray(y.lanes)[:, None], : kh * kw, columns[None, :]] = values
@@ -88,7 +89,7 @@ def pack_conv(
     if identity:
         physical = dense
     else:
-        physical = np.zeros((n, x.planes * c0, kh, kw), np.float32)
+        physical = np.full((n, x.planes * c0, kh, kw), beside, np.float32)
         physical[np.ix_(np.asarray(y.lanes), np.asarray(x.lanes))] = dense
     n_group, planes = n // groups, x.planes // groups
     packed = out.view(kind).reshape(groups, n_group // n0, planes, kh * kw, n0, c0)

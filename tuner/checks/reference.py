@@ -26,23 +26,35 @@ from simulator.npu.held import Beyond
 from simulator.npu.parts import DataType
 
 if TYPE_CHECKING:  # the child, which imports this, loads no kernels
+    from onnx import ModelProto
+
     from simulator.compiled import Compiled
 
 Array = NDArray[Any]
 TIMEOUT_S = 1800.0
 NO_BODY = 3  # exit code of the child
+FLOATS = "floats.onnx"
 
 
 class Stored(NamedTuple):
-    """What the NPU keeps in memory, and as what.  tensors: names of the memory maps of all pieces, most of them of tensors of the body."""
+    """What the NPU keeps in memory, and as what.  tensors: names of the memory maps of all pieces, most of them of tensors of the body.
+
+    wide: those that are of float32, whatever others are.
+    """
 
     tensors: Sequence[str] = ()
     dtype: DataType = DataType.float32
+    wide: Sequence[str] = ()
 
     @classmethod
     def of(cls, compiled: Compiled) -> Stored:
-        buffers = (buffer for piece in compiled.pieces for buffer in piece.container.memory.buffers)
-        return cls(tuple(dict.fromkeys(buffer.name for buffer in buffers if buffer.kind != "constant")), compiled.dtype)
+        maps = [piece.container.memory for piece in compiled.pieces]
+        buffers = [(buffer.name, memory.type_of(buffer)) for memory in maps for buffer in memory.buffers if buffer.kind != "constant"]
+        return cls(
+            tuple(dict.fromkeys(name for name, _ in buffers)),
+            compiled.dtype,
+            tuple(dict.fromkeys(name for name, dtype in buffers if dtype == DataType.float32)),
+        )
 
 
 @dataclass(frozen=True)
@@ -53,12 +65,16 @@ class Reference:
     inputs in `values`; () where the NPU computes in float32.
     logits_scale: for a tensor that a Softmax makes, max|what that Softmax reads|.
     stepped: outputs that jump with values of the NPU (an index, a comparison, what is chosen by one).
+    exact, steps: of a quantised model, as `reference_integers.Borders` has them; empty of others.
     """
 
     values: Mapping[str, Array]
     rounded: tuple[Mapping[str, Array], ...]
     logits_scale: Mapping[str, float]
     stepped: frozenset[str]
+    exact: frozenset[str]
+    steps: Mapping[str, float]
+    quantised: bool
     _child: _Child = field(repr=False)
 
     @cached_property
@@ -67,8 +83,36 @@ class Reference:
 
         Another run of onnxruntime.  Raises as `reference`.
         """
-        told, _ = self._child("beyond")
+        told, _, _ = self._child("beyond")
         return None if told["beyond"] is None else Beyond(told["beyond"][0], float(told["beyond"][1]))
+
+    def integers(self, floats: ModelProto | None = None) -> IntegerReference:
+        """Of a quantised model.  floats: the float model that it was made of.  More runs of onnxruntime.  Raises as `reference`."""
+        told, arrays, model = self._child("integers", None if floats is None else floats.SerializeToString())
+        left = iter(arrays)
+        given, expected, of_floats = ({name: next(left) for name in told[key]} for key in ("given", "kinds", "floats"))
+        return IntegerReference(told, given, expected, of_floats, model)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerReference:
+    """What onnxruntime has of a quantised model.
+
+    alone: a model in which every operator on integers of the NPU is by itself.  given: its inputs; expected: its outputs, both by name.
+    floats: outputs of the float model.  told: see `reference_integers.integers`.
+    """
+
+    told: Mapping[str, Any]
+    given: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    floats: Mapping[str, Array]
+    alone: bytes = field(repr=False)
+
+
+def differing(mine: Array, theirs: Array) -> int:
+    """Values that are not the same; NaN is itself."""
+    same = mine == theirs
+    return int(same.size - (same | (np.isnan(mine) & np.isnan(theirs)) if mine.dtype.kind == "f" else same).sum())
 
 
 def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s: float = TIMEOUT_S) -> Reference:
@@ -77,23 +121,24 @@ def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s:
     Raises `BadInputError` where the file has no body, onnxruntime refuses it, dies on it, or takes longer than `timeout_s`.
     """
     child = _Child(path, dict(feeds), stored, timeout_s)
-    told, arrays = child("values")
+    told, arrays, _ = child("values")
     left = iter(arrays)
     values = {name: next(left) for name in told["values"]}
     rounded = tuple({name: next(left) for name in names} for names in told["rounded"])
-    return Reference(values, rounded, told["logits_scale"], frozenset(told["stepped"]), child)
+    exact, steps = frozenset(told["exact"]), told["steps"]
+    return Reference(values, rounded, told["logits_scale"], frozenset(told["stepped"]), exact, steps, told["quantised"], child)
 
 
 @dataclass(frozen=True)
 class _Child:
-    """What a child is asked, but for the job.  A call returns what it told and its arrays."""
+    """What a child is asked, but for the job.  A call returns what it told, its arrays, and the model that it wrote, if any."""
 
     path: Path
     feeds: Mapping[str, Array]
     stored: Stored
     timeout_s: float
 
-    def __call__(self, job: str) -> tuple[dict[str, Any], list[Array]]:
+    def __call__(self, job: str, floats: bytes | None = None) -> tuple[dict[str, Any], list[Array], bytes]:
         with tempfile.TemporaryDirectory(prefix="tilefarm-") as name:
             folder = Path(name)
             np.savez(folder / "feeds.npz", *map(np.asarray, self.feeds.values()))
@@ -103,14 +148,18 @@ class _Child:
                 "feeds": list(self.feeds),
                 "stored": list(self.stored.tensors),
                 "dtype": self.stored.dtype.name,
+                "wide": list(self.stored.wide),
             }
+            if floats is not None:
+                (folder / FLOATS).write_bytes(floats)
             (folder / "request.json").write_text(json.dumps(asked), encoding="utf-8")
             _run(self.path, folder, self.timeout_s)
             told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+            model = (folder / "out.onnx").read_bytes() if (folder / "out.onnx").is_file() else b""
             if not (folder / "out.npz").is_file():
-                return told, []
+                return told, [], model
             with np.load(folder / "out.npz", allow_pickle=False) as arrays:
-                return told, [arrays[f"arr_{i}"] for i in range(len(arrays.files))]
+                return told, [arrays[f"arr_{i}"] for i in range(len(arrays.files))], model
 
 
 def _run(path: Path, folder: Path, timeout_s: float) -> None:

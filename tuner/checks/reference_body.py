@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from compiler.frontend.quantised_groups import grouped
+from simulator.exact_onnxruntime import session_options
 from simulator.npu.errors import BadInputError
 from simulator.npu.held import Beyond, holds
 from simulator.npu.parts import DataType
 from simulator.onnx_kinds import widen
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
-from tuner.checks.reference import NO_BODY
+from tuner.checks.reference import FLOATS, NO_BODY
+from tuner.checks.reference_integers import BYTES, Borders, borders, integers, is_quantised, with_integers
 
 Array = NDArray[Any]
 _OURS = "tilefarm."  # before names of tensors that are added here
@@ -48,7 +51,7 @@ _FUNCTIONS = dict.fromkeys(
      "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "Upsample"), 1
 )  # fmt: skip
 _LOST_BITS = _SUMS | _FUNCTIONS
-_FLOATS = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+_SMOOTH = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE, *BYTES)  # quantised values follow what they stand for
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def stepped(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mappin
             jumps.update(node.output)
         elif read & smooth:
             for name in node.output:
-                (smooth if types.get(name) in _FLOATS else jumps).add(name)
+                (smooth if types.get(name) in _SMOOTH else jumps).add(name)
     return [port.name for port in model.graph.output if port.name in jumps]
 
 
@@ -150,19 +153,19 @@ def run(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, A
     outputs = {port.name for port in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
     data = model.SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(data, session_options(), providers=["CPUExecutionProvider"])
     del data
     return [dict(zip(wanted, session.run(wanted, fed), strict=True)) for fed in feeds]
 
 
-def round_tensors(model: ModelProto, pieces: tuple[ReferencePiece, ...], stored: set[str], values: Mapping[str, Array]) -> dict[str, Array]:
+def round_tensors(
+    model: ModelProto, pieces: tuple[ReferencePiece, ...], stored: set[str], values: Mapping[str, Array], wide: Collection[str] = ()
+) -> dict[str, Array]:
     """Round to float16 what the pieces read as weights and every tensor of theirs that is stored.  `model` is changed; returns more feeds.
 
-    A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`.  Vectors of weights are not rounded: a bias is kept
-    in float32, and what a batch normalisation has goes into weights before those are rounded.
+    A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`; floats but those of `wide` are rounded.
+    Vectors of weights are not rounded: a bias is kept in float32, and what a batch normalisation has goes into weights before those are
+    rounded.
     """
     graph, of_piece = model.graph, {k: piece for piece in pieces for k in piece.nodes}
     fed: dict[str, Array] = {}
@@ -173,7 +176,8 @@ def round_tensors(model: ModelProto, pieces: tuple[ReferencePiece, ...], stored:
             continue
         for i, name in enumerate(node.input):
             if name in of_piece[k].inputs:
-                fed[_OURS + "given." + name] = rounded(values[name])
+                keep = values[name].dtype != np.float32 or name in wide
+                fed[_OURS + "given." + name] = values[name] if keep else rounded(values[name])
                 node.input[i] = _OURS + "given." + name
         for i, name in enumerate(node.output):
             if name in stored:
@@ -185,8 +189,9 @@ def round_tensors(model: ModelProto, pieces: tuple[ReferencePiece, ...], stored:
         if tensor.name in mine and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
             tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
     _replace_nodes(model, nodes)
-    shapes = {name: array.shape for name, array in fed.items()} | {_SCALE: ()}
-    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    kinds = {name: (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in fed.items()}
+    kinds[_SCALE] = (TensorProto.FLOAT, ())
+    graph.input.extend(helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in kinds.items())
     return fed
 
 
@@ -210,6 +215,17 @@ def _rounding(raw: str, name: str, lost_bits: int) -> list[NodeProto]:
         helper.make_node("Cast", [half], [again], to=TensorProto.FLOAT),
         helper.make_node("Div", [again, _SCALE], [name]),
     ]
+
+
+def _beside_integers(model: ModelProto, pieces: tuple[ReferencePiece, ...], types: Mapping[str, int]) -> set[str]:
+    """Floats of pieces that are made of integers or become some: the NPU has them in its data type, wherever they lie."""
+    inside = {k for piece in pieces for k in piece.nodes}
+    groups = grouped(model)
+    found: set[str] = set()
+    for node, members in zip(groups.model.graph.node, groups.members, strict=True):
+        if members <= inside and node.op_type in ("DequantizeLinear", "QuantizeLinear"):
+            found |= {name for name in (node.input[0], node.output[0]) if types.get(name) == TensorProto.FLOAT}
+    return found
 
 
 def rounded(values: Array) -> Array:
@@ -258,9 +274,14 @@ def answer(folder: Path) -> None:
     model = onnx.load(asked["model"])
     pieces = body_of(model)
     widen(model, (TensorProto.FLOAT16,))  # onnxruntime would round behind every operator, which is what is to be found out
-    types = types_of(model)
+    types, quantised = types_of(model), is_quantised(model)
+    known = Borders(frozenset(), {})
+    wide = set(asked["wide"])
+    if quantised:
+        types = with_integers(model, types)
+        known = borders(model, {k: piece.inputs for piece in pieces for k in piece.nodes}, types, wide)
     floats = {name for name, kind in types.items() if kind == TensorProto.FLOAT}
-    stored = floats & set(asked["stored"])
+    stored = (floats & (set(asked["stored"]) | _beside_integers(model, pieces, types))) - wide
     feeds = {
         name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) if array.dtype.kind == "f" else array
         for name, array in feeds.items()
@@ -269,6 +290,13 @@ def answer(folder: Path) -> None:
     if asked["job"] == "beyond":
         beyond = first_beyond(model, pieces, stored, floats, feeds, dtype)
         _tell(folder, {"beyond": None if beyond is None else [beyond.tensor, str(beyond.largest)]})
+        return
+    if asked["job"] == "integers":
+        inside = [k for piece in pieces for k in piece.nodes]
+        found_integers = integers(model, inside, types, feeds, folder / FLOATS)
+        onnx.save(found_integers.model, folder / "out.onnx")
+        np.savez(folder / "out.npz", *found_integers.arrays)
+        _tell(folder, found_integers.told)
         return
     made = list(dict.fromkeys([*(port.name for port in model.graph.output), *(name for piece in pieces for name in piece.outputs)]))
     jumps = stepped(model, pieces, types)
@@ -281,10 +309,11 @@ def answer(folder: Path) -> None:
     }
     again: list[dict[str, Array]] = []
     if dtype == DataType.float16 and pieces:
-        more = round_tensors(model, pieces, stored, values)
+        more = round_tensors(model, pieces, stored, values, wide)
         again = run(model, made, ({**feeds, **more, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES))
     np.savez(folder / "out.npz", *values.values(), *(array for sample in again for array in sample.values()))
-    _tell(folder, {"values": list(values), "rounded": [list(sample) for sample in again], "logits_scale": scale, "stepped": jumps})
+    told = {"values": list(values), "rounded": [list(sample) for sample in again], "logits_scale": scale, "stepped": jumps}
+    _tell(folder, {**told, "exact": sorted(known.exact), "steps": dict(known.steps), "quantised": quantised})
 
 
 def _tell(folder: Path, told: Mapping[str, Any]) -> None:

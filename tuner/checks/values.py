@@ -11,12 +11,15 @@ NPU stores rounded, the largest error of some samples of that.  What the NPU doe
 A tensor that a Softmax makes is compared before it, because Softmax saturates and hides errors.  The logits need not
 be in the file's memory map: log p = logit - log(sum exp), so a difference of log p is a difference of logits but for one shift per
 softmax.  Probabilities below the smallest normal number of the data type are taken as that number.
+
+Of a quantised model what no floating operator lies before is onnxruntime's to the bit.  Behind one a value may be a step of its integers
+off wherever a rounding turned one; how many are is told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,33 +27,49 @@ from numpy.typing import ArrayLike
 from simulator.npu.held import Beyond
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
-from tuner.checks.reference import Array, Reference
+from tuner.checks.reference import Array, Reference, differing
 
 FACTOR = 4.0  # times what rounding alone does
 FLOOR = 4 * 2.0**-11  # where rounding happens to do nothing: storing the output itself may move it by 2^-11
 MOST = 0.1  # whatever rounding does: nothing tells such a network from a wrong one
 FLOAT32 = 1e-4  # float32 differs from onnxruntime by the order of its sums
+_A_STEP = 1.01  # and float16 holds a step with an error
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor.  error: max|out - ref| / max|ref|.  rounding: the same of rounded references, None where nothing is rounded to float16."""
+    """A tensor.  error: max|out - ref| / max|ref|.  rounding: the same of rounded references, None where nothing is rounded to float16.
+
+    exact: whether no value may differ.  step: of its integers, by the same measure; 0 of what is not quantised.  differing: of `count`.
+    """
 
     error: float
     rounding: float | None
+    exact: bool = False
+    step: float = 0.0
+    differing: int = 0
+    count: int = 0
 
     @property
     def limit(self) -> float:
         """The largest error of a right program."""
+        if self.exact:
+            return 0.0
         if self.rounding is None:
-            return FLOAT32
-        return min(MOST, max(FLOOR, FACTOR * self.rounding)) if np.isfinite(self.rounding) else FLOOR
+            return max(FLOAT32, _A_STEP * self.step)
+        floor = max(FLOOR, _A_STEP * self.step)
+        return max(floor, min(MOST, FACTOR * self.rounding)) if np.isfinite(self.rounding) else floor
 
     @property
     def ok(self) -> bool:
-        return self.error <= self.limit  # NaN is not
+        return self.differing == 0 if self.exact else self.error <= self.limit  # NaN is not
 
     def __str__(self) -> str:
+        if self.exact or self.step:
+            said = f"{self.differing:,} of {self.count:,} values differ from onnxruntime's"
+            if self.exact:
+                return f"{said}, none may"
+            return f"{said}, by {self.error / self.step:.3g} steps at most, rounding alone {(self.rounding or 0.0) / self.step:.3g}"
         if not np.isfinite(self.error):
             return "not finite"
         alone = "" if self.rounding is None else f", rounding alone {self.rounding:.3g}"
@@ -87,7 +106,7 @@ class Values:
     @property
     def worst(self) -> Compared:
         """The one that is furthest beyond its limit, or nearest to it; one that is not finite before all others."""
-        return max(self.compared.values(), key=lambda one: one.error / one.limit if np.isfinite(one.error) else np.inf)
+        return max(self.compared.values(), key=_beyond)
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -98,6 +117,13 @@ class Values:
         elif not finite(self.compared):
             out.append(f"not finite, and no tensor of the model is beyond {self.dtype.name} in float32: a value inside an operator is")
         return tuple(out)
+
+
+def _beyond(one: Compared) -> float:
+    """Above 1 where it is wrong."""
+    if not np.isfinite(one.error):
+        return np.inf
+    return one.error / one.limit if one.limit else np.inf if one.differing else 0.0
 
 
 def finite(compared: Mapping[str, Compared]) -> bool:
@@ -127,7 +153,12 @@ def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Comp
     noise = [relative_error(sample[name], ref, dtype, scale) for sample in expected.rounded]
     if out.dtype == np.float16 and not noise:  # the tensor's own type rounds, whatever computes it
         noise = [relative_error(ref.astype(np.float16), ref, DataType.float16, scale)]
-    return Compared(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
+    found = Compared(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
+    if not expected.quantised:
+        return found
+    most = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
+    wrong = differing(out, ref.astype(out.dtype)) if out.shape == ref.shape else ref.size
+    return replace(found, exact=name in expected.exact, step=expected.steps.get(name, 0.0) / most, differing=wrong, count=ref.size)
 
 
 def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Values:

@@ -3,7 +3,7 @@
 from compiler.ir.operators.base import COLUMNS, ROWS, Floats, Operator, Shape, Values
 from compiler.ir.operators.conv import Conv, Convolution, Shaped
 from compiler.ir.operators.depth_to_space import DepthToSpace
-from compiler.ir.operators.matmul import MatMul
+from compiler.ir.operators.matmul import HeadedProduct, MatMul
 from compiler.ir.operators.norm import LayerNorm
 from compiler.ir.operators.places import Concat, Shuffle
 from compiler.ir.operators.pool import Pool
@@ -16,8 +16,8 @@ from compiler.ir.operators.vector import GUARD, Step, StepOp, Vector
 from compiler.ir.operators.windows import window_size
 
 __all__ = [
-    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "LayerNorm", "LookUp",
-    "MatMul", "Operator", "Pool", "Quantise", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul", "QuantisedPair",
+    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "HeadedProduct", "LayerNorm",
+    "LookUp", "MatMul", "Operator", "Pool", "Quantise", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul", "QuantisedPair",
     "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values", "Vector",
     "window_size",
 ]  # fmt: skip

@@ -20,6 +20,10 @@ class DepthToSpace(OfOne):
     y: str
     block: int
 
+    @property
+    def moves(self) -> bool:
+        return True
+
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         n, c, h, w = inputs[0]
         return n, c // self.block**2, h * self.block, w * self.block

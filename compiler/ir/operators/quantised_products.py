@@ -16,8 +16,14 @@ from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.quantised import linear, products
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
+from compiler.ir.quantised.tables import every_integer
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BYTES, DataType
+
+
+def anything(q: Quantisation) -> Values:
+    """Every integer: what lanes without a channel may hold where nobody looks closer."""
+    return frozenset(every_integer(q).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,17 +70,25 @@ class QuantisedConv(Convolution):
         weights, bias, *others = super().attributes(spell)
         return [weights, bias, f"scale={spell(self.scale)}", *others]
 
-    def centred(self) -> tuple[Integers, DataType]:
-        """Weights less their zero points, and the type of 8 bits that holds them.  Raises `UnsupportedError` where none does."""
-        found = self.weights.astype(np.int64) - self.w_q.of_channels(0, self.name).along(self.weights.ndim)[1]
+    def multiplied(self) -> tuple[Integers, DataType, int]:
+        """Weights less their zero points, and the type of 8 bits that holds them; or less a part of it, and what is left of the zero point.
+
+        Raises `UnsupportedError` where that is not the same for all channels.
+        """
+        zeros = self.w_q.of_channels(0, self.name).along(self.weights.ndim)[1]
+        found = self.weights.astype(np.int64) - zeros
         least, greatest = int(found.min(initial=0)), int(found.max(initial=0))
         for dtype in BYTES:
             limits = np.iinfo(dtype.name)
             if limits.min <= least and greatest <= limits.max:
-                return found.astype(dtype.storage), dtype
-        raise UnsupportedError(
-            f"operator {self.name!r}: weights of {least} to {greatest} around their zero point; -128 to 127 or 0 to 255 is supported"
-        )
+                return found.astype(dtype.storage), dtype, 0
+        if zeros.min() < zeros.max():
+            raise UnsupportedError(
+                f"operator {self.name!r}: weights of {least} to {greatest} around several zero points; "
+                "-128 to 127, 0 to 255, or one zero point is supported"
+            )
+        middle = 128 if self.w_q.dtype == np.uint8 else 0  # what int8 has at 0
+        return (self.weights.astype(np.int64) - middle).astype(np.int8), DataType.int8, int(zeros.min()) - middle
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0 if self.y_q is None else float(self.y_q.zero_point[0])})  # weights, offset and scale are zero there
@@ -120,6 +134,12 @@ class QuantisedMatMul(HeadedProduct):
 
     def attributes(self, spell: Spell) -> list[str]:
         return [*super().attributes(spell), f"scale={spell(self.scale)}"]
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        """The zero point where a column is pixels that are not there, or channels that hold nothing else than theirs."""
+        if self.transposed or inputs[1] <= {float(self.b_q.zero_point[0])}:
+            return frozenset({float(self.y_q.zero_point[0])})
+        return anything(self.y_q)
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = inputs

@@ -15,10 +15,10 @@ import numpy as np
 
 from compiler.ir.operators.base import OfOne, Operator, Shape, Spell, Values, sized
 from compiler.ir.operators.pool import Pooling
+from compiler.ir.operators.quantised_products import anything
 from compiler.ir.quantised import elementwise, linear, pooling, tables
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
 from compiler.ir.quantised.products import SlidingWindow
-from compiler.ir.quantised.tables import every_integer
 
 PairMode = Literal["add", "radd", "mul"]
 
@@ -38,11 +38,6 @@ class _Pointwise(Operator):
             return frozenset()
         made = self.apply([cases[:, i].astype(dtype).reshape(1, -1, 1, 1) for i, dtype in enumerate(types)])
         return frozenset(np.unique(made.astype(rounding)).astype(float).tolist())
-
-
-def _any(q: Quantisation) -> Values:
-    """Every integer: what lanes without a channel may hold where nobody looks closer."""
-    return frozenset(every_integer(q).astype(float).tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +179,7 @@ class QuantisedAverage(Pooling):
         return self.y_q
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        return _any(self.y_q)
+        return anything(self.y_q)
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         window = SlidingWindow(self.kernel, self.stride, self.pads, (1, 1))
@@ -211,7 +206,7 @@ class QuantisedSoftmax(OfOne):
         return [f"groups={self.groups}"] if self.groups > 1 else []
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        return _any(self.y_q)
+        return anything(self.y_q)
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         x = inputs[0]

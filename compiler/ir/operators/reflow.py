@@ -13,7 +13,7 @@ from compiler.ir.reach import RATIO
 
 @dataclass(frozen=True, eq=False)
 class Reflow(OfOne):
-    """The pixels of x, row after row, as an image of other height and width: zero in `before` pixels first and in what is left;
+    """The pixels of x, row after row, as an image of other height and width: `fill` in `before` pixels first and in what is left;
     what has no place any more is left out.
 
     of, size: height and width of x and of y.
@@ -25,29 +25,31 @@ class Reflow(OfOne):
     of: tuple[int, int]
     size: tuple[int, int]
     before: int = 0
+    fill: float = 0.0
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return *inputs[0][:2], *self.size
 
     def attributes(self, spell: Spell) -> list[str]:
         del spell
-        return [f"size={sized(self.size)}", *([f"before={self.before}"] if self.before else [])]
+        before, fill = ([f"{name}={value:g}"] if value else [] for name, value in (("before", self.before), ("fill", self.fill)))
+        return [f"size={sized(self.size)}", *before, *fill]
 
     def reach(self, in_size: int, first: int = 0, axis: int = ROWS) -> tuple[int, ...]:
         """Rows that hold the pixels of rows of the result."""
         return RATIO, self.of[0], self.of[1], self.size[1], self.before, 0
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        return inputs[0] | {0.0}
+        return inputs[0] | {self.fill}
 
     @property
     def moves(self) -> bool:
-        return self.before == 0 and self.size[0] * self.size[1] <= self.of[0] * self.of[1]  # else there are zeros
+        return True
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
         n, c, h, w = x.shape
-        out = np.zeros((n, c, self.size[0] * self.size[1]), x.dtype)
+        out = np.full((n, c, self.size[0] * self.size[1]), self.fill, x.dtype)
         inside = out[:, :, self.before : self.before + h * w]
         inside[...] = x.reshape(n, c, -1)[:, :, : inside.shape[2]]
         return out.reshape(n, c, *self.size)

@@ -22,6 +22,7 @@ from compiler.ir.operators import (
     Pool,
     Quantise,
     QuantisedAverage,
+    QuantisedMatMul,
     QuantisedPair,
     Reflow,
     Resample,
@@ -82,6 +83,7 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "depth to space": ((2, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
 }  # fmt: skip
 Q, OTHER = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9)))
+BY_HEADS = Quantisation.of(np.float32(1.5), np.int8(-5), np.int8)
 INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "dense, of bytes": ((2, 20, 9, 8), integer_conv(RNG, "y", "x", (20, 70), Q, OTHER, stride=2)),
     "depthwise, of bytes": ((1, 70, 9, 8), integer_conv(RNG, "y", "x", (70, 70), Q, OTHER, groups=70)),
@@ -94,6 +96,13 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "windows of bytes": ((2, 40, 9, 8), QuantisedAverage("y", "x", "y", (3, 2), Q, OTHER, (2, 1), (1, 1, 0, 1))),
     "windows of bytes, apart": ((1, 70, 9, 16), QuantisedAverage("y", "x", "y", (3, 3), Q, OTHER, (2, 2), (1, 1, 1, 1), True)),
     "whole image of bytes": ((2, 70, 13, 8), QuantisedAverage("y", "x", "y", (13, 8), Q, OTHER)),
+    "reflow of bytes": ((2, 70, 6, 8), Reflow("y", "x", "y", (6, 8), (30, 5), 40, -5.0)),
+    "depth to space of bytes": ((1, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
+    "slice and padding of bytes": (
+        (1, 40, 6, 8),
+        Resample("y", "x", "y", taps.places([None, 1, 3, 5]), taps.places([*range(8), None]), 7.0),
+    ),
+    "product of bytes": ((1, 76, 3, 13), QuantisedMatMul("y", "x", "x", "y", 2, True, Q, Q, BY_HEADS)),
     "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),
 }  # that read int8
 EXAMPLES |= {"quantise": ((2, 70, 9, 8), Quantise("y", "x", "y", Q))} | INTEGERS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import DataType
+from simulator.npu.parts import BYTES, DataType
 from simulator.timing import simulate
 from tests.compiled import check_program
 from tests.graphs import graph
@@ -73,6 +75,35 @@ def test_layer_by_layer_and_fused(network, seed: int) -> None:
         done += 1
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_weights_around_any_zero_point(seed: int) -> None:
+    """What no 8 bits hold: uint8 from 0 to 255 and int8 from -128 to 127 around a zero point at their ends, in groups, in four lanes."""
+    rng = np.random.default_rng(seed)
+    x, a, b, c = (quantisation(rng) for _ in range(4))
+    made = [
+        conv(rng, "a", "x", (3, 40), x, a, kernel=5, stride=2),
+        conv(rng, "b", "a", (40, 40), a, b, groups=40),
+        conv(rng, "c", "b", (40, 33), b, c, kernel=1),
+    ]
+    operators: list[Operator] = []
+    for op in made:
+        dtype = BYTES[rng.integers(2)].storage
+        limits = np.iinfo(dtype)
+        weights, zero = rng.integers(limits.min, limits.max + 1, op.weights.shape).astype(dtype), rng.choice([limits.min, limits.max, 60])
+        scale = np.float32(float(op.w_q.scale.min()) / 2)
+        operators.append(replace(op, weights=weights, w_q=Quantisation.of(scale, np.asarray(zero, dtype), dtype)))
+    case = case_of(graph((1, 3, 16, 16), operators, x_q=x), TINY, seed=seed)
+    check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
+    done = 0
+    while done < 3:
+        plan = random_plan(case.unit, rng, 4, strips=True)
+        program = None if plan is None else Compiler(case.unit).compile(plan)
+        if program is None or isinstance(program, Infeasible):
+            continue
+        check_program(case, program)
+        done += 1
+
+
 def test_fusion_and_a_search_by_simulation_pay() -> None:
     """What `compile` does without a plan: fewer cycles than layer by layer, the same integers."""
     case = case_of(chain(7, (1, 32, 32, 32)), TINY)
@@ -115,9 +146,9 @@ def test_what_no_instruction_can_multiply_is_refused() -> None:
         make_unit(made, halves, DataType.float16)
     q = quantisation(np.random.default_rng(0))
     weights = np.array([0, 255], np.uint8).reshape(2, 1, 1, 1)
-    w_q = Quantisation.of(np.float32(0.1), np.uint8(100), np.uint8)
+    w_q = Quantisation.of(np.float32([0.1, 0.1]), np.uint8([100, 90]), np.uint8, weights.shape, 0)
     lopsided = QuantisedConv("y", "x", "y", weights, np.zeros(2, np.int32), q, w_q, q)
-    with pytest.raises(UnsupportedError, match="'y': weights of -100 to 155 around their zero point; -128 to 127 or 0 to 255 is supported"):
+    with pytest.raises(UnsupportedError, match="'y': weights of -100 to 165 around several zero points; -128 to 127, 0 to 255, or one"):
         make_unit(graph((1, 1, 2, 2), [lopsided], x_q=q), TINY, DataType.float16)
 
 

@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from simulator.exact_onnxruntime import FEATURES
 from simulator.npu.errors import BadInputError
-from tuner.checks.integers import FEATURES, Difference, differences, integers_of, summary
+from tuner.checks.integers import Difference, differences, integers_of, summary
 from tuner.networks.load import load_network
 from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import Quantiser

@@ -1,0 +1,143 @@
+"""`run --check` of quantised models: what has to be right to the bit, what a rounding may turn, and that a wrong value is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from compiler.build import build_variants, default_plan, package
+from compiler.frontend import load_model
+from compiler.source import Source, open_source
+from simulator.npu.machine_file import load_machine
+from simulator.session import InferenceSession
+from tests.models import Builder
+from tuner.checks.alone import agreement, of_operators, quantised
+from tuner.checks.check import check_level, random_feeds
+from tuner.checks.reference import Stored, reference
+from tuner.cli import main
+from tuner.networks.quantise import quantised as quantise
+from tuner.networks.quantise import random_samples
+from tuner.networks.quantiser import Quantiser
+
+EDGE, QDQ = load_machine("edge"), Quantiser("qdq", "uint8", per_channel=True)
+
+
+def whole(b):
+    """Every operator on integers."""
+    return b.conv(b.node("MaxPool", [b.conv("x", 4)], kernel_shape=[2, 2]), 5)
+
+
+def mixed(b):
+    """A function between that nobody computes in integers."""
+    return b.conv(b.node("Gelu" if b.opset >= 20 else "Elu", [b.conv("x", 4)]), 5)
+
+
+def files(folder, build, how=QDQ, machine=EDGE):
+    """The float model and the compiled one, layer by layer at one level."""
+    b = Builder(np.random.default_rng(0), (1, 3, 6, 6))
+    floats = load_model(b.model(build(b)))
+    onnx.save(floats, folder / "floats.onnx")
+    (folder / "q.onnx").write_bytes(quantise(floats, random_samples(floats, 2, 0), how))
+    opened = open_source(Source(folder / "q.onnx", machine))
+    containers = [replace(build_variants(packed, {"none": default_plan(packed.unit)}), controller=None) for packed in opened.packed]
+    package(opened, containers, folder / "out.onnx")
+    return folder / "out.onnx"
+
+
+def checked(path):
+    session = InferenceSession(path)
+    feeds = random_feeds(session, 1)
+    expected = reference(path, feeds, Stored.of(session.compiled))
+    return session, expected, check_level(session, feeds, expected, "none")
+
+
+@pytest.mark.parametrize("how", [Quantiser("qdq", "int8"), Quantiser("qop", "uint8", per_channel=True)], ids=str)
+def test_without_floats_between_no_value_may_differ(tmp_path, how):
+    session, expected, found = checked(files(tmp_path, whole, how))
+    assert found.ok
+    assert expected.quantised
+    assert {(one.exact, one.differing, one.limit) for one in found.values.compared.values()} == {(True, 0, 0.0)}
+    told = quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    assert told.faults == ()
+    assert told.operators.left_out == ()
+    assert told.operators.total[0] == 3  # the convolutions and the pool; the host has the others
+    assert told.operators.kinds["QLinearConv"][0] == 2
+    assert max(map(int, told.unfused)) <= 1
+    assert sum(told.unfused.values()) == told.operators.total[1]
+
+
+def test_a_wrong_value_is_found_and_named(tmp_path):
+    session, expected, found = checked(files(tmp_path, whole))
+    name = next(name for name, one in found.values.compared.items() if name.endswith("QuantizeLinear_Output"))
+    values = dict(expected.values)
+    values[name] = values[name] ^ 1
+    again = check_level(session, random_feeds(session, 1), replace(expected, values=values), "none")
+    assert not again.ok
+    assert f"{name!r}: {values[name].size:,} of {values[name].size:,} values differ from onnxruntime's, none may" in again.faults
+    integers = expected.integers()
+    wrong = {key: array.copy() for key, array in integers.expected.items()}
+    _, second, *_ = wrong
+    wrong[second].flat[3] ^= 1
+    told = of_operators(replace(integers, expected=wrong), session.compiled.machine, session.compiled.dtype)
+    assert (told.total[2], told.first) == (1, second)
+
+
+def test_behind_floats_a_rounding_may_turn_a_value(tmp_path):
+    session, expected, found = checked(files(tmp_path, mixed))
+    assert found.ok
+    (one,) = (one for name, one in found.values.compared.items() if name.endswith("QuantizeLinear_Output"))
+    assert not one.exact
+    assert one.step == pytest.approx(1 / np.abs(expected.values[next(iter(found.values.compared))]).max(), rel=1)
+    assert one.limit >= one.step
+    told = quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    assert told.faults == ()
+    assert {"QuantizeLinear", "DequantizeLinear", "QLinearConv"} == set(told.operators.kinds)  # from onnxruntime's own floats
+
+
+def test_the_command_says_all_of_it(tmp_path, capsys):
+    out = files(tmp_path, whole)
+    assert main(["run", str(out), "--input", "random:3", "--check", "--float", str(tmp_path / "floats.onnx"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["check"]["integers"]
+    assert (told["operators"], told["differing"], told["first"]) == (3, 0, None)
+    assert told["float"]["top1_of"] == 25
+    assert told["float"]["top1_same"] > 20
+    assert 15 < told["float"]["sqnr_db"] < 60
+    assert main(["run", str(out), "--input", "random:3", "--check"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert next(line for line in lines if line.startswith("integers: ")).endswith("values differ")
+    assert lines[-1] == "check of level none: passed"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--float", "no.onnx"], "--float no.onnx: expected together with --check"),
+        (["--check", "--float", "no.onnx"], "no.onnx: no such file"),
+    ],
+)
+def test_a_float_model_that_is_of_no_use_is_one_line(tmp_path, capsys, words, said):
+    out = files(tmp_path, whole)
+    assert main(["run", str(out), "--input", "random", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_float_model_of_other_outputs_is_one_line(tmp_path, capsys):
+    out = files(tmp_path, whole)
+    model = onnx.load(tmp_path / "floats.onnx")
+    model.graph.node.append(helper.make_node("Relu", [model.graph.output[0].name], ["other"]))
+    model.graph.output[0].name = "other"
+    onnx.save(model, tmp_path / "other.onnx")
+    assert main(["run", str(out), "--input", "random", "--check", "--float", str(tmp_path / "other.onnx")]) == 2
+    assert "outputs other [1, 5, 5, 5]; expected" in capsys.readouterr().err
+
+
+def test_agreement_is_of_choices_among_channels():
+    floats = {"y": np.array([[[1.0, 5.0], [2.0, 4.0]]]), "z": np.array([3.0])}
+    found = agreement({"y": np.array([[[1.0, 3.0], [2.0, 4.0]]]), "z": np.array([3.0])}, floats)
+    assert found.top1 == (1, 2)
+    assert found.sqnr_db == pytest.approx(10 * np.log10((1 + 25 + 4 + 16 + 9) / 4))

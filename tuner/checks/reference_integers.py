@@ -1,0 +1,212 @@
+"""Quantised bodies in the child of `tuner.checks.reference`: tensors that have to be right to the bit, and operators on integers alone.
+
+An operator alone reads onnxruntime's own integers, so that nothing is carried on from one to the next, not across floats either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from compiler.frontend.quantised_groups import grouped
+from compiler.frontend.scales import MOVES, SCALED, Scaled
+from simulator.exact_onnxruntime import cpu_features, multiplies_exactly
+from simulator.npu.errors import BadInputError
+from simulator.onnx_names import names_read
+from tuner.checks.fused import Fused, as_it_is
+from tuner.checks.reference import differing
+
+Array = NDArray[Any]
+BYTES = (TensorProto.INT8, TensorProto.UINT8)
+_GIVEN = "tilefarm.given."
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+
+def is_quantised(model: ModelProto) -> bool:
+    return any(_scaled(node) is not None for node in model.graph.node)
+
+
+def _scaled(node: NodeProto) -> Scaled | None:
+    return SCALED.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+
+
+def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]:
+    """Element types, those behind operators that onnx has no rule for as well."""
+    found = dict(types)
+    zeros = {item.name: item.data_type for item in model.graph.initializer}
+    for node in model.graph.node:
+        scaled = _scaled(node)
+        if not node.output or node.output[0] in found:
+            continue
+        if scaled is not None:
+            zero = "" if scaled.made is None else [*node.input, "", ""][scaled.made + 1]
+            found[node.output[0]] = TensorProto.FLOAT if scaled.made is None else zeros.get(zero, TensorProto.UINT8)
+        elif node.op_type in MOVES and node.input[0] in found:
+            found[node.output[0]] = found[node.input[0]]
+    return found
+
+
+@dataclass(frozen=True)
+class Borders:
+    """exact: tensors with no floating operator between them and what the model, or their piece, is given.
+
+    steps: tensor -> what one step of its integers is in its own numbers.
+    """
+
+    exact: frozenset[str]
+    steps: Mapping[str, float]
+
+
+def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> Borders:
+    """of_piece: number of a node on the NPU -> what its piece is given.  wide: floats that the NPU takes and gives in float32."""
+    wide = set(wide)
+    constants = {item.name: item for item in model.graph.initializer}
+    clean = {item.name for item in model.graph.input}
+    steps: dict[str, float] = {}
+    whole = grouped(model)
+    outside: set[str] = set(clean)
+    for node, members in zip(whole.model.graph.node, whole.members, strict=True):
+        given = of_piece.get(min(members))
+        view = node.op_type in _VIEWS and not node.domain
+        read = names_read([node]) - constants.keys()
+        if given is None:
+            known = read <= clean
+            outside.update(node.output)
+        else:
+            known = all(
+                types.get(name) in BYTES or name in wide if name in given else name in clean and (view or types.get(name) in BYTES)
+                for name in read
+            )
+        scaled = _scaled(node)
+        if scaled is not None:
+            scale = constants.get([*node.input, ""][1 if scaled.made is None else scaled.made])
+            one = 1.0 if scaled.made is not None or scale is None else float(numpy_helper.to_array(scale).max(initial=0.0))
+            steps[node.output[0]] = one
+        elif view or (node.op_type in MOVES and not node.domain):
+            if node.input[0] in steps:
+                steps[node.output[0]] = steps[node.input[0]]
+        elif given is None or types.get(node.output[0]) not in BYTES:
+            known = False
+        if known:
+            clean.update(node.output)
+    return Borders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in BYTES), steps)
+
+
+class Cut(NamedTuple):
+    """A model in which every operator on integers is by itself.  given: its inputs by name.  kinds: of what makes each of its outputs."""
+
+    model: ModelProto
+    given: Mapping[str, Array]
+    kinds: Mapping[str, str]
+
+
+def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> Cut:
+    """The operators on integers among the nodes `inside` whose inputs and results are in `values`; each reads those from outside."""
+    inside, constants = set(inside), {item.name for item in model.graph.initializer}
+    whole = grouped(model)
+    made = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    made.graph.name = "alone"
+    given: dict[str, Array] = {}
+    kinds: dict[str, str] = {}
+    for node, members in zip(whole.model.graph.node, whole.members, strict=True):
+        read = [name for name in node.input if name and name not in constants]
+        if not members <= inside or not on_integers(node, types) or not read or any(name not in values for name in (*read, *node.output)):
+            continue
+        renamed = {name: _GIVEN + name for name in read}
+        given |= {renamed[name]: values[name] for name in read}
+        kinds[node.output[0]] = node.op_type
+        for i in sorted(members):
+            each = made.graph.node.add()
+            each.CopyFrom(model.graph.node[i])
+            each.input[:] = [renamed.get(name, name) for name in each.input]
+    used = names_read(made.graph.node)
+    made.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
+    for name, array in given.items():
+        made.graph.input.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
+    for name in kinds:
+        array = values[name]
+        made.graph.output.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
+    return Cut(made, given, kinds)
+
+
+def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
+    """Whether a node computes with integers of 8 bits, from or to them."""
+    names = [*node.input, *node.output]
+    return node.op_type not in _VIEWS and any(types.get(name) in BYTES for name in names if name)
+
+
+class IntegersTold(NamedTuple):
+    """told: what goes into JSON; arrays: what does not."""
+
+    told: dict[str, Any]
+    arrays: list[Array]
+    model: ModelProto
+
+
+def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
+    """What onnxruntime has of a quantised model.  floats: the float model that it was made of, if there is one."""
+    inside, constants = set(inside), {item.name for item in model.graph.initializer}
+    fused = Fused(model)
+    whole = grouped(model)
+    nodes = [
+        node for node, members in zip(whole.model.graph.node, whole.members, strict=True) if members <= inside and on_integers(node, types)
+    ]
+    made = set(fused.made)
+    wanted = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in made}
+    outputs = fused.outputs(feeds)
+    values = fused.tensors(feeds, [*outputs, *sorted(wanted)]) | dict(feeds)
+    looked_at = sum(differing(values[name], before) for name, before in outputs.items())
+    alone = cut(model, inside, types, values)
+    every = sorted(name for name in wanted if types.get(name) in BYTES)
+    unfused = as_it_is(alone.model, alone.given, alone.kinds)
+    through = as_it_is(model, feeds, every)
+    stock = _stock(model, feeds)
+    told = {
+        "cpu": list(cpu_features()),
+        "exact_products": multiplies_exactly(),
+        "stock_differing": looked_at + sum(differing(mine, stock[name]) for name, mine in outputs.items()),
+        "stock_values": sum(array.size for array in outputs.values()),
+        "kinds": dict(alone.kinds),
+        "given": list(alone.given),
+        "left_out": [node.name or node.output[0] for node in nodes if node.output[0] not in alone.kinds],
+        "unfused": histogram((unfused[name], values[name]) for name in alone.kinds if values[name].dtype.kind in "iu"),
+        "unfused_through": histogram((through[name], values[name]) for name in every),
+        "floats": [],
+    }
+    arrays = [*alone.given.values(), *(values[name] for name in alone.kinds)]
+    if floats.is_file():
+        found = _stock(onnx.load(floats), feeds)
+        if {name: array.shape for name, array in found.items()} != {name: array.shape for name, array in outputs.items()}:
+            there = ", ".join(f"{name} {list(array.shape)}" for name, array in outputs.items())
+            here = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
+            raise BadInputError(f"the float model has outputs {here}; expected {there}")
+        told["floats"], arrays = list(found), [*arrays, *found.values()]
+    return IntegersTold(told, arrays, alone.model)
+
+
+def _stock(model: ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs of a session with onnxruntime's default options."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    asked = {item.name for item in session.get_inputs()}
+    names = [item.name for item in session.get_outputs()]
+    return dict(zip(names, session.run(names, {name: array for name, array in feeds.items() if name in asked}), strict=True))
+
+
+def histogram(pairs: Iterable[tuple[Array, Array]]) -> dict[str, int]:
+    """By how much integers differ -> how many do."""
+    counts: Counter[int] = Counter()
+    for mine, theirs in pairs:
+        found, times = np.unique(np.abs(mine.astype(np.int64) - theirs.astype(np.int64)), return_counts=True)
+        counts.update(dict(zip(found.tolist(), times.tolist(), strict=True)))
+    return {str(step): counts[step] for step in sorted(counts)}
