@@ -20,7 +20,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.starts import layer_by_layer
 from compiler.unit.granted import at_level
-from compiler.unit.machine import check_machine
+from compiler.unit.machine import check_machine, no_floats
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.held import Beyond
@@ -101,6 +101,14 @@ class Opened:
         return self.compiler.unit
 
     @property
+    def computes(self) -> str:
+        """The types of what the NPU computes with, for people: int8 stands for 8 bits with and without a sign."""
+        graphs = [unit.graph for unit in self.units]
+        integers = any(graph.types for graph in graphs)
+        floats = any(graph.shapes.keys() - graph.types.keys() for graph in graphs)
+        return " and ".join([*(["int8"] if integers else []), *([self.source.dtype.name] if floats else [])])
+
+    @property
     def digest(self) -> str:
         """Of weights and shapes of the whole model as given: the identity of what is compiled."""
         return self.units[0].graph.digest
@@ -116,11 +124,11 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
     given: the model, where `source.model` is not the file that it is in.  name: of the model, that of the file unless given.
     Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU; `InfeasibleError` where no piece fits.
     """
-    check_machine(source.machine, source.dtype)
+    check_machine(source.machine)
     found = source.model if given is None else given
     model, data = load(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
     pack = _Packer(source.machine, source.dtype)
-    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack)
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, no_floats(source.machine, source.dtype))
     packed = [pack(graph) for graph in graphs]
     if len(packed) > 1:
         misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}

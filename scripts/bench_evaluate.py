@@ -1,12 +1,13 @@
 """How many genomes a worker evaluates, and where the time goes.
 
-    python scripts/bench_evaluate.py [--network resnet50] [--machine edge] [--dtype float16] [--seconds S] [--seed S]
+    python scripts/bench_evaluate.py [--networks resnet50,...] [--machine edge] [--dtype float16] [--seconds S] [--seed S]
                                      [--cold M,...] [--json]
 
 What is measured is what workers do in a run: whole programs (each a mutation of the one before it, at every level of the machine, caches
 warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
 time of one thread, so that a neighbour on the host does not change them; what the farm adds is in `bench_farm.py`.  Beside the programs:
 the same programs timed each from its beginning, and with records written, priced and matched again, which is what evaluation does without.
+ResNet-50 is there in int8 as well: an instruction of integers is to take no longer than one of floats.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -23,15 +24,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import typer
 
 from compiler.cost.features import raw_features
-from compiler.frontend import lower
-from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
@@ -39,17 +37,14 @@ from compiler.space.gene import Gene, Genome, block_counts, choice_count
 from compiler.space.moves import MOVES, random_genome, repaired
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
-from scripts.studies import named
+from scripts.studies import Networks, in_file_order, named
 from simulator.npu.errors import BadInputError
-from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.timing import prepare
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.npu import Npu
 from tuner.measure.timer import Timers
-from tuner.networks.load import load_network
-from tuner.networks.zoo import PREFIX
 
 WARM = 8  # items before the clock starts
 STAGES = ("realise", "features", "emission", "synchronise", "simulation")
@@ -183,6 +178,7 @@ class Stages:
         return {
             "count": self.count,
             "instructions": self.instructions / self.count,
+            "us_per_instruction": 1e6 * total / self.instructions,
             "ms": {stage: 1e3 * self.seconds[stage] / self.count for stage in (*STAGES, *RECORDS)},
             "share": {stage: self.seconds[stage] / total for stage in STAGES},
             "record_times": without / total,
@@ -211,10 +207,6 @@ def cold_compile(model: str, machine: str) -> dict[str, Any]:
     }
 
 
-def open_unit(network: str, machine: str, dtype: str) -> Unit:
-    return make_unit(lower(load_network(Path(PREFIX + network))), load_machine(machine), DataType[dtype])
-
-
 def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     spec = EvaluatorSpec(unit, tuple(unit.machine.contention))
     evaluator = spec()
@@ -235,7 +227,14 @@ def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    print(f"{found['network']} on {found['machine']}, {found['dtype']}: {found['operators']} operators, {found['levels']} levels")
+    for each in found["networks"]:
+        _show(each, f"{each['network']} on {found['machine']}, {found['dtype']}")
+    for r in found["cold"]:
+        print(f"cold compile of {r['model']}: {r['cpu_s']:.1f} s of CPU, {r['peak_mb']:,.0f} MB, {r['instructions']:,} instructions")
+
+
+def _show(found: dict[str, Any], what: str) -> None:
+    print(f"{what}: {found['operators']} operators, {found['levels']} levels")
     for name in ("programs", "tilings", "segments", "features"):
         r = found[name]
         fit = f"{r['fitting_share']:.0%} fit"
@@ -246,13 +245,12 @@ def show(found: dict[str, Any]) -> None:
         r = found[name]
         parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)
         kind, times = name.split("_")[0], r["record_times"]
-        print(f"  {kind} of {r['instructions']:,.0f} instructions: {parts}; by its records {times:.2f} times as long")
-    for r in found.get("cold", ()):
-        print(f"  cold compile of {r['model']}: {r['cpu_s']:.1f} s of CPU, {r['peak_mb']:,.0f} MB, {r['instructions']:,} instructions")
+        each = f"{r['us_per_instruction']:.3f} us each"
+        print(f"  {kind} of {r['instructions']:,.0f} instructions, {each}: {parts}; by its records {times:.2f} times as long")
 
 
 def main(
-    network: Annotated[str, typer.Option(help="A light network of the onnx package.")] = "resnet50",
+    networks: Networks = "resnet50,light:resnet50,quantised=qdq",
     machine: Annotated[str, typer.Option(help="Machine that is compiled for.")] = "edge",
     dtype: Annotated[Literal["float16", "float32"], typer.Option(help="Data type on the NPU.")] = "float16",
     seconds: Annotated[float, typer.Option(help="CPU time of every measurement.")] = 4.0,
@@ -263,15 +261,13 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Programs, tilings, segments and features per second and core; cold compiles."""
-    models = named(cold)
+    names, models = named(networks), named(cold)
+    about = {"machine": machine, "dtype": dtype, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
     try:
-        unit = open_unit(network, machine, dtype)
-        found = bench(unit, seconds, seed)
-        found["cold"] = [cold_compile(model, machine) for model in models]
+        each = [{"network": name, **bench(in_file_order(name, machine, DataType[dtype]), seconds, seed)} for name in names]
+        found = {**about, "networks": each, "cold": [cold_compile(model, machine) for model in models]}
     except BadInputError as error:
         raise typer.BadParameter(str(error)) from None
-    about = {"network": network, "machine": machine, "dtype": dtype}
-    found = {**about, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count(), **found}
     print(json.dumps(found)) if as_json else show(found)
 
 

@@ -27,7 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import atomic_write
-from simulator.npu.machine_file import preset_names
+from simulator.npu.machine_file import load_machine, preset_names
 from tuner.learn.packaged import CARD, FILE, MOST_BYTES, compressed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,11 +71,16 @@ def items(networks: int, candidates: int, machines: list[str], each: int, runs: 
             yield Item(seed, machine, candidates, runs / f"drawn{seed}-{machine}")
 
 
+def with_floats() -> list[str]:
+    """Presets that multiply float16, which drawn networks are of."""
+    return [name for name in preset_names() if "float16" in load_machine(name).matrix.data_types]
+
+
 def main(
     out: Annotated[Path | None, typer.Option(help="The model's file; its card is beside it.  Without: into the package.")] = None,
     networks: Annotated[int, typer.Option(min=2, help="How many are drawn, with seeds from 0 on.")] = 12,
     candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each.")] = 6,
-    machines: Annotated[str, typer.Option(help="Comma-separated presets.")] = ",".join(preset_names()),
+    machines: Annotated[str, typer.Option(help="Comma-separated presets.")] = ",".join(with_floats()),
     each: Annotated[int, typer.Option(min=1, help="Machines of each network, which take turns.")] = 3,
     runs: Annotated[
         Path | None, typer.Option(help="Folder of the runs; OUT.runs unless given, build/packaged.runs for the package.")

@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 import simulator
 import tuner
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.frontend.lower import lower_partition
+from compiler.kinds.build import make_unit, pack_unit
 from compiler.source import Opened, Source
 from compiler.space.order import Order, ordered
 from compiler.unit.unit import Unit
@@ -47,7 +48,7 @@ from tuner.config import load_config
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.npu import Npu
 from tuner.networks.load import load_network, open_network
-from tuner.networks.zoo import MADE, PREFIX, is_made, resolve, shipped
+from tuner.networks.zoo import MADE, PREFIX, is_made, is_quantised, resolve, shipped
 from tuner.search.strategy import SearchStrategy
 from tuner.store.digests import digest
 
@@ -60,7 +61,8 @@ SHIPPED = ",".join(name.removeprefix(PREFIX) for name in shipped())
 class Arm(NamedTuple):
     """One side of a comparison.  settings: `a.b=c` texts over the default.  times: the study's budget.  levels: None for all.
 
-    strategy: None for that of the settings.  machine: what differs from the pair's, as behind a preset's colon.
+    strategy: None for that of the settings.  machine: what differs from the pair's, as behind a preset's colon.  network: what follows the
+    pair's network, as in `,quantised=qdq`.
     """
 
     settings: tuple[str, ...] = ()
@@ -68,6 +70,7 @@ class Arm(NamedTuple):
     levels: tuple[str, ...] | None = None
     strategy: type[SearchStrategy] | None = None
     machine: str = ""
+    network: str = ""
 
 
 class Pair(NamedTuple):
@@ -203,7 +206,8 @@ def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], f
     unit = network(name, machine, config.search.order)
     arms = [[name, *arm._replace(strategy=None), arm.strategy and arm.strategy.__name__] for name, arm in study.arms.items()]
     written = hashlib.sha256(Path(inspect.getfile(study.show)).read_bytes()).hexdigest()
-    what = [unit.digest, seed, candidates, settings, config.digest, simulator.VERSION, arms, written, *map(str, study.given)]
+    others = [network(f"{name}{arm.network}", machine).digest for arm in study.arms.values() if arm.network]
+    what = [unit.digest, *others, seed, candidates, settings, config.digest, simulator.VERSION, arms, written, *map(str, study.given)]
     path = folder / f"{short(name)}-{digest(what)}.json"
     if path.is_file():
         kept = json.loads(path.read_text())
@@ -219,9 +223,9 @@ def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], f
 def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:
     """The rows of one pair, each with what they are of."""
     (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
-    for arm, (own, times, levels, strategy, changes) in study.arms.items():
+    for arm, (own, times, levels, strategy, changes, more_of_name) in study.arms.items():
         texts = (*own, *settings)
-        unit = network(name, changed(machine, changes), load_config(None, texts).search.order)
+        unit = network(f"{name}{more_of_name}", changed(machine, changes), load_config(None, texts).search.order)
         budget = None if any(text.startswith("budget.") for text in texts) else max(1, round(times * candidates))
         evaluator = study.evaluator(unit, levels or tuple(unit.machine.contention)) if study.evaluator is not None else None
         more = study.begins(arm, pair) if study.begins is not None else {}
@@ -251,9 +255,20 @@ def _warm() -> None:
 
 @lru_cache(maxsize=4)
 def network(name: str, machine: str, order: Order = DEFAULT_ORDER) -> Unit:
-    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file, in a search's order."""
-    unit = make_unit(lower(load_network(model_named(name))), load_machine(machine), DataType.float16)  # no study needs weights
-    return ordered(unit, order)
+    """`in_file_order`, in a search's order."""
+    return ordered(in_file_order(name, machine), order)
+
+
+def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -> Unit:
+    """A shipped network (its name, or `light:...`), a built one (`made:...`) or a file; no study needs weights.
+
+    Of a quantised one that the NPU does not have whole it is the heaviest piece.
+    """
+    model, described = load_network(model_named(name)), load_machine(machine)
+    if not is_quantised(model_named(name)):
+        return make_unit(lower(model), described, dtype)
+    (graph, *_), _ = lower_partition(model, able=partial(pack_unit, machine=described, dtype=dtype))
+    return make_unit(graph, described, dtype)
 
 
 def opened(name: str, machine: str, dtype: str) -> Opened:

@@ -24,9 +24,11 @@ from simulator.npu.files import atomic_write
 
 SMALL = "light:squeezenet,made:mobilenet_v2-small"
 QUICK = {
+    "gain": f"--networks {SMALL} --candidates 12 --seeds 1",
     "fusion": f"--networks {SMALL} --candidates 12 --seeds 1",
     "levels": f"--networks {SMALL} --candidates 12 --seeds 1 --machine edge",
     "shared_memory": f"--networks {SMALL} --candidates 12",
+    "types": f"--networks {SMALL} --candidates 12 --machine ascend310",
     "window": f"--networks {SMALL} --candidates 12 --seeds 1",
     "placement": "--networks light:squeezenet --candidates 8 --seeds 1 --machine ascend310:cores=2,ddr.bytes_per_cycle=134",
     "tiling": "--networks light:squeezenet --cap 400 --candidates 64 --trained 12 --each 24 --held-out 8",
@@ -36,6 +38,8 @@ QUICK = {
     "prior": "--networks made:mobilenet_v2-small,width=0.35 --earlier made:mobilenet_v2-small --measurements 2400 --seeds 1",
     "quick": f"--networks {SMALL} --candidates 12 --machine edge",
     "rewrites": "--networks light:squeezenet,shufflenet",
+    "bound": "--graphs 3",
+    "worth": f"--networks {SMALL} --candidates 12",
     "board": "--networks light:squeezenet --seeds 1 --measurements 600",
     "calibration": "--machines edge --segments 60 --networks light:squeezenet",
     "controller": "--networks light:squeezenet --candidates 12 --seeds 1 --other-seeds 1 --inferences 60",

@@ -1,13 +1,17 @@
 """Are the nine light networks right on every machine, in every data type, at every level?
 
     python scripts/verify_networks.py [--networks a,b] [--machines edge,ascend310] [--dtypes float16,float32]
-                                      [--candidates N] [--plans RUNS] [--json]
+                                      [--candidates N] [--plans RUNS] [--quantised qdq] [--json]
 
 Each cell is compiled with a variant per level: plans of the run in RUNS that was made for it, else of a search of N candidates, else layer
 by layer.  Weights are drawn from a seed.  It is written as a compiled ONNX file, and read by a fresh process that has no compiler.
 There: decode and verify, execute the container, onnxruntime on the file's body, the sanitizer, the file's table of cycles,
 cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
 In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those.
+
+With --quantised networks are quantised first, and those that tilefarm makes are taken as well (`made:mobilenet_v2-small`).
+The table then has exactness too: values of operators on integers by themselves that differ from onnxruntime's, and values of the outputs
+that do, where none may and where a floating operator lies before.  The host may have some of the products.
 
 Exit code 1 where anything fails.
 """
@@ -29,7 +33,8 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.networks.zoo import PREFIX, resolve, shipped  # noqa: E402  imports little; the rest is imported where it is needed
+from tuner.networks.quantiser import MARK  # noqa: E402
+from tuner.networks.zoo import MADE, PREFIX, shipped  # noqa: E402  imports little; the rest is imported where it is needed
 
 NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped())
 CHILD = "--check-file"
@@ -48,6 +53,9 @@ def main(
     plans: Annotated[Path | None, typer.Option(metavar="RUNS", help="Folder of run folders; their plans are taken where they fit.")] = None,
     candidates: Annotated[int, typer.Option(metavar="N", help="Search so many programs for a cell without a run.")] = 0,
     seed: Annotated[int, typer.Option(help="Of weights and inputs.")] = 0,
+    quantised: Annotated[
+        str | None, typer.Option(metavar="HOW", help="qdq or qop, and options: qdq,activations=int8,per_channel=1.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
     check_file: Annotated[Path | None, typer.Option(CHILD, hidden=True)] = None,
 ) -> None:
@@ -56,8 +64,11 @@ def main(
         print(json.dumps(check_in_this_process(check_file, seed)))
         return
     names = networks.split(",")
-    if unknown := [name for name in names if name not in NETWORKS]:
+    if unknown := [name for name in names if name not in NETWORKS and not (quantised and name.startswith(MADE))]:
         raise typer.BadParameter(f"--networks {unknown[0]}: expected some of {', '.join(NETWORKS)}")
+    names = [name if name.startswith(MADE) else PREFIX + name for name in names]
+    if quantised:
+        names = [f"{name}{MARK}{quantised}" for name in names]
     cells = [Cell(n, m, d) for n in names for m in machines.split(",") for d in dtypes.split(",")]
     rows: list[dict[str, Any]] = []
     start = time.perf_counter()
@@ -73,45 +84,45 @@ def main(
     if as_json:
         print(json.dumps(rows, indent=1))
     else:
-        show(rows)
+        show(rows, quantised is not None)
     failed = sum(bool(row["faults"]) for row in rows)
     sys.stderr.write(f"{len(rows)} rows, {failed} failed, {time.perf_counter() - start:.0f} s\n")
     raise typer.Exit(int(failed > 0))
 
 
-def show(rows: list[dict[str, Any]]) -> None:
+EXACTNESS = (
+    "operators", "values", "differ", "exact outputs", "differ ", "behind floats", "differ  ", "steps", "<on the host",
+)  # fmt: skip
+
+
+def show(rows: list[dict[str, Any]], quantised: bool) -> None:
     from tuner.cli.text import print_table
 
     columns = (
-        "<network",
-        "<machine",
-        "<dtype",
-        "<level",
-        "<plan",
-        "cycles",
-        "of bound",
-        "P low",
-        "P high",
-        "error",
-        "of rounding",
-        "MACs on NPU",
-        "<result",
-    )
-    cells = []
+        "<network", "<machine", "<dtype", "<level", "<plan", "cycles", "of bound", "P low", "P high", "error", "of rounding", "MACs on NPU",
+        *(EXACTNESS if quantised else ()), "<result",
+    )  # fmt: skip
+    cells: list[tuple[Any, ...]] = []
     for row in rows:
+        where = (row["network"].partition(MARK)[0].removeprefix(PREFIX), row["machine"], row["dtype"], row["level"])
         if "cycles" not in row:
-            cells.append((*(row[key] for key in ("network", "machine", "dtype", "level")), *[""] * 8, row["faults"][0]))
+            cells.append((*where, *[""] * (len(columns) - 5), row["faults"][0]))
             continue
         low, high = row["path_cycles"]
         cells.append(
             (
-                row["network"], row["machine"], row["dtype"], row["level"], row["plans"], row["cycles"],
-                f"{row['cycles'] / row['bound_cycles']:.3f}", low, high, f"{row['max_rel_error']:.1e}",
+                *where, row["plans"], row["cycles"], f"{row['cycles'] / row['bound_cycles']:.3f}", low, high, f"{row['max_rel_error']:.1e}",
                 "" if row["rounding_rel_error"] is None else f"{row['rounding_rel_error']:.1e}", f"{row['mac_share']:.1%}",
-                row["faults"][0] if row["faults"] else "ok",
+                *(_exactness(row) if quantised else ()), row["faults"][0] if row["faults"] else "ok",
             )
         )  # fmt: skip
     print_table(columns, cells)
+
+
+def _exactness(row: dict[str, Any]) -> tuple[Any, ...]:
+    counts = (row[key] for key in ("operators", "values", "differing", "exact_values", "exact_differing", "float_values"))
+    share = f"{row['float_differing'] / row['float_values']:.2%}" if row["float_values"] else ""
+    return (*counts, share, f"{row['float_steps']:.3g}" if row["float_values"] else "", " ".join(row["host"]))
 
 
 def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: int) -> list[dict[str, Any]]:
@@ -140,41 +151,40 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
 
 def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed: int) -> tuple[dict[str, Any], list[str]]:
     """Write the compiled file; what is known of it without running it, and what is wrong already."""
-    from compiler.build import container_of, default_plan, measure_plans, package
+    from compiler.build import containers_of, default_by_level, measure, measure_plans, package, plans_of_pieces
     from compiler.frontend.macs import model_macs
     from compiler.pipeline import Compiler
-    from compiler.source import Source, open_source
+    from compiler.source import Source
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
     from tuner.cli.exporting import plans_of
     from tuner.measure.macs import npu_macs, program_macs
+    from tuner.networks.load import open_network
 
-    path, _ = resolve(Path(PREFIX + cell.network), seed)
-    source = Source(path, load_machine(cell.machine), DataType[cell.dtype], {}, seed)
-    run = find_run(runs, source) if runs is not None else None
+    opened = open_network(Source(Path(cell.network), load_machine(cell.machine), DataType[cell.dtype], {}, seed))
+    run = find_run(runs, opened.source) if runs is not None else None
     if run is None and candidates:
-        run = searched(cell, path, out.parent, candidates, seed)
-    opened = open_source(source)
-    machine, unit = source.machine, opened.unit
-    plans = plans_of(run / "plans", machine) if run is not None else dict.fromkeys(machine.contention, default_plan(unit))
-    measured = measure_plans(opened.compiler, plans)
-    package(opened, [container_of(opened.packed[0], measured)], out)
-    again = measure_plans(Compiler(unit), plans)
-    macs = model_macs(opened.model)
+        run = searched(cell, opened.source.model, out.parent, candidates, seed)
+    plans = plans_of(run / "plans", opened.machine) if run is not None else default_by_level(opened)
+    measured = measure(opened, plans)
+    package(opened, list(containers_of(opened, measured)), out)
+    split = {level: plans_of_pieces(opened, plan, level) for level, plan in plans.items()}
+    again = [measure_plans(Compiler(unit), {level: each[k] for level, each in split.items()}) for k, unit in enumerate(opened.units)]
     faults = [
         f"level {level}: compiling again gives another program"
-        for level in plans
-        if again[level].program.digest != measured[level].program.digest
+        for level, one in measured.items()
+        if any(piece.program.digest != again[k][level].program.digest for k, piece in enumerate(one.pieces))
     ]
-    given = npu_macs(unit, opened.model)
-    if given != macs:
-        faults.append(f"the NPU is given {given:,} MACs of the model's {macs:,}")
-    faults += [
-        f"level {level}: executes {program_macs(m.program):,} MACs of the model's {macs:,}"
-        for level, m in measured.items()
-        if program_macs(m.program) < macs
-    ]
-    return {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": given / macs}, faults
+    macs, left = model_macs(opened.model), sum(node.macs or 0 for node in opened.part.host)
+    given = sum(npu_macs(unit, opened.model) for unit in opened.units)
+    wanted = macs - left
+    # weights around other zero points are products more
+    if given < wanted or (given > wanted and MARK not in cell.network):
+        faults.append(f"the NPU is given {given:,} MACs of the model's {wanted:,}")
+    done = {level: sum(program_macs(piece.program) for piece in one.pieces) for level, one in measured.items()}
+    faults += [f"level {level}: executes {count:,} MACs of the model's {wanted:,}" for level, count in done.items() if count < wanted]
+    found = {"plans": run.name if run is not None else "layer by layer", "macs": macs, "mac_share": wanted / macs if macs else 0.0}
+    return {**found, "host": sorted({node.op_type for node in opened.part.host if node.refused})}, faults
 
 
 def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) -> Path:
@@ -205,18 +215,29 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     """In the fresh process: a row per level of the file."""
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
-    from tuner.checks.check import check_file
+    from tuner.checks.alone import quantised
+    from tuner.checks.check import check_levels, prepared_check
 
     compiled = read_compiled(path)  # verifies every program
+    session, feeds, expected = prepared_check(path, seed)
     rows = []
-    for checked in check_file(path, seed=seed):
+    alone_faults: list[str] = []
+    operators: dict[str, Any] = {}
+    for checked in check_levels(session, feeds, expected):
         machine, level = compiled.machine, compiled.level(checked.level)
-        (prepared,) = compiled.prepared(checked.level)
-        alone = simulate(prepared, machine, level, shared=False).cycles
-        divided = simulate(prepared, machine, level, shared=False, rate_divisor=max(1, prepared.dma_ports)).cycles
+        pieces = compiled.prepared(checked.level)
+        alone = sum(simulate(piece, machine, level, shared=False).cycles for piece in pieces)
+        divided = sum(simulate(piece, machine, level, shared=False, rate_divisor=max(1, piece.dma_ports)).cycles for piece in pieces)
         cycles = checked.cycles[checked.level]
-        high = divided + int(prepared.transfers.sum())
-        faults = list(checked.faults)
+        high = divided + sum(int(piece.transfers.sum()) for piece in pieces)
+        if expected.quantised and not operators:
+            found = quantised(expected.integers(), checked.values.made, machine, compiled.dtype)
+            operators, alone_faults = (
+                dict(zip(("operators", "values", "differing"), found.operators.total, strict=True)),
+                list(found.faults),
+            )
+            operators |= {"left_out": list(found.operators.left_out), "unfused_steps": dict(found.unfused), "cpu": list(found.cpu)}
+        faults = [*checked.faults, *alone_faults]
         if not alone <= cycles <= high:
             faults.append(
                 f"level {checked.level}: {cycles:,} cycles outside P(share) = {alone:,} .. P(share/queues) + transfers = {high:,}"
@@ -229,13 +250,27 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
                 "path_cycles": [alone, high],
                 "max_rel_error": checked.values.worst.error,
                 "rounding_rel_error": checked.values.worst.rounding,
-                "instructions": prepared.instructions,
+                "instructions": sum(piece.instructions for piece in pieces),
                 "same_as": compiled.same_as(checked.level),
                 "variant_cycles": dict(checked.table_cycles),
+                **operators,
+                **(outputs(list(checked.values.compared.values())) if expected.quantised else {}),
                 "faults": faults,
             }
         )
     return rows
+
+
+def outputs(compared: list[Any]) -> dict[str, Any]:
+    """Of a quantised network: what has to be right to the bit, and what is behind floats."""
+    exact, others = ([one for one in compared if one.exact is known] for known in (True, False))
+    return {
+        "exact_values": sum(one.count for one in exact),
+        "exact_differing": sum(one.differing for one in exact),
+        "float_values": sum(one.count for one in others),
+        "float_differing": sum(one.differing for one in others),
+        "float_steps": max((one.error / one.step for one in others if one.step), default=0.0),
+    }
 
 
 if __name__ == "__main__":

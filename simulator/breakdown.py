@@ -206,7 +206,7 @@ def _common(a: Intervals, b: Intervals) -> int:
 def _products(t: Timeline, rows: Ints, operators: Sequence[OperatorEntry]) -> tuple[int, int | None, float | None, float | None]:
     """(macs, needed macs, halo, padding) of a segment's rows."""
     code = t.code[rows].astype(np.int64)
-    mmad, out = code[code[:, isa.OP] == Op.MMAD], code[code[:, isa.OP] == Op.FIXPIPE]
+    mmad, out = code[np.isin(code[:, isa.OP], isa.PRODUCTS)], code[code[:, isa.OP] == Op.FIXPIPE]
     macs = int(isa.macs(mmad).sum())
     inside = np.unique(t.operator[rows]).tolist()
     if not macs or inside[-1] >= len(operators):

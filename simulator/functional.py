@@ -5,7 +5,7 @@
 | ddr     | uint8 [size_blocks * 32]  | the memory map of the program; changed in place                      |
 | on chip | uint8 [size_bytes] each   | one of each on-chip memory per core, but one SHARED; NaNs at the start |
 | words   | list of 32 ints           | one record, decoded once per stream                                  |
-| work    | int64 [n] per stream      | bytes that crossed the path (COPY, IM2COL, FRACTAL, FIXPIPE), MACs (MMAD) or  |
+| work    | int64 [n] per stream      | bytes that crossed the path (COPY, IM2COL, FRACTAL, FIXPIPE), MACs (products) or |
 |         |                           | bytes written (VECTOR), counted by the interpreter itself            |
 
 It knows records and bytes, no graph and no clock.  Any legal order gives the same values (a marked graph), so a core
@@ -27,7 +27,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import DeadlockError, Program
-from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, mmad
+from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, mmad, mmad_im2col
 from simulator.vector_unit import vector
 
 FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination core and engine, id
@@ -124,7 +124,7 @@ def _count(program: Program, cores: list[_Core]) -> Counters:
     macs = read = written = 0
     for code, done in zip(program.streams, work, strict=True):
         copies = code[:, isa.OP] == Op.COPY
-        macs += int(done[code[:, isa.OP] == Op.MMAD].sum())
+        macs += int(done[np.isin(code[:, isa.OP], isa.PRODUCTS)].sum())
         read += int(done[copies & (code[:, isa.SRC] == Memory.DDR)].sum())
         written += int(done[copies & (code[:, isa.DST] == Memory.DDR)].sum())
     return Counters(macs, read, written, work)
@@ -209,6 +209,7 @@ _HANDLERS[Op.COPY] = copy
 _HANDLERS[Op.IM2COL] = im2col
 _HANDLERS[Op.FRACTAL] = fractal
 _HANDLERS[Op.MMAD] = mmad
+_HANDLERS[Op.MMAD_IM2COL] = mmad_im2col
 _HANDLERS[Op.FIXPIPE] = fixpipe
 for _op in isa.OPS:
     if _op >= isa.FIRST_VECTOR_OP:

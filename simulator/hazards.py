@@ -36,7 +36,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.access import MAX_RANGES, accesses, extent
+from simulator.npu.access import MAX_RANGES, accesses, extent, window_of
 from simulator.npu.isa import Op
 from simulator.npu.parts import Memory
 
@@ -54,9 +54,9 @@ OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK = isa.OP, isa.DTYPE, isa.SRC, isa.DST, i
 F_N1, F_SUMS, F_SCALE = isa.F_N1, isa.F_SUMS, isa.F_SCALE
 FLAGGED = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
+_MMAD_IM2COL, F_SIDE = int(Op.MMAD_IM2COL), isa.F_SIDE
 _DDR, _L1, _UB, _SHARED = np.int64(Memory.DDR), np.int64(Memory.L1), np.int64(Memory.UB), np.int64(Memory.SHARED)
-I_H, I_W, I_PITCH, I_PLANE, I_KH, I_KW = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_KH, isa.I_KW
-I_SH, I_SW, I_DH, I_DW, I_PT, I_PL = isa.I_SH, isa.I_SW, isa.I_DH, isa.I_DW, isa.I_PT, isa.I_PL
+I_H, I_W, I_PITCH, I_PLANE = isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE
 I_OW, I_MOFF, I_M, I_KOFF, I_K, I_LANES = isa.I_OW, isa.I_MOFF, isa.I_M, isa.I_KOFF, isa.I_K, isa.I_LANES
 I_RING, I_FIRST = isa.I_RING, isa.I_FIRST
 _LOOK_BACK = 16  # findings of one record that a further block may join
@@ -137,17 +137,17 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
 
 
 @njit(cache=True)
-def _read_constants(w: Walk, i: int, q: int, shift: int, first: int) -> None:
+def _read_constants(w: Walk, i: int, q: int, memory: int, shift: int, first: int) -> None:
     """Report blocks of a FIXPIPE's bias or scale, from `first` on, that are not as they were loaded from the constants."""
     stop = first + _SUM_BLOCKS[w.code[i, DTYPE]] * w.code[i, F_N1]
-    if first < 0 or stop > w.limits[_UB, 0]:
+    if first < 0 or stop > w.limits[memory, 0]:
         return
     for block in range(first, stop):
         writer = w.writer[shift + block]
         if writer >= 0 and _before(w, writer, q):
             o = w.code[writer]
             if o[OP] != _COPY or o[SRC] != _DDR or o[S0] >= w.limits[_DDR, 1]:
-                _report(w, OVERWRITTEN_READ, i, _UB, block, writer)
+                _report(w, OVERWRITTEN_READ, i, memory, block, writer)
 
 
 @njit(cache=True)
@@ -226,10 +226,11 @@ def _grown(nodes: Int32s, used: Int64s, more: int) -> Int32s:
 
 @njit(cache=True)
 def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) -> Int32s:
-    """The blocks that the taps of an IM2COL name, each once or more."""
+    """The blocks that the taps of an IM2COL or an MMAD_IM2COL name, each once or more."""
     c = w.code[i]
+    kh, kw, sh, sw, dh, dw, pt, pl = window_of(w.code, i)
     four = c[I_LANES] == 4
-    taps = c[I_KH] * c[I_KW]
+    taps = kh * kw
     per_block = _LANES[c[DTYPE]] // 4 if four else 1
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
     mine = q if w.in_order[q] else -1
@@ -243,10 +244,10 @@ def _gather(w: Walk, i: int, q: int, shift: int, nodes: Int32s, used: Int64s) ->
             else:
                 start += tap // taps * c[I_PLANE]
                 tap %= taps
-            dy, dx = tap // c[I_KW] * c[I_DH] - c[I_PT], tap % c[I_KW] * c[I_DW] - c[I_PL]
+            dy, dx = tap // kw * dh - pt, tap % kw * dw - pl
             oy, ox = c[I_MOFF] // c[I_OW], c[I_MOFF] % c[I_OW]
             for _ in range(c[I_M]):
-                y, x = oy * c[I_SH] + dy, ox * c[I_SW] + dx
+                y, x = oy * sh + dy, ox * sw + dx
                 if 0 <= y < c[I_H] and 0 <= x < c[I_W]:
                     row = (c[I_FIRST] + y) % c[I_RING] if c[I_RING] else y
                     block = start + row * c[I_PITCH] + x // per_block
@@ -313,9 +314,10 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
     writer, reader, queue, place, seen = w.writer, w.reader, w.queue, w.place, w.clock[q]
     mine = q if w.in_order[q] else -1
     if w.code[i, OP] == _FIXPIPE:
-        _read_constants(w, i, q, base[_UB], np.int64(w.code[i, S1]))
+        side = np.int64(w.code[i, F_SIDE]) if w.code[i, F_SIDE] else _UB
+        _read_constants(w, i, q, side, base[side], np.int64(w.code[i, S1]))
         if w.code[i, F_SUMS]:
-            _read_constants(w, i, q, base[_UB], np.int64(w.code[i, F_SCALE]))
+            _read_constants(w, i, q, side, base[side], np.int64(w.code[i, F_SCALE]))
     for j in range(accesses(w.code, np.int64(i), rows)):
         row = rows[j]
         memory, write, first, length = row[0], row[1], row[2], row[3]
@@ -327,7 +329,7 @@ def _touch(w: Walk, i: int, q: int, rows: Int64s, nodes: Int32s, used: Int64s) -
         readable = w.limits[memory, 1]  # below it: constants, no shadow
         if not write and hi <= readable:
             continue
-        if w.code[i, OP] == _IM2COL and not write:
+        if not write and (w.code[i, OP] == _IM2COL or (w.code[i, OP] == _MMAD_IM2COL and memory == _L1 and j > 0)):  # 0: its weights
             nodes = _gather(w, i, q, base[_L1], nodes, used)
             continue
         shift = base[memory]

@@ -1,4 +1,4 @@
-"""The meaning of COPY, IM2COL, FRACTAL, MMAD and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
+"""The meaning of COPY, IM2COL, FRACTAL, MMAD, MMAD_IM2COL and FIXPIPE on byte arrays; VECTOR is in `simulator.vector_unit`.
 
 Every function takes (`memories`: uint8 arrays by `Memory`, `record`: 32 ints) and returns the work done in the unit of the
 table of `simulator.functional`.  Records have been verified: every block lies inside its memory.  Views are made by the ndarray
@@ -24,7 +24,7 @@ DTYPE, SRC, DST, D, S0, S1, S2 = isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa
 C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE = isa.C_LENGTH, isa.C_COUNT, isa.C_SSTRIDE, isa.C_DSTRIDE
 C_COUNT2, C_SSTRIDE2, C_DSTRIDE2 = isa.C_COUNT2, isa.C_SSTRIDE2, isa.C_DSTRIDE2
 M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC, isa.M_RIGHT
-F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH = range(isa.F_M, isa.F_HIGH + 1)
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH, F_SIDE = range(isa.F_M, isa.F_SIDE + 1)
 _L1, _L0A, _L0B, _L0C, _UB = (int(m) for m in (Memory.L1, Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB))
 _STORAGE, _SUMS = tuple(dtype.storage for dtype in DataType), tuple(dtype.sums.storage for dtype in DataType)
 _FLOAT, _INT32 = DataType.float32.storage, DataType.int32.storage
@@ -65,7 +65,7 @@ def copy(memories: list[Bytes], record: Words) -> int:
     if size * count * count2 <= target.size and _disjoint(length, count, record[C_DSTRIDE], count2, record[C_DSTRIDE2]):
         writes[...] = reads
     else:
-        _in_order(writes, reads)
+        _in_order(writes, reads.copy() if source is target else reads)
     return size * count * count2
 
 
@@ -185,8 +185,25 @@ def mmad(memories: list[Bytes], record: Words) -> int:
     return m * k * k0 * n1 * n0
 
 
+def mmad_im2col(memories: list[Bytes], record: Words) -> int:
+    """`mmad` of what `im2col` makes of the window in L1, with weights in L1."""
+    k, mpad, n1 = record[isa.I_K], record[isa.I_MPAD], record[isa.W_N1]
+    run = k * isa.WEIGHT_BLOCKS[record[DTYPE]] * BLOCK_BYTES
+    weights = np.ndarray((n1, run), np.uint8, memories[_L1], record[S1] * BLOCK_BYTES, (record[isa.W_RSTRIDE] * BLOCK_BYTES, 1))
+    operands = [*memories]
+    operands[_L0A], operands[_L0B] = np.empty(k * mpad * BLOCK_BYTES, np.uint8), np.ascontiguousarray(weights).reshape(-1)
+    image, product = [*record], [*record]
+    for at, word in zip(range(isa.I_KH, isa.I_OW, 2), (isa.W_KERNEL, isa.W_STRIDE, isa.W_DILATION, isa.W_PADDING), strict=True):
+        image[at], image[at + 1] = isa.pair(record[word])
+    image[D] = product[S0] = product[S1] = 0
+    im2col(operands, image)
+    product[M_MPAD], product[M_K], product[M_N1], product[M_ACC], product[M_RIGHT] = mpad, k, n1, record[isa.W_ACC], record[isa.W_RIGHT]
+    return mmad(operands, product)
+
+
 def fixpipe(memories: list[Bytes], record: Words) -> int:
     """L0C -> {UB, L1}: + bias, then what the type of sums and of the result say; [N1][M][16] becomes planes of C0."""
+    side = memories[record[F_SIDE] or _UB]
     m, n1 = record[F_M], record[F_N1]
     dtype, (_, c0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
     sums = _INT32 if record[F_SUMS] else _FLOAT
@@ -194,9 +211,9 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
     c = np.ndarray((n1, m, n0), sums, memories[_L0C], record[S0] * BLOCK_BYTES, (record[F_MPAD] * row, row, sums.itemsize))
     value = c
     if record[S1] >= 0:
-        value = c + np.ndarray((n1, 1, n0), sums, memories[_UB], record[S1] * BLOCK_BYTES)
+        value = c + np.ndarray((n1, 1, n0), sums, side, record[S1] * BLOCK_BYTES)
     if record[F_SUMS]:
-        value = _scaled(memories, record, value)
+        value = _scaled(side, record, value)
     planes = -(-n1 * n0 // c0)
     if n1 * n0 < planes * c0:
         value = np.concatenate((value, np.full((planes * c0 // n0 - n1, m, n0), record[F_ZERO], value.dtype)))
@@ -205,7 +222,7 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
     shape, size = (planes, m, c0), dtype.itemsize
     if record[S2] >= 0:
         plane = record[F_RPLANE] * BLOCK_BYTES
-        value = value + np.ndarray(shape, dtype, memories[_UB], record[S2] * BLOCK_BYTES, (plane, BLOCK_BYTES, size))
+        value = value + np.ndarray(shape, dtype, side, record[S2] * BLOCK_BYTES, (plane, BLOCK_BYTES, size))
     if record[F_ACT] != isa.Activation.none:
         value = np.maximum(value, np.float32(0))
     if record[F_ACT] == isa.Activation.clip:
@@ -220,14 +237,14 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
     return c.nbytes
 
 
-def _scaled(memories: list[Bytes], record: Words, value: NDArray[Any]) -> NDArray[Any]:
+def _scaled(side: Bytes, record: Words, value: NDArray[Any]) -> NDArray[Any]:
     """[N1][M][16] of int32 sums with their bias: scaled, and of a result of 8 bits clipped and rounded, still wide."""
     if record[DTYPE] == DataType.int32:
         return value
     value = value.astype(_FLOAT)
     if record[F_SCALE] >= 0:
         n1, _, n0 = value.shape
-        value *= np.ndarray((n1, 1, n0), _FLOAT, memories[_UB], record[F_SCALE] * BLOCK_BYTES)
+        value *= np.ndarray((n1, 1, n0), _FLOAT, side, record[F_SCALE] * BLOCK_BYTES)
     if record[DTYPE] not in BYTES:
         return value
     zero = record[F_ZERO]

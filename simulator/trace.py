@@ -226,6 +226,9 @@ def _details(t: Timeline, op: Op, rows: Ints) -> tuple[dict[str, Sequence[str]],
             types[i] += f" x {DataType(int(code[i, isa.M_RIGHT])).name}"
         m, k, n = code[:, isa.M_MPAD], code[:, isa.M_K] * lanes, code[:, isa.M_N1] * n0
         numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.M_ACC], "weights_at": at(isa.S1)}
+    elif op == Op.MMAD_IM2COL:
+        m, k, n = code[:, isa.I_MPAD], code[:, isa.I_K] * lanes, code[:, isa.W_N1] * n0
+        numbers |= {"m": m, "k": k, "n": n, "macs": m * k * n, "accumulates": code[:, isa.W_ACC], "weights_at": at(isa.S1)}
     elif op == Op.FIXPIPE:
         m, n = code[:, isa.F_M], code[:, isa.F_N1] * n0
         numbers |= {

@@ -1,4 +1,4 @@
-"""The meaning of the VECTOR opcodes: UB -> UB, of floats computed in float32 and rounded once to the data type.
+"""The meaning of the VECTOR opcodes, in UB, or in L1 where there is no UB: of floats computed in float32 and rounded once to the data type.
 
 A repeat reads its blocks, then writes them; repeats run in order.  Where no repeat reads what an earlier one wrote, all of
 them are one numpy expression; where dst stays in place and is a source (accumulation), one `accumulate`; else a loop.
@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.fused import fma
 from simulator.npu.isa import DTYPE, S0, S1, V_BLOCKS, V_DBS, V_DRS, V_IMM, V_REPEATS, V_S0BS, VECTOR_SOURCES, D, Op
-from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.primitives import Bytes, Words
 
 Values = NDArray[Any]
 Span = tuple[int, int, int, int]  # offset from dst, run, block stride, repeat stride: in blocks
 
-_UB = int(Memory.UB)
 _SOURCES, _LANES, _STORAGE = VECTOR_SOURCES.tolist(), tuple(dtype.lanes for dtype in DataType), tuple(dtype.storage for dtype in DataType)
 _F32_TYPE = DataType.float32.storage
 
@@ -63,7 +62,7 @@ def _order(blocks: int, repeats: int, written: Span, sources: tuple[Span, ...]) 
 
 def vector(memories: list[Bytes], record: Words) -> int:
     """Any VECTOR opcode; returns the bytes written."""
-    op, ub = record[isa.OP], memories[_UB]
+    op, ub = record[isa.OP], memories[record[isa.DST]]
     blocks, repeats, imm = record[V_BLOCKS], record[V_REPEATS], record[V_IMM]
     source_type = imm if op == Op.VCONVERT else record[DTYPE]
     lanes = max(_LANES[record[DTYPE]], _LANES[source_type])  # of what counts as a block on both sides

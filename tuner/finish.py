@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import simulator
+from compiler.bound.bound import TERMS, Bound, Terms
 from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.package import write_body
 from compiler.plan.plan import Plan, joined
@@ -47,6 +48,7 @@ from tuner.store.champions import Champion
 from tuner.store.read import read_log
 from tuner.store.runfolder import OWN, RunFolder, RunIdentity, write_json
 from tuner.summary import (
+    BoundSummary,
     BudgetUse,
     LevelSummary,
     MeasurementsUse,
@@ -141,7 +143,11 @@ def finish(
         paid=used.total() - stored.readings,
     )
     failures = sum((each.failures for each in counted), Counter[str]())
-    rows = {level: _level(opened, level, measured, base, same_as[level], values[level].worst) for level in levels}
+    bounds = [Bound(unit) for unit in opened.units]
+    rows = {
+        level: _level(opened, level, measured, base, same_as[level], values[level].worst, [bound.of(level) for bound in bounds])
+        for level in levels
+    }
     pieces = _pieces(opened, found, measured)
     summary = Summary(
         status="unconfirmed" if any(faults.values()) else "done",
@@ -288,6 +294,7 @@ def _level(
     base: Mapping[str, MeasuredModel],
     same_as: str | None,
     values: Compared,
+    bounds: Sequence[Terms],
 ) -> LevelSummary:
     mine = measured[level]
     timing = mine.timings[level]
@@ -301,6 +308,11 @@ def _level(
         plan=mine.plan.digest,
         same_as=same_as,
         roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.operators), level) for unit in opened.units),
+        bound=BoundSummary(
+            cycles=sum(terms.cycles for terms in bounds),
+            ddr_bytes=sum(terms.traffic_bytes for terms in bounds),
+            **{name: sum(terms.by_term[name] for terms in bounds) for name in TERMS},
+        ),
         program_bound_cycles=mine.bound(machine, level),
         ddr_bytes=timing.ddr_read_bytes + timing.ddr_write_bytes,
         shared_moved_bytes=sum(shared_traffic(stream for program in mine.programs for stream in program.streams)),

@@ -138,7 +138,14 @@ class NpuRep(BackendRep):  # type: ignore[misc]
         return session
 
     def _compiled(self, values: dict[str, NDArray[Any]]) -> InferenceSession:
-        """With these inputs as constants; a part of it where the whole cannot be, best without binding any."""
+        """With these inputs as constants, or those alone that are single values, as scales are.
+
+        A part of it where the whole cannot be, best without binding any.
+        """
+        single = {name: value for name, value in values.items() if value.size == 1}
+        if 0 < len(single) < len(values):
+            with contextlib.suppress(UnsupportedError):
+                return compile_model(bound(self.model, single), self.machine, self.dtype)
         try:
             return compile_model(bound(self.model, values), self.machine, self.dtype)
         except UnsupportedError as refusal:

@@ -172,12 +172,25 @@ class ProposerSummary(_Part):
     pairs: dict[str, float]
 
 
+class BoundSummary(_Part):
+    """Below which no program comes (docs/bounds.md), of all pieces: `cycles` adds the largest term of each, the others add each term.
+
+    ddr_bytes: that every program moves.
+    """
+
+    cycles: int
+    engines: int
+    prefetch: int
+    traffic: int
+    ddr_bytes: int
+
+
 class LevelSummary(_Part):
     """What ships at one contention level.
 
     ddr: what the level leaves, and what it grants.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
-    program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level.  balance: cycles in which
-    CUBE or VECTOR works per cycle in which DDR moves.
+    program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level; `bound` is nearer.
+    balance: cycles in which CUBE or VECTOR works per cycle in which DDR moves.
     baseline_layerwise_cycles: of plans/baseline.json at this level; of levels that grant other memory and cores than the first one, of
     plans/baseline.<level>.json, named by the first that grants the same.
     variant_cycles: every level's variant at this level; null for one that does not fit what it grants.
@@ -192,6 +205,7 @@ class LevelSummary(_Part):
     plan: str
     same_as: str | None
     roofline_cycles: int
+    bound: BoundSummary
     program_bound_cycles: int
     ddr_bytes: int
     shared_moved_bytes: int = Field(0, description="read from and written to the memory that all cores share")

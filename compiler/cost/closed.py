@@ -18,7 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.kinds.counts import Pieces, all_steps
-from compiler.unit.machine import writes_l1
+from compiler.unit.machine import room_blocks, writes_l1
 from simulator.npu.cycles import cost_tables, latency_cycles
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
@@ -67,11 +67,11 @@ class Cost(NamedTuple):
 def cost_of(machine: Machine, dtype: int, inside: bool) -> Cost:
     """inside: a product's results stay on chip, by FIXPIPE where it has the path."""
     t, fractal, direct = cost_tables(machine), machine.fractal(dtype), inside and writes_l1(machine)
-    halves = (machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
+    halves = (room_blocks(machine, m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C))
     ways = (Memory.L1, Memory.L0A), (Memory.L1, Memory.L0B), (Memory.L0C, Memory.L1 if direct else Memory.UB)
     paths = (*ways, (Memory.L1, Memory.UB), (Memory.UB, Memory.L1))
     rates = (int(table[path]) for path in paths for table in (t.rate, t.startup))
-    matrix, vector = t.scalars.tolist()
+    matrix, vector, _ = t.scalars.tolist()
     macs = float(machine.macs_per_cycle.get(DataType(dtype).product.name, 0))
     products = matrix, latency_cycles(machine), int(t.step_cycles[dtype]), macs, t.matrix[dtype]
     return Cost._make((*halves, *fractal, direct, *products, *rates, vector))

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.npu.machine import Machine
-from simulator.npu.parts import DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 
 CONDITIONS = (
     "share", "latency", "l1", "shared", "cores", "l0a", "l0b", "l0c", "ub", "macs", "ddr", "read", "write", "wait", "flight", "activate",
@@ -35,7 +35,6 @@ SHARE, LATENCY = (CONDITIONS.index(name) - len(CONDITIONS) for name in ("share",
 def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.float32]:
     """float32 [len(CONDITIONS)] of a level of the machine, by its name."""
     there, granted, ddr = machine.contention[level], machine.granted(level), machine.ddr
-    buffers = dict(machine.buffers_bytes)
     timings = ddr.timings
     found = (
         there.share,
@@ -43,8 +42,8 @@ def condition_of(machine: Machine, dtype: DataType, level: str) -> NDArray[np.fl
         log2(1 + granted.l1_bytes),
         log2(1 + granted.shared_bytes),
         granted.cores,
-        *(log2(1 + buffers[memory.name]) for memory in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB)),
-        log2(machine.macs_per_cycle[dtype.name]),
+        *(log2(1 + machine.buffer_blocks(memory) * BLOCK_BYTES) for memory in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.UB)),
+        log2(machine.peak(dtype)),
         log2(ddr.deliverable),
         *(log2(machine.path_bytes_per_cycle(engine)) for engine in (Engine.MTE2, Engine.MTE3)),
         log2(1 + ddr.latency_cycles),

@@ -27,6 +27,7 @@ from compiler.plan.plan import SegmentPlan
 from compiler.segment.blocks import cut
 from compiler.segment.buffers import fits
 from compiler.segment.memory import tensor_requests, weight_requests
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
@@ -62,7 +63,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
     spec = product_of(unit.operators[k])
     assert spec is not None, unit.operators[k].name
     machine, images = unit.machine, unit.storages[0].n
-    l1 = machine.buffer_blocks(Memory.L1)
+    l1 = room_blocks(machine, Memory.L1)
     parts: list[tuple[NDArray[np.int64], ...]] = []
     for blocks in block_counts:
         whole = cut(unit, k, k + 1, blocks)
@@ -103,7 +104,7 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
 def _chunks(unit: Unit, spec: ConvSpec, rows: int) -> list[tuple[bool, tuple[int, int]]]:
     """(resident, (chunk_n1, chunk_k1)): all of the weights, or of the right operand, and every chunk of every budget once."""
     streamed: dict[tuple[int, int], None] = {}
-    l0c = unit.machine.buffer_blocks(Memory.L0C)
+    l0c = room_blocks(unit.machine, Memory.L0C)
     for budget in CHUNK_BUDGETS:
         streamed.update(dict.fromkeys(chunk_choices(spec, rows, budget, l0c)))
     return [(True, (spec.n1, spec.k1)), *((False, chunk) for chunk in streamed)]

@@ -36,7 +36,7 @@ from compiler.cost.tiling_space import (
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.counts import partial_blocks
 from compiler.plan.plan import ConvTiling
-from compiler.unit.machine import writes_l1
+from compiler.unit.machine import room_blocks, writes_l1
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Fractal, Memory
@@ -218,7 +218,7 @@ def _ranked(
     if resident:
         chunks = np.array([(layer.n1, layer.k1)], np.int64)
     else:
-        chunks = _chunks(machine.fractal(dtype), layer, shape.pixels, budget, machine.buffer_blocks(Memory.L0C))
+        chunks = _chunks(machine.fractal(dtype), layer, shape.pixels, budget, room_blocks(machine, Memory.L0C))
     found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
     return found
 

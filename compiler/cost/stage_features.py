@@ -121,4 +121,4 @@ def _name(stage: Stage) -> str:
         return "cube" if stage.buffer == Memory.L0C else "vector"
     if stage.source == Memory.L0C:
         return "out"
-    return "store" if stage.source == Memory.UB else f"to_{stage.buffer.name.lower()}"
+    return "store" if stage.source == Memory.UB or stage.buffer == Memory.DDR else f"to_{stage.buffer.name.lower()}"

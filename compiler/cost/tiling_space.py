@@ -19,7 +19,7 @@ from compiler.cost.closed import Cost, cost_of
 from compiler.ir.im2col import WHOLE, Cut, instructions
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.counts import counts, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
-from compiler.unit.machine import writes_l1
+from compiler.unit.machine import room_blocks, writes_l1
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
@@ -81,7 +81,7 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
     n1, k1 = chunk
     slots = 2 * (not direct) + 2 * layer.residual
     fractal = machine.fractal(dtype)
-    ub = machine.buffer_blocks(Memory.UB)
+    ub = room_blocks(machine, Memory.UB)
     if slots:
         whole = (ub - layer.columns) // slots // REPEAT_BLOCKS * REPEAT_BLOCKS
         # a bias that leaves no room for the smallest tile comes in chunks (`space.fit_ub`)

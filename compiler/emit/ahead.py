@@ -12,6 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.records.writers import DDR, L1, MTE2, SHARED, UB
+from compiler.unit.machine import room_blocks
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.machine import Machine
@@ -27,7 +28,7 @@ def order_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: in
     Only loads into places that no earlier record touches, so that the records in this order still mean the same.
     """
     taken = np.zeros(len(code), np.bool_)
-    l1, ub = (np.zeros(machine.buffer_blocks(memory), np.bool_) for memory in (Memory.L1, Memory.UB))
+    l1, ub = np.zeros(machine.buffer_blocks(Memory.L1), np.bool_), np.zeros(room_blocks(machine, Memory.UB), np.bool_)
     _take(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, ub, taken)
     return np.argsort(~taken, kind="stable")
 

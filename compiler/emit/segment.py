@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.emit.ahead import order_ahead
+from compiler.emit.in_place import in_place
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import emit_nodes
 from compiler.emit.places import allocations_of, operand
@@ -77,7 +78,7 @@ def lower_segment(
     code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
     if plan.ahead_kib:
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
-    return Records(code, places.peak_bytes, there.ranges)
+    return Records(in_place(code, unit.machine), places.peak_bytes, there.ranges)
 
 
 def _written(

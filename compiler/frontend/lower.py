@@ -60,12 +60,13 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
 
 
 def lower_partition(
-    model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING, able: Able | None = None
+    model: ModelProto, offload: Offload | None = None, data: Beside = NOTHING, able: Able | None = None, no_floats: str = ""
 ) -> tuple[tuple[Graph, ...], Partition]:
     """As `lower`, but what is not supported stays with the host: a graph for every piece.  A hollow model is filled then.
 
     offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  able: of a graph with integers, whether
-    the machine can.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where memory does not do.
+    the machine can.  no_floats: why it can no other.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where
+    memory does not do.
     """
     try:
         model = apart(model, data)
@@ -75,7 +76,7 @@ def lower_partition(
             return (graph,), whole(model, data)
         if part is not None and (graph := _able(part.pieces[0].npu, _digest(part), NOTHING, able)) is not None:
             return (graph,), part
-        part = partition(Hollow(model, data).filled(), SUPPORTED, offload, able)
+        part = partition(Hollow(model, data).filled(), SUPPORTED, offload, able, no_floats)
         return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None

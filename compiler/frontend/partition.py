@@ -43,7 +43,10 @@ MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and 
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
-_ENDS = "supported, but integers pass between the host and the NPU"
+_ENDS = {
+    "QuantizeLinear": "supported, but the NPU reads integers, which the host makes of its floats",
+    "DequantizeLinear": "supported, but the NPU gives integers, of which the host makes floats",
+}
 
 
 @dataclass(frozen=True)
@@ -111,13 +114,15 @@ def whole(model: ModelProto, data: Beside = NOTHING) -> Partition:
     return Partition(model, _named([NpuPiece("", model, frozenset(range(len(model.graph.node))))]), (), data)
 
 
-def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None) -> Partition:
+def partition(
+    model: ModelProto, handlers: Handlers, offload: Offload | None = None, able: Able | None = None, no_floats: str = ""
+) -> Partition:
     """The heaviest piece of a model from `load_model`; with `offload` also the next ones that are worth it.
 
     model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
-    whether the machine can.  Raises `UnsupportedError` where nothing of it can run on the NPU.
+    whether the machine can.  no_floats: why it can no other, or ''.  Raises `UnsupportedError` where nothing of it can run on the NPU.
     """
-    parts, asked = _Parts(model), None if able is None else Abilities(able)
+    parts, asked = _Parts(model), None if able is None else Abilities(able, no_floats)
     refused: dict[int, str] = {}
     declined: dict[int, str] = {}
     found: list[NpuPiece] = []
@@ -128,7 +133,7 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
             break
         inside = parts.choose(refused.keys() | declined.keys(), taken)
         if ends := parts.ends(inside):
-            declined |= dict.fromkeys(ends, _ENDS)
+            declined |= {i: _ENDS[parts.nodes[i].op_type] for i in ends}
             continue
         npu = parts.extract(inside)
         found_out = trial(npu, handlers, asked)
@@ -136,7 +141,7 @@ def partition(model: ModelProto, handlers: Handlers, offload: Offload | None = N
             blamed = _blamed(parts, npu, inside, found_out, handlers, asked)
             refused |= {other: why for i, why in blamed.items() for other in parts.together(inside[i])}
         elif not found_out.operators and not found:
-            first = min(refused, default=None)
+            first = min(refused, key=lambda i: (parts.nodes[i].op_type in ("DequantizeLinear", "QuantizeLinear"), i), default=None)
             said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
             raise UnsupportedError(f"nothing of it can run on the NPU: {said}")
         else:
@@ -161,7 +166,7 @@ def without_ends(model: ModelProto) -> Partition | None:
         inside = [i for i in inside if i not in ends]
     if not inside or len(inside) == len(parts.working):
         return None
-    rest = dict.fromkeys(parts.working, _ENDS)
+    rest = {i: _ENDS.get(parts.nodes[i].op_type, "") for i in parts.working}
     return Partition(model, _named([NpuPiece("", parts.extract(inside), frozenset(inside))]), parts.host(set(inside), {}, rest))
 
 

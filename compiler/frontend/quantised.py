@@ -18,7 +18,7 @@ from compiler.frontend.handlers import concat, softmax_groups
 from compiler.frontend.pooling import pool_window
 from compiler.frontend.quantised_inputs import integers_read, parameters
 from compiler.frontend.quantised_pairs import of_two
-from compiler.frontend.scales import MS
+from compiler.frontend.scales import MS, OURS
 from compiler.frontend.sequence import heads_of, over_axis
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.window import padding, pair
@@ -32,7 +32,7 @@ from compiler.ir.operators import (
     QuantisedSoftmax,
 )  # fmt: skip
 from compiler.ir.quantised import products, tables
-from compiler.ir.quantised.parameters import Integers, Quantisation
+from compiler.ir.quantised.parameters import STORED, Integers, Quantisation
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
@@ -51,15 +51,24 @@ def _bias(state: Translator, node: NodeProto, index: int, size: int) -> products
 
 
 def quantize(state: Translator, node: NodeProto, values: Attributes) -> None:
-    zero = state.constant(node, 2, "the zero point") if state.has(node, 2) else None
-    dtype = np.uint8 if zero is None else zero.dtype
     del values
+    dtype = state.constant(node, 2, "the zero point").dtype if state.has(node, 2) else np.dtype(np.uint8)
+    if dtype not in STORED:
+        raise state.refuse(node, f"to {dtype}; int8 and uint8 are supported")
+    _for_all(state, node)
     view = state.view(node)
     state.finish_as(node, Quantise(state.name(node), view.tensor, node.output[0], parameters(state, node, 1, dtype)), view.axes)
 
 
+def _for_all(state: Translator, node: NodeProto) -> None:
+    """Raises UnsupportedError for scales that differ along an axis of a computed tensor."""
+    if (count := max(state.constant(node, i, "the scale").size for i in (1, 2) if state.has(node, i))) > 1:
+        raise state.refuse(node, f"{count} scales along an axis of a computed tensor; one for all of it is supported")
+
+
 def dequantize(state: Translator, node: NodeProto, values: Attributes) -> None:
     del values
+    _for_all(state, node)
     view, x_q = integers_read(state, node)
     state.finish_as(node, Dequantise(state.name(node), view.tensor, node.output[0], x_q), view.axes)
 
@@ -171,6 +180,15 @@ def of_table(function: tables.Function, state: Translator, node: NodeProto, valu
     state.finish_as(node, op, view.axes)
 
 
+def table(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Of `quantised_groups`: its entries are a constant."""
+    del values
+    view, x_q = integers_read(state, node)
+    entries = state.constant(node, 5, "the table")
+    op = LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, parameters(state, node, 3, entries.dtype))
+    state.finish_as(node, op, view.axes)
+
+
 def leaky_relu(state: Translator, node: NodeProto, values: Attributes) -> None:
     of_table(partial(tables.leaky, alpha=float(values.get("alpha", 0.01))), state, node, values)
 
@@ -187,6 +205,7 @@ QUANTISED: dict[str, Handler] = {
     "DequantizeLinear": dequantize,
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
+    f"{OURS}.Table": table,
     f"{MS}.QGemm": gemm,
     f"{MS}.QLinearAdd": partial(of_two, "add"),
     f"{MS}.QLinearMul": partial(of_two, "mul"),

@@ -3,7 +3,8 @@
 `grouped` rewrites ONNX to ONNX: what comes out has the operators of the QOperator form, so that both forms are translated by the same
 handlers (`compiler.frontend.quantised`).  A group is an operator whose inputs all come from DequantizeLinear and whose result only one
 QuantizeLinear reads, with activations of one type.  Operators that only move values do so with integers where scale and zero point are the
-same on both sides.  Everything else stays in floating point, between DequantizeLinear and QuantizeLinear.
+same on both sides.  What computes value by value from one tensor alone is a table (`compiler.frontend.enumerated`).  Everything else stays
+in floating point, between DequantizeLinear and QuantizeLinear.
 
 A group is run as a whole or not at all, so a partition has to know which nodes it is made of.  Before that every group gets
 DequantizeLinear nodes of its own (`apart`), as onnxruntime does it too.
@@ -17,12 +18,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.attributes import attributes
-from compiler.frontend.scales import MOVES, MS
+from compiler.frontend.attributes import attributes, label
+from compiler.frontend.enumerated import ENUMERATED, entries
+from compiler.frontend.scales import MOVES, MS, OURS
+from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 
+_BYTES = (TensorProto.INT8, TensorProto.UINT8)
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
 _UNARY = {
@@ -56,6 +60,7 @@ def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
     nodes = _read(nodes, {item.name for item in copy.graph.output})
     del copy.graph.node[:]
     copy.graph.node.extend(each.node for each in nodes)
+    copy.graph.initializer.extend(numpy_helper.from_array(groups.tables[name], name) for name in sorted(groups.tables))
     if replaced and MS not in {item.domain for item in copy.opset_import}:
         copy.opset_import.append(helper.make_opsetid(MS, 1))
     return Grouped(copy, tuple(each.members for each in nodes))
@@ -124,6 +129,8 @@ class _Groups:
     def __init__(self, model: ModelProto, beside: Collection[str]) -> None:
         self.nodes = list(model.graph.node)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
+        self.opsets, self.ir_version = list(model.opset_import), model.ir_version
+        self.tables: dict[str, NDArray[Any]] = {}
         self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the limit before it, which it does itself
         self.beside = frozenset(beside)
         self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
@@ -133,6 +140,7 @@ class _Groups:
             for item in model.graph.initializer
             if len(item.dims) < 2 and item.name not in self.beside
         }
+        self.ranks = {item.name: len(item.dims) for item in model.graph.initializer}
         self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
         self._link()
 
@@ -205,10 +213,18 @@ class _Groups:
         if node.domain not in ("", "ai.onnx"):
             return None
         after = self._quantised(node)
+        if after is None:
+            return None
+        return self._on_integers(node, after) or self._enumerated(node, after)
+
+    def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
+        """Where onnxruntime has a kernel for the group."""
         before = [self._dequantised(name) for name in node.input]
-        if after is None or not before or before[0] is None:
+        if not before or before[0] is None:
             return None
         found = [each for each in before if each is not None]
+        if any(self._type(each) not in _BYTES for each in (*found[:2], after)):
+            return None
         if node.op_type in MOVES:
             found, made = found[:1], self._moved(node, before[0], after)
         elif len(found) < len(before) or len({self._type(each) for each in (found[0], after)}) > 1:
@@ -217,10 +233,42 @@ class _Groups:
             made = self._made(node, found, after)
         return None if made is None else _Made(made, self._numbers([*found, node, after]))
 
+    def _enumerated(self, node: NodeProto, after: NodeProto) -> _Made | None:
+        """What leads from a DequantizeLinear here, value by value, as a table."""
+        chain, first = [node], None
+        while first is None:
+            last = chain[-1]
+            computed = [name for name in last.input if name and name not in self.constants]
+            others = [self.constants[name] for name in last.input if name in self.constants]
+            if last.op_type not in ENUMERATED or last.domain not in ("", "ai.onnx") or len(computed) != 1:
+                return None
+            if any(value.size != 1 for value in others) or len(self.readers[last.output[0]]) != 1 or last.output[0] in self.outputs:
+                return None
+            first, source = self._dequantised(computed[0]), self.producer.get(computed[0])
+            if first is None and source is None:
+                return None
+            if first is None and source is not None:
+                chain.append(source)
+        nodes = [first, *reversed(chain), after]
+        if first.input[0] in self.types or any(self._type(each) not in _BYTES or self._several(each) for each in (first, after)):
+            return None
+        found = entries(nodes, self.constants, (self._type(first), self._type(after)), self.opsets, self.ir_version)
+        if found is None:
+            return None
+        name = f"{after.output[0]}.table"
+        self.tables[name] = found
+        made = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
+        return _Made(made, self._numbers(nodes))
+
+    def _several(self, node: NodeProto) -> bool:
+        """Whether scales or zero points differ along an axis."""
+        return any(name not in self.constants or self.constants[name].size != 1 for name in node.input[1:] if name)
+
     def _made(self, node: NodeProto, before: list[NodeProto], after: NodeProto) -> NodeProto | None:
         values, ends = attributes(node), after.input[1:]
         inputs = [name for each in before for name in self._three(each)]
         activations = {self._type(each) for each in before}
+        self._check_channels(node, before, values)
         if node.op_type == "Conv":
             return self._node(
                 "QLinearConv", "", node, after, [*inputs[:6], *self._two(after), *(each.input[0] for each in before[2:])], values
@@ -240,6 +288,19 @@ class _Groups:
             more = {"opset": self.opset} if node.op_type == "Softmax" else {}
             return self._node(_UNARY[node.op_type], MS, node, after, [*inputs, *self._two(after)], {**values, **more})
         return None
+
+    def _check_channels(self, node: NodeProto, before: list[NodeProto], values: Mapping[str, Any]) -> None:
+        """Raises BadInputError for scales of weights that are not those of output channels: onnxruntime takes them for that, unseen."""
+        if node.op_type not in ("Conv", "Gemm", "MatMul") or len(before) < 2:
+            return
+        weights, rank = before[1], self.ranks.get(before[1].input[0])
+        scale = self.constants.get(weights.input[1])
+        if not rank or (scale is not None and scale.size == 1):
+            return
+        channels = 0 if node.op_type == "Conv" or values.get("transB", 0) else rank - 1
+        axis = int(attributes(weights).get("axis", 1))
+        if axis % rank != channels:
+            raise BadInputError(f"{label(node)}: scales of its weights along axis {axis}; expected its output channels, axis {channels}")
 
     def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
         """On integers, where scale and zero point are the same before and after."""

@@ -13,6 +13,7 @@ from compiler.frontend.attributes import label
 from compiler.ir.quantised.parameters import Quantisation
 
 MS = "com.microsoft"
+OURS = "tilefarm.integers"  # operators that groups become for which onnxruntime has none
 # what only moves values, and keeps what they stand for
 MOVES = frozenset({"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 
@@ -34,6 +35,7 @@ SCALED: Mapping[tuple[str, str], Scaled] = {
     (MS, "QLinearAdd"): _TWO,
     (MS, "QLinearMul"): _TWO,
     (MS, "QLinearConcat"): Scaled(slice(2, None, 3), 0),
+    (OURS, "Table"): _UNARY,
     **{
         (MS, f"QLinear{name}"): _UNARY
         for name in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")

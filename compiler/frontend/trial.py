@@ -30,17 +30,20 @@ class Trial(NamedTuple):
 
 
 class Abilities:
-    """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time."""
+    """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time.
 
-    def __init__(self, able: Able) -> None:
-        self._able, self._known = able, dict[tuple[str, ...], str]()
+    no_floats: why there are no others, or ''.
+    """
+
+    def __init__(self, able: Able, no_floats: str) -> None:
+        self._able, self._no_floats, self._known = able, no_floats, dict[tuple[str, ...], str]()
 
     def __call__(self, op: Operator, state: Translator) -> str:
         """Why the machine cannot run an operator that was just emitted, or ''."""
         names = (*op.inputs, op.y)
         types = {name: state.types[name] for name in names if name in state.types}
         if not types:
-            return ""
+            return self._no_floats
         key = (op.name, *(f"{state.shapes[name]} {types.get(name)}" for name in names))
         if key not in self._known:
             ports = [Port(name, name, state.shapes[name]) for name in names]

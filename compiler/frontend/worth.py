@@ -57,7 +57,7 @@ class Offload:
     def npu_s(self, work: PieceWork) -> float:
         """Seconds that they take as a piece of their own."""
         machine = self.machine
-        macs = sum(node.macs for node in work.nodes) / float(machine.macs_per_cycle[self.dtype.name] * machine.cores)
+        macs = sum(node.macs for node in work.nodes) / float(machine.peak(self.dtype) * machine.cores)
         moved = (work.weights + work.border) * self.dtype.size_bytes / float(machine.ddr.deliverable)
         return self.launch_s + work.border * _HOST_BYTES / machine.host.bytes_per_s + max(macs, moved) / machine.clock_hz
 

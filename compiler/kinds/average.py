@@ -16,10 +16,11 @@ from compiler.kinds.window import SlidingSpec
 from compiler.plan.plan import VectorTiling
 from compiler.records.converting import WIDE
 from compiler.records.ways import cheapest, end_to_end
+from compiler.unit.machine import least_ub_blocks
 from compiler.unit.operators import Given
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import Op, float_bits
-from simulator.npu.parts import DataType, Memory
+from simulator.npu.parts import DataType
 
 _CHUNK = 64  # pixels of a whole image that are added at a time
 _PIXEL_BLOCKS = 1 + 2 * WIDE  # of a plane, for each of them
@@ -45,7 +46,7 @@ class AverageSpec(SlidingSpec):
             raise UnsupportedError(f"operator {op.name!r}: an average of {image[0] * image[1]:,} pixels; {_EXACT:,} at most are supported")
         if not whole and most >= MOST:
             raise UnsupportedError(f"operator {op.name!r}: values of up to {most:.3g} times its scale; below {MOST:.3g} is supported")
-        room = into.machine.buffer_blocks(Memory.UB) // 2 // _PIXEL_BLOCKS - 1
+        room = least_ub_blocks(into.machine) // 2 // _PIXEL_BLOCKS - 1
         return cls(**fields, chunk=min(_CHUNK, image[0] * image[1], room) if whole else 0)
 
     @property

@@ -42,7 +42,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
 
     Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
     """
-    check_machine(machine, dtype, *sorted({graph.type_of(tensor, dtype) for tensor in graph.types}))
+    check_machine(machine, *_computed(graph, machine, dtype))
     layout = assign(with_curves(graph, dtype), dtype)
     layout.verify()
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
@@ -90,6 +90,16 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         escapes,
     )
     return Packed(unit, constants.bytes())
+
+
+def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]:
+    """Types that the machine has to compute in.  Floats beside integers are converted, which any machine of floats can."""
+    floats, found = any(DataType[name].is_float for name in machine.matrix.data_types), set[DataType]()
+    for op in graph.operators:
+        types = {graph.type_of(tensor, dtype) for tensor in (*op.inputs, op.y)}
+        whole = all(each.is_float for each in types)
+        found |= {each if each.is_float else DataType.int8 for each in types if whole or not (floats and each.is_float)}
+    return sorted(found)
 
 
 def _place_storages(

@@ -19,7 +19,7 @@ from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
-from compiler.unit.machine import writes_l1
+from compiler.unit.machine import room_blocks, writes_l1
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
@@ -265,7 +265,7 @@ class ConvSpec(OperatorSpec):
         tiling, machine, window, parts = given.tiling, given.machine, self.window, self.parts
         assert isinstance(tiling, ConvTiling)
         resident, to = tiling.weights == "resident", way_out(machine, given.inside)
-        path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else Memory.UB)
+        path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
         assert path is not None
         resident_at, bias = _two(self.chunk_slots(given)), (*given.constants, -1, -1)
         out, residuals = _two(given.tiles), _two(given.residuals)
@@ -311,9 +311,9 @@ class ConvSpec(OperatorSpec):
             out_1=out[1],
             res_0=residuals[0],
             res_1=residuals[1],
-            half_a=machine.buffer_blocks(Memory.L0A) // 2,
-            half_b=machine.buffer_blocks(Memory.L0B) // 2,
-            half_c=machine.buffer_blocks(Memory.L0C) // 2,
+            half_a=room_blocks(machine, Memory.L0A) // 2,
+            half_b=room_blocks(machine, Memory.L0B) // 2,
+            half_c=room_blocks(machine, Memory.L0C) // 2,
             fractal_rows=self.fractal.rows,
             fractal_lanes=self.fractal.lanes,
             fractal_columns=self.fractal.columns,

@@ -11,7 +11,8 @@ from compiler.kinds.base import Lowering, run_of_planes
 from compiler.kinds.conv import ConvSpec, Window
 from compiler.kinds.conv_emitter import PIXELS_K, PIXELS_N
 from compiler.unit.storages import Piece, StorageSpec
-from simulator.npu.parts import DataType
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.parts import DataType, Memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,9 @@ class MatMulSpec(ConvSpec):
     @classmethod
     def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
         assert isinstance(op, HeadedProduct)
+        if not into.machine.has(Memory.L0B):
+            why = "a product of two tensors, whose right one only L0B brings into order"
+            raise UnsupportedError(f"operator {op.name!r}: {why}; machine {into.machine.name} has none")
         a, y = into.layout.placements[op.a], into.layout.placements[op.y]
         _, channels, h, w = into.layout.graph.shapes[op.b]
         pixels, heads, fractal = h * w, op.heads, into.machine.fractal(into.type_of(op.a))

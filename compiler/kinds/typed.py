@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedPair
 from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.tables import every_integer, requantized
+from compiler.ir.quantised.tables import line
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, run_of_planes, streamed
 from compiler.kinds.typed_emitter import BESIDE, CONVERT, FLAT, GATHER, PIXEL_BLOCKS, PIXELS, SPREAD, TWICE, TypedJob
@@ -111,12 +111,12 @@ class _Writer:
         constants = np.concatenate(self.constants) if self.constants else np.zeros(0, np.uint8)
         return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, y)
 
-    def clamped(self, v: int, q: Quantisation) -> TypedSteps:
-        """As `ir.quantised.rounding.clamped`."""
+    def clamped(self, v: int, q: Quantisation, ends: tuple[int, int] | None = None) -> TypedSteps:
+        """As `ir.quantised.rounding.clamped`.  ends: nearer ones than those of the type, counted from the zero point."""
         _, zero = q.single("y")
-        least, greatest = q.limits
-        self.flat(Op.VMAXS, v, v, least - zero)
-        self.flat(Op.VMINS, v, v, greatest - zero)
+        least, greatest = (limit - zero for limit in q.limits) if ends is None else ends
+        self.flat(Op.VMAXS, v, v, least)
+        self.flat(Op.VMINS, v, v, greatest)
         self.flat(Op.VADDS, v, v, ROUNDER)
         self.flat(Op.VADDS, v, v, zero - ROUNDER)
         return self.integers(v)
@@ -140,20 +140,21 @@ def _dequantised(op: Dequantise, w: _Writer) -> TypedSteps:
 
 
 def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> TypedSteps:
-    """By VLUT, which counts bytes from 0 on: of int8 the negative ones come last.  Without it another scale takes vector code."""
-    (scale, zero), (y_scale, _) = op.x_q.single(op.name), op.y_q.single(op.name)
+    """By VLUT, which counts bytes from 0 on: of int8 the negative ones come last.  Without it a straight line takes vector code."""
+    (_, zero), (y_scale, _) = op.x_q.single(op.name), op.y_q.single(op.name)
     if machine.vector.lookup_cycles is not None:
         at, entries = w.inputs[0], op.entries.view(np.uint8)
         s1 = w.constant(np.roll(entries, len(entries) // 2) if w.takes[0] == DataType.int8 else entries)
         w.rows.append((FLAT, int(Op.VLUT), int(w.gives), at, at, s1, -1, 0, 1, 1))
         return w.done(at)
-    if not np.array_equal(op.entries, requantized(every_integer(op.x_q), op.x_q, op.y_q)):
+    straight = line(op.entries, op.x_q, op.y_q)
+    if straight is None:
         raise UnsupportedError(f"operator {op.name!r}: a table; machine {machine.name} has no look-up (vector.lookup_cycles)")
     v = w.floats(0)
     w.flat(Op.VADDS, v, v, -zero)
-    w.flat(Op.VMULS, v, v, float(scale))
+    w.flat(Op.VMULS, v, v, float(straight.scale))
     w.flat(Op.VDIV, v, v, s1=w.all_lanes(y_scale))
-    return w.clamped(v, op.y_q)
+    return w.clamped(v, op.y_q, (straight.low, straight.high))
 
 
 def _pair(op: QuantisedPair, w: _Writer) -> TypedSteps:

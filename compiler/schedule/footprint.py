@@ -40,7 +40,7 @@ def _shifts(machine: Machine) -> Ints:
     def half(memory: Memory) -> int:
         """The largest granule that cuts both halves of a memory, which take turns."""
         blocks = machine.buffer_blocks(memory) // 2
-        return (blocks & -blocks).bit_length() - 1
+        return max(0, (blocks & -blocks).bit_length() - 1)
 
     shifts = {memory: _SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory}
     if machine.dma_ports(Engine.MTE2) > 1:  # loads side by side overlap in time, so what two of them share is told by the block

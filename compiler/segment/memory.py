@@ -1,5 +1,7 @@
 """What a segment keeps where: buffers in L1 and UB with their lifetimes, placed, or why they do not fit.
 
+Where a machine has no UB, what is called so here is a region of L1 (`unit.machine.region_blocks`).
+
 | buffer                      | memory | what                                                                                 |
 |-----------------------------|--------|--------------------------------------------------------------------------------------|
 | tensor, of a storage        | L1     | a slot of what the segment keeps of it; slot 0 alone where it is a ring               |
@@ -23,7 +25,7 @@ from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, live
 from compiler.segment.run import can_stream
 from compiler.segment.sharing import apart
 from compiler.segment.shortage import shortage
-from compiler.unit.machine import writes_l1
+from compiler.unit.machine import region_blocks, room_blocks, writes_l1
 from compiler.unit.operators import UbBuffers, rounded
 from compiler.unit.unit import Unit
 from simulator.npu.isa import REPEAT_BLOCKS
@@ -59,19 +61,24 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
         if refusal:
             return Infeasible(where, refusal)
     unit, blocks = strips[0]
-    found, peaks, asked = {}, {}, {}
+    found, peaks, asked, region = {}, {}, {}, region_blocks(unit.machine)
     for memory, requests, align in (
         (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
         (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
     ):
-        have = unit.machine.buffer_blocks(memory)
+        have = room_blocks(unit.machine, memory)
         at, need = fit(requests, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
             return Infeasible(where, shortage(unit, blocks, memory, requests, need, have))
         if flip:
             at = {request.buffer: (have - at[request.buffer] - request.size) // align * align for request in requests}
+        if memory == Memory.L1 and region:
+            at = {buffer: region + place for buffer, place in at.items()}
+            need += region
         found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
-    return Places(found[Memory.L1], found[Memory.UB], asked, {**peaks, **_l0_peaks(unit, plan, blocks, blocks.start)})
+    peaks |= _l0_peaks(unit, plan, blocks, blocks.start)
+    held = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
+    return Places(found[Memory.L1], found[Memory.UB], asked, held)
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
@@ -82,7 +89,7 @@ def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
 def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
     """What makes the plan illegal whatever its addresses, or ''."""
     machine = unit.machine
-    half = {m: machine.buffer_blocks(m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
+    half = {m: room_blocks(machine, m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
     for k, tiling in enumerate(plan.tilings):
         spec = unit.operators[start + k]
         product = product_of(spec)

@@ -31,7 +31,7 @@ from simulator.npu.parts import Memory
 from simulator.npu.validation import validation_line
 
 _STATEMENT = re.compile(r"(?:(?P<to>[\w.]+(?:, [\w.]+)*) = )?(?P<name>[a-z_]+)\((?P<words>[\w.=]+(?:, [\w.=]+)*)\)")
-_CONSTANT = re.compile(r"(?:bias|scale\d*|shift\d*|mask)\.UB")
+_CONSTANT = re.compile(r"(?:bias|scale\d*|shift\d*|mask)\.(?:UB|L1)")
 _AXES = {"CUBE": ("g", "m", "n", "k"), "VECTOR": ("p", "h", "w")}
 
 

@@ -89,16 +89,21 @@ def route(machine: Machine, start: Memory, stop: Memory) -> tuple[tuple[Memory, 
     raise ValueError(f"machine {machine.name}: no way from {start.name} to {stop.name}")
 
 
+def _there(machine: Machine, wanted: Memory) -> Memory:
+    """Where a unit reads and makes what it wants in a memory: in L1, in place, where there is no such memory."""
+    return wanted if wanted == Memory.DDR or machine.has(wanted) else Memory.L1
+
+
 def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
     """The moves of every operand, the computations, and the moves of the result, in the order of the data."""
     stages = []
     for operand in nest.reads:
         of = operand.tensor
-        for source, buffer, engine in route(machine, operand.lies, operand.wanted):
+        for source, buffer, engine in route(machine, operand.lies, _there(machine, operand.wanted)):
             stages.append(Stage(operand.tensor, of, source, buffer, engine, operand.loops, operand.bits))
             of = stages[-1].name
     write = nest.write
-    at = write.wanted
+    at = _there(machine, write.wanted)
     bits = 8 * SUM_BYTES if at == Memory.L0C else write.bits
     of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
     stages += [Stage(write.tensor, of, at, at, nest.unit, write.loops, bits)] * nest.steps
@@ -164,10 +169,12 @@ def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], til
 
 def cube_places(stages: tuple[Stage, ...]) -> tuple[int, ...]:
     """Where a product's stages have their tiles among `cube_tiles`."""
-    return tuple([_CUBE_PLACES.get(stage.name, len(_CUBE_PLACES)) for stage in stages])
+    return tuple([_CUBE_PLACES.get(stage.name, _RESULTS) for stage in stages])
 
 
 _CUBE_PLACES = {name: at for at, name in enumerate(("x.L1", "x.L0A", "w.L1", "w.L0B", "bias.UB", "y.L0C"))}
+_RESULTS = len(_CUBE_PLACES)
+_CUBE_PLACES["bias.L1"] = _CUBE_PLACES["bias.UB"]
 
 
 # of a product: g, m, n, k, a fractal's rows, lanes and columns, source planes, source blocks, `Nest.cut`

@@ -15,6 +15,7 @@ from compiler.segment.memory import tensor_requests
 from compiler.segment.run import run_of
 from compiler.segment.segment import Outline, largest_strip
 from compiler.segment.strips import leaves, strips
+from compiler.unit.machine import room_blocks
 from compiler.unit.operators import OperatorSpec, rounded
 from compiler.unit.unit import Unit
 from simulator.npu.parts import L1_ALIGN_BLOCKS, Memory
@@ -49,7 +50,7 @@ def nearest_strips(unit: Unit, start: int, stop: int, wanted: int) -> int:
 
 def _fits(unit: Unit, start: int, stop: int, columns: int) -> bool:
     """Whether L1 holds what the run keeps there of tensors at least, beside the smallest chunks of weights: mostly clear from sums."""
-    return (columns == 1 and _most(unit, start, stop) <= unit.machine.buffer_blocks(Memory.L1)) or _has_places(unit, start, stop, columns)
+    return (columns == 1 and _most(unit, start, stop) <= room_blocks(unit.machine, Memory.L1)) or _has_places(unit, start, stop, columns)
 
 
 def _has_places(unit: Unit, start: int, stop: int, columns: int) -> bool:
@@ -60,7 +61,7 @@ def _has_places(unit: Unit, start: int, stop: int, columns: int) -> bool:
     strip, _ = found
     operators = strip.operators[start:stop]
     weights = [BufferRequest(Buffer("weights", k), size, k, k, 1 << k) for k, size in enumerate(map(_smallest_chunks, operators)) if size]
-    have = unit.machine.buffer_blocks(Memory.L1)
+    have = room_blocks(unit.machine, Memory.L1)
     ways = finest, finest._replace(halo=(1 << stop - start) - 1)
     return any(fits((*tensor_requests(strip, way.blocks_of(strip), 1, 1), *weights), have) for way in ways)
 

@@ -33,6 +33,7 @@ from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keep
 from compiler.space.pins import pinned_tilings
 from compiler.space.stays import with_shared
 from compiler.unit.granted import memory_grants, within
+from compiler.unit.machine import room_blocks
 from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.parts import Memory
@@ -139,7 +140,7 @@ class _Fitting:
         self.operators = range(gene.stop - gene.start)
         self.rows = [layout.rows(k) for k in self.operators]
         self.run = _run(unit, gene.start, gene.stop)
-        self.have = unit.machine.buffer_blocks(Memory.L1)
+        self.have = room_blocks(unit.machine, Memory.L1)
         self.repeated = repeated(unit, layout)
         self.taken: dict[int, _Asked] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
@@ -193,7 +194,7 @@ class _Fitting:
         return most <= self.room
 
     def fits_ub(self) -> bool:
-        have = self.unit.machine.buffer_blocks(Memory.UB)
+        have = room_blocks(self.unit.machine, Memory.UB)
         if sum([asked.ub for asked in self.taken.values()]) <= have:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
@@ -345,7 +346,8 @@ def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
             names = f"{unit.operators[gene.start].name}..{unit.operators[gene.stop - 1].name}"
             sizes = unit.machine.buffers_bytes
             strips = f" of {gene.columns} strips" if gene.columns > 1 else ""
-            what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1 and {sizes.UB:,} B of UB"
+            ub = f" and {sizes.UB:,} B of UB" if sizes.UB else ""
+            what = f"no tiling in {gene.blocks} blocks{strips} fits {sizes.L1:,} B of L1{ub}"
             return Infeasible(f"segment {index}, {names}", what)
         segments.append(plan)
     starts = [gene.start for gene in genome]

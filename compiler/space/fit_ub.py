@@ -17,6 +17,7 @@ from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Apart, BufferRequest, fit
 from compiler.segment.memory import ub_requests
 from compiler.segment.shortage import peak
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
 from simulator.npu.parts import DataType, Memory
 
@@ -31,7 +32,7 @@ def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart |
     Weights, and what they take of L1, stay as they are.  Constants come in pieces, the largest first, while they take more than half of UB;
     then the largest tile that is live at the worst step gives up what is missing, and so on.
     """
-    have = unit.machine.buffer_blocks(Memory.UB)
+    have = room_blocks(unit.machine, Memory.UB)
     out = list(tilings)
     requests = ub_requests(unit, layout, out)
     while sum(each.size for each in requests if each.buffer.kind == "constants") > have // 2 and _streamed(unit, layout, requests, out):
@@ -65,7 +66,7 @@ def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], til
         return False
     k = -max(kept)[1]
     tiling = tilings[k] = tilings[k].model_copy(update={"constants": "streamed"})
-    spec, ub = unit.operators[layout.start + k], unit.machine.buffer_blocks(Memory.UB)
+    spec, ub = unit.operators[layout.start + k], room_blocks(unit.machine, Memory.UB)
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
         whole = tiling.weights == "resident"

@@ -14,6 +14,7 @@ from compiler.schedule.window import load_cycles
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import tensor_requests, weight_requests
 from compiler.segment.segment import StripBlocks
+from compiler.unit.machine import room_blocks
 from simulator.npu.parts import Memory
 
 
@@ -29,5 +30,5 @@ def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling])
     chunks = max(sum(request.size for request in weight_requests(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
     one, two = (sum(request.size for request in tensor_requests(unit, blocks, prefetch, window)) for window in (1, 2))
     live = two - one
-    room = 1 + (unit.machine.buffer_blocks(Memory.L1) - chunks - one) // live if live else needed
+    room = 1 + (room_blocks(unit.machine, Memory.L1) - chunks - one) // live if live else needed
     return max(1, min(needed, room, iterations))

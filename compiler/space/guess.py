@@ -25,6 +25,7 @@ from compiler.segment.blocks import needed
 from compiler.space.decode import decode
 from compiler.space.gene import MAX_SEGMENT, Gene
 from compiler.space.structures import Structures
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
 from simulator.npu.level import Level
 from simulator.npu.parts import BLOCK_BYTES, Memory
@@ -116,7 +117,7 @@ def guesses(unit: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floa
     counts = np.array([(way.blocks, min(len(way.cores), way.blocks * unit.images)) for way in ways], np.int64)
     out: Floats = np.full((len(levels), len(ways), len(unit.operators), MAX_SEGMENT), np.inf)
     rates = np.array([ddr_rates(machine, len(way.cores)) for way in ways]) / BLOCK_BYTES
-    _guess(*found, counts, cycles, unit.images, machine.buffer_blocks(Memory.L1), rates, port, out)
+    _guess(*found, counts, cycles, unit.images, room_blocks(machine, Memory.L1), rates, port, out)
     return out
 
 

@@ -34,7 +34,7 @@ def single_operators(unit: Unit) -> Genome | Infeasible:
         )
         found = next((g for g in candidates if decode(unit, g) is not None), None)
         if found is None:
-            sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes)
+            sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes.there.items())
             return Infeasible(spec.name, f"no tiling fits {sizes}")
         genes.append(found)
     return tuple(genes)

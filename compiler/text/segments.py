@@ -132,7 +132,8 @@ def _places(segment: Segment, part: CorePart) -> list[str]:
     assert not isinstance(places, Infeasible), "it was lowered"
     unit, blocks = share.strips[0]
     operators = unit.operators[blocks.start : blocks.stop]
-    peaks = (f"{name} {held:,} of {unit.machine.buffer_blocks(Memory[name]) * BLOCK_BYTES:,}" for name, held in places.peak_bytes.items())
+    have = {Memory[name]: held for name, held in places.peak_bytes.items() if unit.machine.has(Memory[name])}
+    peaks = (f"{memory.name} {held:,} of {unit.machine.buffer_blocks(memory) * BLOCK_BYTES:,}" for memory, held in have.items())
     return [
         *aligned([row for memory in (Memory.L1, Memory.UB) for row in _buffers(unit, operators, places, memory)], 4),
         f"    peak bytes: {', '.join(peaks)}",
@@ -150,7 +151,7 @@ def _buffers(unit: Unit, operators: tuple[OperatorSpec, ...], places: Places, me
         what, of, slot = request.buffer
         first, last = operators[request.birth].name, operators[request.death].name
         yield [
-            f"{memory.name}[{at[request.buffer]}]",
+            f"{(unit.machine.vector_memory if memory == Memory.UB else memory).name}[{at[request.buffer]}]",
             f"{request.size * BLOCK_BYTES:,} B",
             what,
             unit.storages[of].name if what == "tensor" else operators[of].name,

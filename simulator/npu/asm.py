@@ -4,11 +4,13 @@
     MTE1    COPY        L0B[0] L1[640]  length=32 count=1 count2=1  f16
     CUBE    MMAD        L0C[0] L0A[0] L0B[64]  mpad=128 k=8 n1=8 acc=1  f16 @3.12
     CUBE    MMAD        L0C[0] L0A[0] L0B[64]  mpad=128 k=8 n1=8 right=i8  u8 @3.12
+    CUBE    MMAD_IM2COL L0C[0] L1[0] L1[640]  h=16 w=16 pitch=16 plane=256 kernel=1.1 stride=1.1 dilation=1.1 n1=2 rstride=64 ow=16 ...
     FIXPIPE SET         core=0 engine=MTE3 id=2
 
 Engine, opcode, operands (destination first; `-` where an optional one is absent), parameters by the names of `isa.OPS` (zero
 where left out), data type (f16, f32, i8, u8, i32), and @segment.operator.block where they are not all zero (a block of zero is left out).
-Words that hold a data type (`right`, `sums`, `imm` of VCONVERT) print it so, and `pad` of IM2COL and FRACTAL is left out where it is -1.
+Words that hold a data type (`right`, `sums`, `imm` of VCONVERT) print it so, a memory (`side`) too, those of two fields as `y.x`, and `pad`
+of IM2COL, MMAD_IM2COL and FRACTAL is left out where it is -1.
 An immediate is printed as a number where that gives its bits back, else as hex bits.  Anything a record holds beyond that is printed as
 word<index>=value, so that every record with a known opcode makes the round trip.  `#` starts a comment; numbers in front of `:` are
 labels for the reader.
@@ -36,8 +38,10 @@ _WORD = re.compile(r"word[0-9]{1,2}\Z")
 _SHOWN = 60  # characters of a token in a message
 _LABEL = re.compile(r"\A\s*\d+:")
 _FLAGS = (Op.SET, Op.WAIT)
-_PADDED = (Op.IM2COL, Op.FRACTAL)
-_OF_TYPE = ((Op.VCONVERT, "imm"), (Op.MMAD, "right"), (Op.FIXPIPE, "sums"))
+_PADDED = (Op.IM2COL, Op.FRACTAL, Op.MMAD_IM2COL)
+_OF_TYPE = ((Op.VCONVERT, "imm"), (Op.MMAD, "right"), (Op.MMAD_IM2COL, "right"), (Op.FIXPIPE, "sums"))
+_PAIRS = tuple((Op.MMAD_IM2COL, name) for name in ("kernel", "stride", "dilation", "padding"))
+_PAIR = re.compile(r"(-?[0-9]+)\.(-?[0-9]+)\Z")
 
 
 def _sources(spec: OpSpec) -> int:
@@ -47,7 +51,7 @@ def _sources(spec: OpSpec) -> int:
 
 def _memories(op: Op, record: list[int]) -> list[int]:
     """Memory of the destination and of every source: implied for the second ones of MMAD and FIXPIPE."""
-    rest = {Op.MMAD: Memory.L0B, Op.FIXPIPE: Memory.UB}.get(op, record[isa.SRC])
+    rest = {Op.MMAD: Memory.L0B, Op.FIXPIPE: _known(record[isa.F_SIDE], len(Memory)) or Memory.UB}.get(op, record[isa.SRC])
     return [record[isa.DST], record[isa.SRC], int(rest), int(rest)]
 
 
@@ -60,6 +64,10 @@ def _print_param(op: Op, name: str, word: int) -> str:
         return f"engine={Engine(word).name}"
     if (op, name) in _OF_TYPE and 0 <= word < len(DataType):
         return f"{name}={_TYPES[DataType(word)]}"
+    if (op, name) in _PAIRS and isa.paired(*isa.pair(word)) == word:
+        return f"{name}={'.'.join(map(str, isa.pair(word)))}"
+    if name == "side" and 0 <= word < len(Memory):
+        return f"side={Memory(word).name}"
     if _is_float(op, name):
         text = str(np.float32(isa.bits_float(word)))
         return f"imm={text if text != 'nan' and isa.float_bits(float(text)) == word else hex(word & 0xFFFFFFFF)}"
@@ -80,6 +88,10 @@ def print_record(words: NDArray[np.int32]) -> str:
         shown[isa.DST] = _known(record[isa.DST], len(Memory))
         if _sources(spec):
             shown[isa.SRC] = _known(record[isa.SRC], len(Memory))
+        elif spec.cost_class:
+            shown[isa.SRC] = shown[isa.DST]
+        if op == Op.FIXPIPE:
+            shown[isa.F_SIDE] = record[isa.F_SIDE]
         operands = []
         for i, memory in enumerate(_memories(op, shown)[: 1 + _sources(spec)]):
             word = shown[isa.D + i] = record[isa.D + i]
@@ -115,7 +127,7 @@ def _blank(op: Op) -> list[int]:
     if op not in _FLAGS:
         for word in range(isa.D + 1 + spec.sources, isa.S2 + 1):
             record[word] = -1
-        record[isa.SRC] = record[isa.DST] = int(Memory.UB) if spec.moves == ((Memory.UB, Memory.UB),) else 0
+        record[isa.SRC] = record[isa.DST] = int(Memory.UB) if spec.cost_class else 0
     return record
 
 
@@ -189,6 +201,10 @@ class _Line:
                 raise self.error(token, f"a memory: {', '.join(Memory.__members__)}")
             if i < 2:
                 record[isa.DST if i == 0 else isa.SRC] = int(Memory[name])
+                if spec.cost_class and not _sources(spec):
+                    record[isa.SRC] = record[isa.DST]
+            elif op == Op.FIXPIPE and name in ("UB", "L1"):
+                record[isa.F_SIDE] = 0 if name == "UB" else int(Memory.L1)
             elif _memories(op, record)[i] != Memory[name]:
                 raise self.error(token, f"operand {i + 1} of {op.name} in {Memory(_memories(op, record)[i]).name}")
             record[isa.D + i] = self.integer(token, address)
@@ -228,6 +244,10 @@ class _Line:
             return int(Engine[value])
         if (op, name) in _OF_TYPE and value in _TYPE_NUMBERS:
             return _TYPE_NUMBERS[value]
+        if (op, name) in _PAIRS and (both := _PAIR.match(value)):
+            return isa.paired(*(self.integer(token, each) for each in both.groups()))
+        if name == "side" and value in Memory.__members__:
+            return int(Memory[value])
         if _is_float(op, name):
             return self.immediate(token, value)
         return self.integer(token, value)

@@ -48,8 +48,11 @@ of C and, output-stationary, of m in multiples of R and k whole; weight-stationa
 whole (pipelined: m in pieces of at least R).  Other tilings cost what they cost: each piece of k fills an output-stationary array
 anew, each piece of m brings the weights of a weight-stationary one again.  M counts in rows of a fractal, K in blocks of C0, N in 16.
 
-A VECTOR record takes cycles of its class per repeat.  A repeat of VCONVERT is 8 blocks of the narrower type, and up to 16 of the other; 32
-(int8 to 32 bits or back) take twice as long.
+MMAD_IM2COL takes as long, or as long as what it reads of L1 takes on the path to L0C, whichever is longer: the blocks that its window
+names, each once (the unit keeps what several of its pixels read), and its weights.
+
+A VECTOR record takes cycles of its class per repeat, of a unit narrower than that for every width in it.  A repeat of VCONVERT is 8
+blocks of the narrower type, and up to 16 of the other; 32 (int8 to 32 bits or back) take twice as long.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.access import runs_of
+from simulator.npu.access import image_blocks, runs_of
 from simulator.npu.isa import OPS, Op
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import CubeUnit, Machine, SystolicUnit, exact
@@ -71,6 +74,7 @@ from simulator.npu.parts import BLOCK_BYTES, BYTES, SUM_BYTES, DataType, Engine,
 
 OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST
 _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE = int(Op.COPY), int(Op.IM2COL), int(Op.FRACTAL), int(Op.MMAD), int(Op.FIXPIPE)
+_MMAD_IM2COL, _WEIGHTS = int(Op.MMAD_IM2COL), isa.WEIGHT_BLOCKS
 _DDR, _L1, _L0A, _L0B, _L0C = int(Memory.DDR), int(Memory.L1), int(Memory.L0A), int(Memory.L0B), int(Memory.L0C)
 C_LENGTH, C_COUNT, C_COUNT2 = isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2
 C_SSTRIDE, C_DSTRIDE = isa.C_SSTRIDE, isa.C_DSTRIDE
@@ -79,8 +83,9 @@ _LANES, _COLUMNS = isa.LANES, isa.COLUMNS
 I_MPAD, I_K = isa.I_MPAD, isa.I_K
 R_K, R_N1 = isa.R_K, isa.R_N1
 M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
-F_M, F_N1 = isa.F_M, isa.F_N1
-V_REPEATS, V_IMM = isa.V_REPEATS, isa.V_IMM
+F_M, F_N1, W_N1 = isa.F_M, isa.F_N1, isa.W_N1
+V_BLOCKS, V_REPEATS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, isa.V_IMM
+_REPEAT_BLOCKS = isa.REPEAT_BLOCKS
 _FIRST_VECTOR, _CONVERT = isa.FIRST_VECTOR_OP, int(Op.VCONVERT)
 
 
@@ -90,8 +95,9 @@ class CostTables(NamedTuple):
     rate, granule, startup: int64 [7, 7] by (source, destination); rate 0 where there is no path, in 1/65536 of those of DDR.
     matrix: int64 [5, 3, 3] by data type of the left operand, axis (m, k, n) and (unit, least, fill); an MMAD takes the product over its
     axes of max(ceil(length / unit), least) + fill steps; step_cycles: int64 [5] by data type (0: not supported).
-    vector_cycles: int64 [64] by opcode (0: not supported).
-    scalars: int64 [matrix startup, vector startup].  dram: int64 [burst bytes, page bytes, activate bytes].
+    Those of a memory that is not there are those of what stands for it (`stands_for`).
+    vector_cycles: int64 [64] of a whole repeat by opcode (0: not supported).
+    scalars: int64 [matrix startup, vector startup, blocks that VECTOR is wide].  dram: int64 [burst bytes, page bytes, activate bytes].
     """
 
     rate: NDArray[np.int64]
@@ -136,6 +142,12 @@ def latency_cycles(machine: Machine) -> int:
     return _fill_cycles(unit) if isinstance(unit, SystolicUnit) and unit.pipelined else 0
 
 
+def stands_for(machine: Machine) -> dict[Memory, tuple[Memory, Memory]]:
+    """The path whose rates hold for a memory that is not there: from where and to where the data is that would be in it."""
+    found = dict.fromkeys((Memory.L0A, Memory.L0B), (Memory.L1, Memory.L0C)) | {Memory.UB: (Memory.L1, Memory.L1)}
+    return {memory: path for memory, path in found.items() if not machine.has(memory)}
+
+
 @lru_cache(maxsize=64)
 def cost_tables(machine: Machine) -> CostTables:
     """Flatten a machine's rates; read-only, once per machine: fractions take longer than pricing a short program."""
@@ -148,14 +160,21 @@ def cost_tables(machine: Machine) -> CostTables:
         if machine.shared is not None and Memory.SHARED in at and not path.of_ddr:
             rate[at] = min(rate[at], machine.shared.bytes_per_cycle // machine.cores)
             startup[at] += machine.shared.latency_cycles
+    for missing, (source, destination) in stands_for(machine).items():
+        for table in (rate, granule, startup):
+            if missing == Memory.UB:
+                table[:, missing], table[missing, :] = table[:, destination], table[source, :]
+                table[missing, missing] = table[source, destination]
+            else:
+                table[Memory.L1, missing] = table[source, destination]
     matrix, step_cycles = _matrix_tables(machine.matrix)
-    vector = np.zeros(64, np.int64)
+    vector, width = np.zeros(64, np.int64), machine.vector.width_bytes // BLOCK_BYTES
     for op, spec in OPS.items():
         if spec.cost_class:
-            vector[op] = getattr(machine.vector, f"{spec.cost_class}_cycles") or 0
+            vector[op] = (getattr(machine.vector, f"{spec.cost_class}_cycles") or 0) * (isa.REPEAT_BLOCKS // width)
     dram = machine.ddr.timings
     rows = (dram.burst_bytes, dram.page_bytes, dram.activate_bytes) if dram else (BLOCK_BYTES, BLOCK_BYTES, 0)
-    scalars = np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles], np.int64)
+    scalars = np.array([machine.matrix.startup_cycles, machine.vector.startup_cycles, width], np.int64)
     tables = CostTables(rate, granule, startup, matrix, step_cycles, vector, scalars, np.array(rows, np.int64))
     for table in tables:
         table.flags.writeable = False
@@ -223,15 +242,24 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
             m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]
             product = steps(code[i, M_MPAD], m) * steps(code[i, M_K] * _LANES[dtype], k) * steps(code[i, M_N1] * _COLUMNS[dtype], n)
             busy[i] = t.scalars[0] + product * t.step_cycles[dtype]
+        elif op == _MMAD_IM2COL:
+            dtype = code[i, DTYPE]
+            m, k, n = t.matrix[dtype, 0], t.matrix[dtype, 1], t.matrix[dtype, 2]
+            product = steps(code[i, I_MPAD], m) * steps(code[i, I_K] * _LANES[dtype], k) * steps(code[i, W_N1] * _COLUMNS[dtype], n)
+            r = t.rate[_L1, _L0C]
+            read = (image_blocks(code, i) + np.int64(code[i, W_N1]) * code[i, I_K] * _WEIGHTS[dtype]) * BLOCK_BYTES
+            busy[i] = t.scalars[0] + max(product * t.step_cycles[dtype], t.startup[_L1, _L0C] + (read + r - 1) // r)
         elif op == _FIXPIPE:
             r = t.rate[_L0C, dst]
             busy[i] = t.startup[_L0C, dst] + (code[i, F_M] * code[i, F_N1] * _COLUMNS[code[i, DTYPE]] * SUM_BYTES + r - 1) // r
         elif op >= _FIRST_VECTOR:
-            repeats = np.int64(code[i, V_REPEATS])
+            wide = t.scalars[2]
+            repeats, some = np.int64(code[i, V_REPEATS]), (code[i, V_BLOCKS] + wide - 1) // wide * wide
             if op == _CONVERT:
                 run, source_run = runs_of(code[i, DTYPE], code[i, V_IMM])
                 repeats *= max(1, run // 2, source_run // 2)
-            busy[i] = t.scalars[1] + repeats * t.vector_cycles[op]
+            each = t.vector_cycles[op] if some >= _REPEAT_BLOCKS else t.vector_cycles[op] * some // _REPEAT_BLOCKS
+            busy[i] = t.scalars[1] + repeats * each
 
 
 class Price(NamedTuple):

@@ -24,6 +24,9 @@ All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the numbe
 * L0C tile: [N1][M] pairs of blocks, 16 accumulators in each pair: float32, int32 of operands of 8 bits.
 
 Opcodes are primitive: none hides an operator.
+
+A machine need not have all memories.  Where it has no UB, VECTOR and FIXPIPE work in L1; where it has no L0A and L0B, products are
+MMAD_IM2COLs, which read their operands in L1.
 """
 
 from __future__ import annotations
@@ -74,7 +77,8 @@ class Op(IntEnum):
     MMAD = 5
     FIXPIPE = 6
     FRACTAL = 7
-    # VECTOR, UB -> UB
+    MMAD_IM2COL = 8
+    # VECTOR, UB -> UB, or L1 -> L1 where there is no UB
     VFILL = 16  # dst = imm
     VCOPY = 17  # dst = s0
     VRELU = 18  # dst = max(s0, 0)
@@ -114,6 +118,8 @@ FLAG_CORE, FLAG_ENGINE, FLAG_ID = P, P + 1, P + 2
 # COPY: up to COUNT2 x COUNT bursts of LENGTH blocks; strides start to start
 (C_LENGTH, C_COUNT, C_SSTRIDE, C_DSTRIDE, C_COUNT2, C_SSTRIDE2, C_DSTRIDE2) = range(P, P + 7)
 
+# Within L1 all is read before anything is written.
+
 # IM2COL: L1 -> L0A.  Element (m, k1): pixel (oy, ox) = divmod(M_OFF + m, OW); for LANES = C0:
 #   (c1, ky, kx) from k1 = K_OFF + k, kx fastest; block at S0 + c1*PLANE + y*PITCH + x with
 #   y = oy*SH - PT + ky*DH, x = ox*SW - PL + kx*DW; outside [0, H) x [0, W) every lane is the pad value.  PL may be as low as -7:
@@ -140,6 +146,12 @@ R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = range(P, P + 5)
 # is in L0A is one of the two, whichever; of floats 0, both are of one type.  Sums of integers are int32 and wrap.
 M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = range(P, P + 5)
 
+# MMAD_IM2COL: L0C[n1][m] (+)= window x weights, both in L1: MMAD of what IM2COL would make of S0, with the weights at S1, [N1][K][16]
+# with RSTRIDE blocks from n1 to n1.  Words that IM2COL and MMAD have as well mean the same; what IM2COL has two words for is one here,
+# y << 9 and x in the 9 bits below, signed: KERNEL (KH, KW), STRIDE (SH, SW), DILATION (DH, DW), PADDING (PT, PL).  D in L0C, S2: PAD.
+W_KERNEL, W_STRIDE, W_DILATION, W_PADDING, W_N1, W_ACC, W_RIGHT, W_RSTRIDE = range(I_KH, I_OW)
+PAIR_BITS = 9
+
 # FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at
 # D + c*DPLANE, M contiguous blocks (N1 planes for float16, 2*N1 for float32 and int32).  Of int8 and uint8 n1 = 2c and 2c + 1 make plane c;
 # where N1 is odd, the upper half of the last one is ZERO.
@@ -151,7 +163,8 @@ M_MPAD, M_K, M_N1, M_ACC, M_RIGHT = range(P, P + 5)
 #     of the type
 #   float16, float32: v, or float32(sum + bias) without SCALE, then ACT, then one rounding
 #   int32: sum + bias
-F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH = range(P, P + 12)
+# SIDE: the memory of bias, scale and residual: 0, which is UB, or L1 where there is no UB.
+F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH, F_SIDE = range(P, P + 13)
 
 # VECTOR: REPEATS (<= 255) of BLOCKS (<= 8) blocks; block b of repeat r at base + r*xRS + b*xBS.  Repeats run in order, so
 # a dst (and s0 or s1) with repeat stride 0 accumulates.  IMM holds the bits of a float32; for VCONVERT it holds the source DataType.
@@ -189,14 +202,15 @@ _DMA = tuple(
     (Memory[s], Memory[d])
     for s, d in (
         ("DDR", "L1"), ("DDR", "UB"), ("L1", "UB"), ("L1", "L0B"), ("UB", "L1"), ("UB", "DDR"), ("L1", "DDR"),
-        ("DDR", "SHARED"), ("SHARED", "L1"), ("SHARED", "UB"), ("UB", "SHARED"), ("L1", "SHARED"), ("SHARED", "DDR"),
+        ("DDR", "SHARED"), ("SHARED", "L1"), ("SHARED", "UB"), ("UB", "SHARED"), ("L1", "SHARED"), ("SHARED", "DDR"), ("L1", "L1"),
     )
 )  # fmt: skip
+_WINDOW_ENDS = ("h", "w", "pitch", "plane"), ("ow", "moff", "m", "mpad", "koff", "k", "lanes", "ring", "first")
 _VPARAMS = ("blocks", "repeats", "dbs", "drs", "s0bs", "s0rs", "s1bs", "s1rs", "s2bs", "s2rs", "imm")
 
 
 def _vector(sources: int, cost: str, types: tuple[DataType, ...] = FLOATS) -> OpSpec:
-    return OpSpec((Engine.VECTOR,), ((Memory.UB, Memory.UB),), sources, 0, _VPARAMS, cost, types)
+    return OpSpec((Engine.VECTOR,), ((Memory.UB, Memory.UB), (Memory.L1, Memory.L1)), sources, 0, _VPARAMS, cost, types)
 
 
 OPS: dict[Op, OpSpec] = {
@@ -211,10 +225,14 @@ OPS: dict[Op, OpSpec] = {
         ),
         types=_PRODUCTS,
     ),
+    Op.MMAD_IM2COL: OpSpec(
+        (), ((Memory.L1, Memory.L0C),), 2, 0,
+        (*_WINDOW_ENDS[0], "kernel", "stride", "dilation", "padding", "n1", "acc", "right", "rstride", *_WINDOW_ENDS[1]), types=_PRODUCTS,
+    ),
     Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc", "right"), types=_PRODUCTS),
     Op.FIXPIPE: OpSpec(
         (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2,
-        ("m", "mpad", "n1", "dplane", "rplane", "act", "limit", "sums", "scale", "zero", "low", "high"),
+        ("m", "mpad", "n1", "dplane", "rplane", "act", "limit", "sums", "scale", "zero", "low", "high", "side"),
     ),
     Op.FRACTAL: OpSpec((), ((Memory.L1, Memory.L0B),), 1, 0, ("plane", "pixels", "k", "n1", "transpose"), types=_PRODUCTS),
     Op.VFILL: _vector(0, "simple", tuple(DataType)),
@@ -241,6 +259,7 @@ OPS: dict[Op, OpSpec] = {
     Op.VCONVERT: _vector(1, "simple", tuple(DataType)),
 }  # fmt: skip
 
+PRODUCTS = (Op.MMAD, Op.MMAD_IM2COL)
 FIRST_VECTOR_OP = int(Op.VFILL)
 # how many sources a VECTOR opcode reads, indexed by opcode: a table that numba can close over
 VECTOR_SOURCES = np.zeros(64, np.int64)
@@ -265,10 +284,21 @@ def operator_of(tag: Ints) -> Ints:
 
 
 def macs(products: NDArray[np.int64]) -> NDArray[np.int64]:
-    """int64 [n]: multiply-accumulates of each of n MMADs, int64 [n, WORDS], padding included."""
-    dtype = products[:, DTYPE]
-    found: NDArray[np.int64] = products[:, M_MPAD] * products[:, M_K] * LANES[dtype] * products[:, M_N1] * COLUMNS[dtype]
+    """int64 [n]: multiply-accumulates of each of n `PRODUCTS`, int64 [n, WORDS], padding included."""
+    dtype, windows = products[:, DTYPE], products[:, OP] == Op.MMAD_IM2COL
+    mpad, k, n1 = (np.where(windows, products[:, a], products[:, b]) for a, b in ((I_MPAD, M_MPAD), (I_K, M_K), (W_N1, M_N1)))
+    found: NDArray[np.int64] = mpad * k * LANES[dtype] * n1 * COLUMNS[dtype]
     return found
+
+
+def paired(y: Ints, x: Ints) -> Ints:
+    """Two fields of a window in one word."""
+    return y << PAIR_BITS | x & (1 << PAIR_BITS) - 1
+
+
+def pair(word: Ints) -> tuple[Ints, Ints]:
+    """(y, x) of a `paired` word."""
+    return word >> PAIR_BITS, ((word & (1 << PAIR_BITS) - 1) ^ 1 << PAIR_BITS - 1) - (1 << PAIR_BITS - 1)
 
 
 def float_bits(value: float) -> int:

@@ -81,7 +81,7 @@ class DataPath(_Spec):
     data of the move before by then, so start-ups do not overlap data of the same port.
     """
 
-    engine: Literal["MTE1", "MTE2", "MTE3", "FIXPIPE", "VECTOR"]
+    engine: Literal["MTE1", "MTE2", "MTE3", "CUBE", "FIXPIPE", "VECTOR"]
     source: MemoryName
     destination: MemoryName
     bytes_per_cycle: Rate
@@ -95,6 +95,14 @@ class DataPath(_Spec):
     @property
     def of_ddr(self) -> bool:
         return "DDR" in (self.source, self.destination)
+
+    @model_validator(mode="after")
+    def _read_in_place(self) -> Self:
+        if (self.engine == "CUBE") != ((self.source, self.destination) == ("L1", "L0C")):
+            raise ValueError(
+                f"{self.name}: engine {self.engine}; accepted: CUBE of L1->L0C, which is what products read in L1, and of no other"
+            )
+        return self
 
     @model_validator(mode="after")
     def _whole_on_chip(self) -> Self:
@@ -200,7 +208,7 @@ MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
 
 
 class VectorUnit(_Spec):
-    """A repeat is 8 blocks; cycles per repeat by class of primitive.
+    """Cycles for `width_bytes` by class of primitive; of a repeat, 8 blocks, for each such part of it.
 
     lookup_cycles: of looking bytes up in a table of 256 (VLUT); None where the unit cannot.
     """
@@ -211,13 +219,16 @@ class VectorUnit(_Spec):
     transcendental_cycles: PositiveInt
     reduce_cycles: PositiveInt
     lookup_cycles: PositiveInt | None = None
+    width_bytes: Literal[32, 64, 128, 256] = 256
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A unit without look-up is written, and has the digest, as if there were no such key."""
+        """A unit without look-up, or as wide as a repeat, is written, and has the digest, as if without that key."""
         found: dict[str, Any] = whole(self)
         if self.lookup_cycles is None:
             found.pop("lookup_cycles", None)
+        if self.width_bytes == 256:
+            found.pop("width_bytes", None)
         return found
 
 
@@ -302,17 +313,30 @@ class Flags(_Spec):
 
 
 class Sizes(_Spec):
+    """A buffer that is left out is not there: without L0A and L0B operands of products are read in L1, without UB vectors are."""
+
     L1: OnChipBytes
-    L0A: OnChipBytes
-    L0B: OnChipBytes
+    L0A: OnChipBytes | None = None
+    L0B: OnChipBytes | None = None
     L0C: OnChipBytes
-    UB: OnChipBytes
+    UB: OnChipBytes | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_missing(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: size for name, size in whole(self).items() if size is not None}
+
+    @property
+    def there(self) -> dict[str, int]:
+        """Sizes of those that there are."""
+        return {name: size for name, size in self if size is not None}
 
     @model_validator(mode="after")
     def _whole_blocks(self) -> Self:
-        for name, size in self:
+        for name, size in self.there.items():
             if size % BLOCK_BYTES:
                 raise ValueError(f"{name}: {size} is not a multiple of {BLOCK_BYTES}")
+        if (self.L0A is None) != (self.L0B is None):
+            raise ValueError(f"{'L0A' if self.L0A is None else 'L0B'} is left out; accepted: L0A and L0B, or neither")
         return self
 
 
@@ -377,6 +401,16 @@ class Machine(_Spec):
         return self
 
     @model_validator(mode="after")
+    def _paths_of_buffers(self) -> Self:
+        for path in self.paths:
+            for name in (path.source, path.destination):
+                if name not in ("DDR", "SHARED") and not self.has(Memory[name]):
+                    raise ValueError(
+                        f"paths: {path.source} -> {path.destination}: the machine has no {name}; accepted: with buffers_bytes.{name}"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _shared_has_paths(self) -> Self:
         named = [path for path in self.paths if "SHARED" in (path.source, path.destination)]
         if self.shared is None and named:
@@ -431,14 +465,23 @@ class Machine(_Spec):
                 return path
         return None
 
+    def has(self, memory: Memory) -> bool:
+        """Whether an on-chip memory is there."""
+        return self.buffers_blocks[memory] > 0
+
+    @property
+    def vector_memory(self) -> Memory:
+        """Where VECTOR works, and where FIXPIPE has its bias, scale and residual."""
+        return Memory.UB if self.has(Memory.UB) else Memory.L1
+
     def buffer_blocks(self, memory: Memory) -> int:
         """Size of an on-chip memory in blocks of 32 bytes."""
         return self.buffers_blocks[memory]
 
     @cached_property
     def buffers_blocks(self) -> dict[Memory, int]:
-        """Sizes of the on-chip memories in blocks of 32 bytes; of a shared one that is not there, 0."""
-        own = {Memory[name]: int(size) // BLOCK_BYTES for name, size in self.buffers_bytes}
+        """Sizes of the on-chip memories in blocks of 32 bytes; of one that is not there, 0."""
+        own = {Memory[name]: size // BLOCK_BYTES if size else 0 for name, size in self.buffers_bytes}
         return own | {Memory.SHARED: self.shared.bytes // BLOCK_BYTES if self.shared is not None else 0}
 
     def path_bytes_per_cycle(self, engine: Engine) -> Fraction:
@@ -490,6 +533,10 @@ class Machine(_Spec):
     def macs_per_cycle(self) -> dict[str, Fraction]:
         """Peak multiply-accumulates per cycle of one core, by data type."""
         return self.matrix.macs_per_cycle
+
+    def peak(self, dtype: DataType) -> Fraction:
+        """Of a data type; of one that it does not multiply, the most that it has of any."""
+        return self.macs_per_cycle.get(dtype.name) or max(self.macs_per_cycle.values())
 
     @cached_property
     def digest(self) -> str:

@@ -222,10 +222,12 @@ def _legal(machine: Machine) -> _Legal:
     types = np.zeros((max(OPS) + 1, len(DataType)), bool)
     moves = np.zeros((max(OPS) + 1, len(Engine), len(Memory), len(Memory)), bool)
     for op, spec in OPS.items():
-        types[op, [dtype for dtype in spec.types if op != Op.MMAD or dtype in multiplied]] = True
+        types[op, [dtype for dtype in spec.types if op not in isa.PRODUCTS or dtype in multiplied]] = True
         if not spec.moves:
             moves[op, list(spec.engines)] = True
         for source, destination in spec.moves:
+            if spec.cost_class and source != machine.vector_memory:
+                continue
             path = machine.path(source, destination)
             if spec.engines or path is not None:
                 moves[op, spec.engines[0] if path is None or spec.engines else Engine[path.engine], source, destination] = True
@@ -279,6 +281,17 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.S0, 0, _POSITIVE),  # what is read may start behind it, so the bounds check alone does not see its sign
         (isa.PAD, -1, 255),
     ),
+    (Op.MMAD_IM2COL,): (
+        *((word, 1, 1 << 20) for word in (isa.I_H, isa.I_W, isa.I_PITCH, isa.I_PLANE, isa.I_OW, isa.I_M, isa.I_K, isa.W_N1)),
+        *((word, 0, 1 << 24) for word in (isa.I_MOFF, isa.I_KOFF)),
+        *((word, 0, 1 << 20) for word in (isa.I_RING, isa.I_FIRST)),
+        (isa.I_MPAD, 1, 1 << 20),
+        (isa.I_LANES, 4, 32),
+        (isa.W_ACC, 0, 1),
+        (isa.W_RSTRIDE, 0, _POSITIVE),
+        (isa.S0, 0, _POSITIVE),
+        (isa.PAD, -1, 255),
+    ),
     (Op.FRACTAL,): (
         (isa.R_PLANE, 1, _POSITIVE), (isa.R_PIXELS, 1, 1 << 24), (isa.R_K, 1, 1 << 16), (isa.R_N1, 1, 1 << 16), (isa.R_TRANSPOSE, 0, 1),
         (isa.PAD, -1, 255),
@@ -300,13 +313,22 @@ _MAX_COPY_BLOCKS = 1 << 24  # bursts may fall on one another, so the memories al
 
 def _check_parameters(code: Code, core: int, machine: Machine) -> None:
     opcodes = _opcodes(code)
-    found = {op: _rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE)}
-    copies, images, products, results = found.values()
+    found = {op: _rows(opcodes, op) for op in (Op.COPY, Op.IM2COL, Op.MMAD, Op.FIXPIPE, Op.MMAD_IM2COL)}
+    copies, images, products, results, windows = found.values()
+    if len(windows):
+        images = np.concatenate((images, windows))
     for ops, limits in _RANGES.items():
         rows = found[ops[0]] if len(ops) == 1 and ops[0] in found else _rows(opcodes, *ops)
         for word, low, high in limits if len(rows) else ():
             values = code[rows, word]
             _reject(code, core, rows, (values < low) | (values > high), f"parameter word {word} must be in {low}..{high}")
+    for word, low in ((isa.W_KERNEL, 1), (isa.W_STRIDE, 1), (isa.W_DILATION, 1), (isa.W_PADDING, 0)) if len(windows) else ():
+        y, x = isa.pair(code[windows, word].astype(np.int64))
+        bad = (y < low) | (y > isa.MAX_WINDOW) | (x < (low or -7)) | (x > isa.MAX_WINDOW)
+        _reject(code, core, windows, bad, f"parameter word {word} must hold two of {low}..{isa.MAX_WINDOW}")
+    side = int(machine.vector_memory)  # 0 is UB, too
+    bad = (code[results, isa.F_SIDE] != side) & (code[results, isa.F_SIDE] != side % Memory.UB)
+    _reject(code, core, results, bad, f"side must be {side}, {machine.vector_memory.name}")
     moved = code[copies, isa.C_COUNT].astype(np.float64) * code[copies, isa.C_COUNT2] * code[copies, isa.C_LENGTH]
     _reject(code, core, copies, moved > _MAX_COPY_BLOCKS, f"a COPY moves at most {_MAX_COPY_BLOCKS} blocks")
     padding = np.array([machine.fractal(dtype).rows for dtype in DataType])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -46,8 +47,8 @@ def _integers(w: Words) -> Flags:
     return w(isa.F_SUMS) != 0
 
 
-def _wrong_right(w: Words) -> Flags:
-    right = w(isa.M_RIGHT)
+def _wrong_right(w: Words, word: int) -> Flags:
+    right = w(word)
     return np.where(_bytes(w), (right != DataType.int8) & (right != DataType.uint8), right != 0)
 
 
@@ -62,9 +63,13 @@ def _beyond(w: Words) -> Flags:
     return _bytes(w) & np.logical_or.reduce([(w(word) < least) | (w(word) > least + _MORE) for word in words])
 
 
+_RIGHT = "right must be int8 or uint8 where the left operand is, else 0"
 TYPE_RULES: dict[tuple[Op, ...], tuple[TypeRule, ...]] = {
-    (Op.IM2COL, Op.FRACTAL): (TypeRule(lambda w: ~_bytes(w) & (w(isa.PAD) != -1), "pad is of int8 and uint8; others have -1, zero"),),
-    (Op.MMAD,): (TypeRule(_wrong_right, "right must be int8 or uint8 where the left operand is, else 0"),),
+    (Op.IM2COL, Op.FRACTAL, Op.MMAD_IM2COL): (
+        TypeRule(lambda w: ~_bytes(w) & (w(isa.PAD) != -1), "pad is of int8 and uint8; others have -1, zero"),
+    ),
+    (Op.MMAD,): (TypeRule(partial(_wrong_right, word=isa.M_RIGHT), _RIGHT),),
+    (Op.MMAD_IM2COL,): (TypeRule(partial(_wrong_right, word=isa.W_RIGHT), _RIGHT),),
     (Op.FIXPIPE,): (
         TypeRule(_wrong_sums, "sums must be int32, or 0 (float32) where the result is a float"),
         TypeRule(lambda w: ~_integers(w) & _any(w, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),

@@ -40,3 +40,7 @@ VECTOR  VLUT        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 
 VECTOR  VCONVERT    UB[0] UB[64]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 imm=f32  f16 @4.0
 VECTOR  VCONVERT    UB[0] UB[64]  blocks=8 repeats=4 dbs=1 drs=32 s0bs=1 s0rs=8 imm=i8  i32 @4.0
 VECTOR  VADD        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 s1bs=1 s1rs=8  i32 @4.0
+CUBE    MMAD_IM2COL L0C[0] L1[100] L1[640]  h=9 w=14 pitch=14 plane=126 kernel=3.3 stride=2.1 dilation=1.1 padding=1.-2 n1=2 acc=1 right=i8 rstride=288 ow=14 m=60 mpad=64 koff=3 k=9 lanes=32 ring=12 first=4 pad=128  u8 @3.12
+FIXPIPE FIXPIPE     L1[700] L0C[0] L1[8] -  m=60 mpad=64 n1=2 dplane=60 sums=i32 scale=16 low=-128 high=127 side=L1  i8 @3.12
+VECTOR  VFILL       L1[3]  blocks=8 repeats=1 dbs=1 drs=8 imm=0.5  f32
+MTE1    COPY        L1[0] L1[640]  length=32 count=1 count2=1  i8

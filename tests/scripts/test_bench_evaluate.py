@@ -17,28 +17,48 @@ from tests.tuning import save_small
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("bench")
-    words = ("--network", "squeezenet", "--seconds", "0.1", "--cold", save_small("conv_chain", folder), "--json")
+    words = (
+        "--networks",
+        "squeezenet,made:mobilenet_v2-small,quantised=qdq",
+        "--seconds",
+        "0.1",
+        "--cold",
+        save_small("conv_chain", folder),
+        "--json",
+    )
     done = run_script("bench_evaluate", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
-def test_rates_are_counts_over_time(found: dict[str, Any]) -> None:
-    assert (found["network"], found["machine"], found["levels"]) == ("squeezenet", "edge", 3)
+@pytest.fixture(params=[0, 1], ids=["float16", "int8"])
+def one(found: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What was found of a network."""
+    result: dict[str, Any] = found["networks"][request.param]
+    return result
+
+
+def test_networks_stand_beside_each_other(found: dict[str, Any]) -> None:
+    assert found["machine"] == "edge"
+    names = [(each["network"], each["levels"]) for each in found["networks"]]
+    assert names == [("squeezenet", 3), ("made:mobilenet_v2-small,quantised=qdq", 3)]
+
+
+def test_rates_are_counts_over_time(one: dict[str, Any]) -> None:
     for name in ("programs", "tilings", "segments", "features"):
-        r = found[name]
+        r = one[name]
         assert r["per_s"] == pytest.approx(1e3 / r["ms"])
         assert r["count"] * r["ms"] >= 100  # all of the CPU time that was asked for
         assert r["longest_ms"] >= r["ms"]
         assert 0 < r["fitting_share"] <= 1
-    assert found["programs"]["fitting_share"] == 1  # mutations are repaired before they are measured
-    assert found["features"]["ms"] < found["segments"]["ms"] < found["programs"]["ms"]
+    assert one["programs"]["fitting_share"] == 1  # mutations are repaired before they are measured
+    assert one["features"]["ms"] < one["segments"]["ms"] < one["programs"]["ms"]
 
 
 @pytest.mark.parametrize("name", ["program_stages", "segment_stages"])
-def test_shares_add_up(found: dict[str, Any], name: str) -> None:
-    stages = found[name]
+def test_shares_add_up(one: dict[str, Any], name: str) -> None:
+    stages = one[name]
     assert sum(stages["share"].values()) == pytest.approx(1)
     total = sum(stages["ms"][stage] for stage in stages["share"])
     for stage, share in stages["share"].items():
@@ -46,6 +66,7 @@ def test_shares_add_up(found: dict[str, Any], name: str) -> None:
     records = total - stages["ms"]["synchronise"] + stages["ms"]["link"] + stages["ms"]["prepare"]
     assert stages["record_times"] == pytest.approx(records / total)
     assert stages["instructions"] > 100
+    assert stages["us_per_instruction"] == pytest.approx(1e3 * total / stages["instructions"])
 
 
 def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
@@ -57,7 +78,7 @@ def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
 
 
 def test_a_model_to_compile_that_is_not_there_is_named_before_anything_is_measured(tmp_path: Path) -> None:
-    done = run_script("bench_evaluate", "--network", "squeezenet", "--cold", "missing.onnx", cwd=tmp_path)
+    done = run_script("bench_evaluate", "--networks", "squeezenet", "--cold", "missing.onnx", cwd=tmp_path)
     assert done.returncode == 2
     assert "missing.onnx: no such file" in done.stderr
 
@@ -69,7 +90,7 @@ def test_a_model_that_does_not_compile_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_network_is_named(tmp_path: Path) -> None:
-    done = run_script("bench_evaluate", "--network", "resnet51", cwd=tmp_path)
+    done = run_script("bench_evaluate", "--networks", "resnet51", cwd=tmp_path)
     assert done.returncode == 2
     assert "light:resnet51: no such network" in done.stderr
     assert "light:resnet50" in done.stderr

@@ -59,7 +59,9 @@ def spent(pair: Pair) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["begin", "fusion", "levels", "placement", "prior", "quick", "rewrites", "shared_memory", "window"])
+@pytest.mark.parametrize(
+    "name", ["begin", "fusion", "levels", "placement", "prior", "quick", "rewrites", "shared_memory", "types", "window"]
+)
 def test_a_study_can_be_sent_to_processes(name: str, tmp_path: Path) -> None:
     module = import_module(f"scripts.study_{name}")
     made = module.study(tmp_path, {}, 4, ()) if name == "prior" else module.STUDY
@@ -143,6 +145,22 @@ def test_fusion(tmp_path: Path) -> None:
     off = [set(study_fusion.arm(stage).settings) for stage in study_fusion.STAGES]
     assert all(later < earlier for earlier, later in pairwise(off)), "stages are cumulative"
     assert not off[-1]
+
+
+def test_types(tmp_path: Path) -> None:
+    """Figures of each type, beside what types allow; planes of 32 channels may be emptier than those of 16, so less is not asserted."""
+    rows, text = study("types", tmp_path, "made:mobilenet_v2-small", "--machine", "ascend310", "--candidates", 4, "--seeds", 1)
+    assert [row["level"] for row in rows] == list(LEVELS)
+    for row in rows:
+        assert row["macs"] > 0.9
+        assert row["in_int8"] > 0.9
+        assert 1.5 < row["roof"] <= 2
+        assert 0.4 < row["least"] < 0.8
+        assert row["faster"] == row["float16_cycles"] / row["int8_cycles"]
+        assert row["of_bytes"] == row["int8_bytes"] / row["float16_bytes"] > row["least"] / 2
+        assert min(row["float16_gain"], row["int8_gain"]) >= 1
+    assert "none: " in text
+    assert "geometric mean of 1" in text
 
 
 def test_shared_memory(tmp_path: Path) -> None:
@@ -363,7 +381,7 @@ def test_a_glance_at_every_study(tmp_path: Path, name: str) -> None:
 def test_a_study_that_there_is_not(tmp_path: Path) -> None:
     done = run_script("study_all", "--only", "fusion,nothing", "--out", "out", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no study nothing; there are fusion, levels," in " ".join(done.stderr.replace("│", " ").split())
+    assert "no study nothing; there are gain, fusion, levels," in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_all_studies_are_made_at_once() -> None:

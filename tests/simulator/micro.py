@@ -9,13 +9,17 @@ from simulator.functional import Memories
 from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.isa import OPS, WORDS, Op
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, BYTES, FLOATS, DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program
 from tests.integers import with_integers
 from tests.shared_machine import with_shared
 
-TINY = with_integers(with_shared(load_machine("tiny")))  # so that every record that there is can be made
+_IN_L1 = [{"engine": engine, "source": "L1", "destination": to, "bytes_per_cycle": 32} for engine, to in (("MTE1", "L1"), ("CUBE", "L0C"))]
+_ALL = with_integers(with_shared(load_machine("tiny"))).model_dump(mode="json")
+TINY = Machine.model_validate(_ALL | {"paths": [*_ALL["paths"], *_IN_L1]})  # so that every record that there is can be made
+SIDES = (Memory.UB, Memory.L1)
 DDR_BLOCKS = 2048
 TYPES = {0: np.float16, 1: np.float32, 2: np.int8, 3: np.uint8, 4: np.int32}
 
@@ -57,7 +61,8 @@ def reference(cores: list[np.ndarray], record: list[int]) -> None:
     op = Op(record[isa.OP])
     p = dict(zip(OPS[op].params, record[isa.P :], strict=False))
     with np.errstate(all="ignore"):
-        {Op.COPY: _copy, Op.IM2COL: _im2col, Op.FRACTAL: _fractal, Op.MMAD: _mmad, Op.FIXPIPE: _fixpipe}.get(op, _vector)(cores, record, p)
+        known = {Op.COPY: _copy, Op.IM2COL: _im2col, Op.FRACTAL: _fractal, Op.MMAD: _mmad, Op.FIXPIPE: _fixpipe, Op.MMAD_IM2COL: _windows}
+        known.get(op, _vector)(cores, record, p)
 
 
 def _block(memory: np.ndarray, block: int) -> np.ndarray:
@@ -65,7 +70,7 @@ def _block(memory: np.ndarray, block: int) -> np.ndarray:
 
 
 def _copy(cores, record, p):
-    source, target = cores[record[isa.SRC]], cores[record[isa.DST]]
+    source, target = cores[record[isa.SRC]].copy(), cores[record[isa.DST]]  # within a memory all is read first
     for j in range(p["count2"]):
         for i in range(p["count"]):
             for b in range(p["length"]):
@@ -126,13 +131,31 @@ def _mmad(cores, record, p):
     place(cores[Memory.L0C], record[isa.D], total.astype(sums))
 
 
+def _windows(cores, record, p):
+    """MMAD_IM2COL: what the two others would make of it in a scratch memory."""
+    pairs = {"kernel": ("kh", "kw"), "stride": ("sh", "sw"), "dilation": ("dh", "dw"), "padding": ("pt", "pl")}
+    for name, fields in pairs.items():
+        low = p[name] & 511
+        p |= dict(zip(fields, (p[name] >> 9, low - 512 if low > 255 else low), strict=True))
+    scratch = [*cores]
+    scratch[Memory.L0A], scratch[Memory.L0B] = (np.zeros(1 << 16, np.uint8) for _ in range(2))
+    image, product = [*record], [*record]
+    image[isa.D] = product[isa.S0] = product[isa.S1] = 0
+    _im2col(scratch, image, p)
+    run = p["k"] * 16
+    for n in range(p["n1"]):
+        place(scratch[Memory.L0B], n * run, look(cores[Memory.L1], record[isa.S1] + n * p["rstride"], (run * BLOCK_BYTES,), np.uint8))
+    _mmad(scratch, product, p)
+
+
 def _fixpipe(cores, record, p):
     dtype = TYPES[record[isa.DTYPE]]
     c0 = BLOCK_BYTES // dtype().itemsize
     written = []
     for plane in range(-(-p["n1"] * 16 // c0)):
         for m in range(p["m"]):
-            residual = look(cores[Memory.UB], record[isa.S2] + plane * p["rplane"] + m, (c0,), dtype) if record[isa.S2] >= 0 else None
+            side = cores[p["side"] or Memory.UB]
+            residual = look(side, record[isa.S2] + plane * p["rplane"] + m, (c0,), dtype) if record[isa.S2] >= 0 else None
             lanes = []
             for lane in range(c0):
                 n, j = divmod(plane * c0 + lane, 16)
@@ -148,14 +171,15 @@ def _result(cores, record, p, n, m, j, residual):
         return p["zero"]
     sums = np.int32 if p["sums"] else np.float32
     value = look(cores[Memory.L0C], record[isa.S0] + 2 * (n * p["mpad"] + m), (16,), sums)[j]
-    bias = look(cores[Memory.UB], record[isa.S1] + 2 * n, (16,), sums)[j] if record[isa.S1] >= 0 else sums(0)
+    side = cores[p["side"] or Memory.UB]
+    bias = look(side, record[isa.S1] + 2 * n, (16,), sums)[j] if record[isa.S1] >= 0 else sums(0)
     if p["sums"]:
         total = (int(value) + int(bias) + 2**31) % 2**32 - 2**31
         if record[isa.DTYPE] == DataType.int32:
             return total
         value = np.float32(total)
         if p["scale"] >= 0:
-            value = value * look(cores[Memory.UB], p["scale"] + 2 * n, (16,), np.float32)[j]
+            value = value * look(side, p["scale"] + 2 * n, (16,), np.float32)[j]
         if record[isa.DTYPE] in BYTES:
             low, high = p["low"] - p["zero"], p["high"] - p["zero"]
             return p["low"] if np.isnan(value) else round(min(max(float(value), low), high)) + p["zero"]
@@ -175,7 +199,7 @@ def converted(value, dtype):
 
 
 def _vector(cores, record, p):
-    op, ub = Op(record[isa.OP]), cores[Memory.UB]
+    op, ub = Op(record[isa.OP]), cores[record[isa.DST]]
     dtype = TYPES[record[isa.DTYPE]]
     source_dtype = TYPES[p["imm"]] if op == Op.VCONVERT else dtype
     sizes = [t().itemsize for t in (dtype, source_dtype)]
@@ -227,10 +251,11 @@ def _lanes(op, s, imm, lanes, dtype):
 
 
 @st.composite
-def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fractal_rows=16):
+def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fractal_rows=16, sides=(Memory.UB,)):
     """A record that `tiny` takes: every block inside its memory (the middle of it, so that strides may go either way).
 
-    fractal_rows: 16 on `tiny`; 1 where the matrix unit multiplies so many rows at a time that any number of them is legal.
+    sides: where VECTOR works and FIXPIPE has its bias, scale and residual; `tiny` has UB for that.  fractal_rows: 16 on `tiny`; 1 where the
+    matrix unit multiplies so many rows at a time that any number of them is legal.
     """
     op = draw(st.sampled_from(ops))
     record = np.zeros(WORDS, np.int32)
@@ -252,8 +277,9 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
         record[isa.D], record[isa.S0] = between(100, 140), between(100, 140)
         put(**{name: draw(small) for name in ("length", "count", "count2")})
         put(**{name: between(-8, 8) for name in ("sstride", "dstride", "sstride2", "dstride2")})
-    elif op == Op.IM2COL:
-        record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.MTE1, Memory.L1, Memory.L0A
+    elif op in (Op.IM2COL, Op.MMAD_IM2COL):
+        fused = op == Op.MMAD_IM2COL
+        record[[isa.ENGINE, isa.SRC, isa.DST]] = (Engine.CUBE, Memory.L1, Memory.L0C) if fused else (Engine.MTE1, Memory.L1, Memory.L0A)
         lanes = 4 if dtype != DataType.float32 and draw(st.booleans()) else dtype.lanes
         record[isa.PAD] = between(-1, 255) if dtype in BYTES else -1
         h, w, kh, kw = between(1, 6), between(1, 6), draw(small), draw(small)
@@ -267,13 +293,18 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
             plane=max(h, ring) * pitch + between(0, 3),
             ring=ring,
             first=between(0, max(0, ring - 1)),
-            kh=kh,
-            kw=kw,
-            sh=between(1, 3),
-            sw=between(1, 3),
-            dh=between(1, 2),
         )
-        put(dw=between(1, 2), pt=between(0, 3), pl=between(0, 3), ow=between(1, 7), moff=between(0, 9))
+        window = {"sh": between(1, 3), "sw": between(1, 3), "dh": between(1, 2)}
+        window |= {"dw": between(1, 2), "pt": between(0, 3), "pl": between(0, 3), "kh": kh, "kw": kw}
+        if fused:
+            pairs = {"kernel": ("kh", "kw"), "stride": ("sh", "sw"), "dilation": ("dh", "dw"), "padding": ("pt", "pl")}
+            put(**{name: window[y] * 512 + window[x] for name, (y, x) in pairs.items()})
+            put(n1=between(1, 3), acc=between(0, 1), right=draw(st.sampled_from(BYTES)) if dtype in BYTES else 0)
+            record[isa.S1] = between(0, 50)
+            put(rstride=between(0, 70))
+        else:
+            put(**window)
+        put(ow=between(1, 7), moff=between(0, 9))
         put(m=between(1, 16), mpad=16 + (between(0, 4) if fractal_rows == 1 else 0))
         # a tile behind the last kernel position of the four-lane mode is all zero; else up to three planes of C1
         put(koff=between(0, 1 if lanes == 4 else 5), k=between(1, 4), lanes=lanes)
@@ -294,6 +325,7 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
         record[[isa.S1, isa.S2]] = draw(st.sampled_from((-1, 60, 104))), draw(st.sampled_from((-1, 100, 107, 150)))
         m = between(1, 12)
         put(m=m, mpad=16 + between(0, 3), n1=between(1, 3), dplane=m + between(0, 3), rplane=between(0, 15))
+        put(side=draw(st.sampled_from(sides)) % Memory.UB)
         if dtype in FLOATS:
             put(act=between(0, 1))
         if dtype not in FLOATS or draw(st.booleans()):
@@ -306,7 +338,8 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
             zero, low, high = (between(*(-128, 127) if dtype == DataType.int8 else (0, 255)) for _ in range(3))
             put(zero=zero, low=min(low, high), high=max(low, high))
     else:
-        record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.VECTOR, Memory.UB, Memory.UB
+        memory = draw(st.sampled_from(sides))
+        record[[isa.ENGINE, isa.SRC, isa.DST]] = Engine.VECTOR, memory, memory
         record[isa.D] = between(200, 204)
         for i in range(OPS[op].sources):
             record[isa.S0 + i] = draw(st.sampled_from((record[isa.D], between(195, 210))))

@@ -26,7 +26,8 @@ from tuner.cli import main
 from tuner.measure.roofline import Roofline
 from tuner.networks.made import build
 
-MACHINES = sorted(set(preset_names()) - {"tiny"})  # whose memories are too small for a network
+INTEGERS = [name for name in preset_names() if "float16" not in load_machine(name).matrix.data_types]
+MACHINES = sorted(set(preset_names()) - {"tiny", *INTEGERS})  # the memories of `tiny` are too small for a network
 TPU = load_machine("tpu-like")
 SHAPED = {
     "one-pixel": multiplying(load_machine("edge"), float16=(1, 64, 32, 1), float32=(1, 32, 32, 4)),

@@ -96,12 +96,12 @@ def test_what_is_not_supported_runs_on_the_host_around_the_rest() -> None:
 
 def test_the_page_counts_what_there_is() -> None:
     results = [
-        Result("node", "test_a", "Add", "passed", ""),
-        Result("node", "test_b", "Add", "skipped", "nothing of it can run on the NPU: Add 'y': input 'a' is a|b"),
-        Result("node", "test_c", "Sin", "partly", ""),
+        Result("node", "test_a", "Add", "float32", "passed", ""),
+        Result("node", "test_b", "Add", "uint8", "skipped", "nothing of it can run on the NPU: Add 'y': input 'a' is a|b"),
+        Result("node", "test_c", "Sin", "float16", "partly", ""),
     ]
     lines = page(results).splitlines()
-    assert lines[-2:] == ["| Add | 1 |  |  | 1 |  | input 'a' is a\\|b |", "| Sin |  | 1 |  |  |  |  |"]
+    assert lines[-2:] == ["| Add | float32 | 1 |  |  | 1 |  | input 'a' is a\\|b |", "| Sin | float16 |  | 1 |  |  |  |  |"]
     assert any("3 tests, 1 passed, 1 partly, 0 copies, 1 skipped, 0 failed." in line for line in lines)
 
 

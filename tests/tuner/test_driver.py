@@ -215,6 +215,8 @@ def test_the_log_agrees_with_the_summary(whole: Path) -> None:
         assert set(fastest["roofline_cycles"]) == {row.roofline_cycles}
         assert row.ddr_bytes in set(fastest["ddr_read_bytes"] + fastest["ddr_write_bytes"])
         assert row.roofline_cycles <= row.cycles
+        assert max(row.bound.engines, row.bound.prefetch, row.bound.traffic) == row.bound.cycles <= row.cycles
+        assert row.bound.ddr_bytes <= row.ddr_bytes
         assert row.program_bound_cycles <= row.cycles <= row.baseline_layerwise_cycles
         assert row.cycles == row.variant_cycles[level]
         assert summary.own_cycles[level] <= min(row.variant_cycles.values()), "nothing is faster at a level than its champion"

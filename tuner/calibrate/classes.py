@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
+from simulator.npu.parts import Memory
 from tuner.calibrate.keys import Key, Number, path_key
 from tuner.calibrate.probes import Probe
 from tuner.calibrate.probes_ddr import level_probes, port_probes, run_probes, transfer_probes
@@ -61,7 +63,9 @@ _GRANULE = "blocks of 32 bytes are moved whole, and rows of DRAM are opened no f
 
 
 def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
-    """The rows for a machine."""
+    """The rows for a machine.  Raises `UnsupportedError` for one without UB or L0: probes are programs of a machine with all buffers."""
+    if lacks := [memory.name for memory in (Memory.L0A, Memory.L0B, Memory.UB) if not machine.has(memory)]:
+        raise UnsupportedError(f"machine {machine.name}: has no {', '.join(lacks)}; calibrate takes machines with L0A, L0B and UB")
     unit = machine.matrix
     products = [cycles(_of_product(unit, name), _ISSUE, 1) for name in unit.data_types]
     rows = [

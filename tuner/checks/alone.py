@@ -6,7 +6,7 @@ Operators alone are compiled layer by layer for the file's machine: all of them 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,18 +16,21 @@ from onnx import ModelProto
 
 from compiler.build import default_plan
 from compiler.frontend.load import load
-from compiler.frontend.lower import lower, lower_partition
-from compiler.frontend.skeleton import Beside
-from compiler.frontend.worth import Always
+from compiler.frontend.lower import SUPPORTED, lower
+from compiler.frontend.quantised_groups import grouped
+from compiler.frontend.skeleton import NOTHING, Beside, Hollow
+from compiler.frontend.trial import Abilities, trial
 from compiler.ir.graph import Graph
 from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
+from compiler.unit.machine import no_floats
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
+from simulator.onnx_names import names_read
 from tuner.checks.reference import IntegerReference, differing
 
 Array = NDArray[Any]
@@ -120,36 +123,50 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> d
     """Outputs of the operators that the machine can run."""
 
     model, data = load(expected.alone, where="operators on integers")
-    found: dict[str, Array] = {}
-    for unit, constants in _packed(model, data, machine, dtype):
-        program = Compiler(unit).compile(default_plan(unit))
-        if isinstance(program, Infeasible):
-            continue
-        memory = program.memory
-        ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
-        ddr[: constants.size] = constants
-        for buffer in memory.of_kind("input"):
-            load_input(ddr, buffer, expected.given[buffer.name], memory.type_of(buffer))
-        execute(program, machine, ddr)
-        for buffer in memory.of_kind("output"):
-            found[buffer.name] = read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape)
-    return found
+    packed = _packed(model, data, machine, dtype)
+    program = Infeasible("", "") if packed is None else Compiler(packed.unit).compile(default_plan(packed.unit))
+    if packed is None or isinstance(program, Infeasible):
+        return {}
+    memory = program.memory
+    ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
+    ddr[: packed.constants.size] = packed.constants
+    for buffer in memory.of_kind("input"):
+        load_input(ddr, buffer, expected.given[buffer.name], memory.type_of(buffer))
+    execute(program, machine, ddr)
+    return {buffer.name: read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape) for buffer in memory.of_kind("output")}
 
 
-def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> list[Packed]:
-    """All of it, where the machine can; else what of it can, without those that the host has at the ends of pieces."""
+def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> Packed | None:
+    """As many of the operators as the machine can run, as one graph."""
 
     def pack(graph: Graph) -> Packed:
         return pack_unit(graph, machine, dtype)
 
-    try:
-        return [pack(lower(model, data=data))]
-    except UnsupportedError:
-        pass
-    try:
-        return [pack(graph) for graph in lower_partition(model, Always(machine, dtype), data, pack)[0]]
-    except UnsupportedError:
-        return []
+    left: ModelProto | None = model
+    while left is not None:
+        try:
+            return pack(lower(left, data=data))
+        except UnsupportedError:
+            able = Abilities(pack, no_floats(machine, dtype))
+            left, data = _without(Hollow(left, data).filled(), trial(left, SUPPORTED, able).refused), NOTHING
+    return None
+
+
+def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
+    """Less the groups of some nodes; None where that is nothing less, or nothing is left."""
+    gone = {i for members in grouped(model).members if not members.isdisjoint(refused) for i in members}
+    nodes = [node for i, node in enumerate(model.graph.node) if i not in gone]
+    if not gone or not nodes:
+        return None
+    read, made = names_read(nodes), {name for node in nodes for name in node.output}
+    left = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    left.graph.name = model.graph.name
+    left.graph.node.extend(nodes)
+    left.graph.input.extend(item for item in model.graph.input if item.name in read)
+    left.graph.output.extend(item for item in model.graph.output if item.name in made)
+    left.graph.initializer.extend(item for item in model.graph.initializer if item.name in read)
+    left.graph.value_info.extend(item for item in model.graph.value_info if item.name in made)
+    return left
 
 
 def agreement(mine: Mapping[str, Array], floats: Mapping[str, Array]) -> Agreement:

@@ -107,13 +107,24 @@ def check_file(path: Path, levels: Sequence[str] | None = None, seed: int = 0) -
 
     onnxruntime runs once for all of them, and so does each stream.  Raises `BadInputError`.
     """
+    return check_levels(*prepared_check(path, seed), levels)
+
+
+def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, NDArray[Any]], Reference]:
+    """A session, random inputs of it, and what onnxruntime makes of them.  Raises `BadInputError`."""
     session = InferenceSession(path)
-    wanted = tuple(levels) if levels else session.levels
-    streams = {level: session.compiled.same_as(level) or level for level in wanted}
     given = random_feeds(session, seed)
     session.checked(given)
-    expected = reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
-    done = {level: check_level(session, given, expected, level) for level in dict.fromkeys(streams.values())}
+    return session, given, reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
+
+
+def check_levels(
+    session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, levels: Sequence[str] | None = None
+) -> list[Checked]:
+    """`check_level` for levels (default: all); each stream runs once."""
+    wanted = tuple(levels) if levels else session.levels
+    streams = {level: session.compiled.same_as(level) or level for level in wanted}
+    done = {level: check_level(session, feeds, expected, level) for level in dict.fromkeys(streams.values())}
     return [relevelled(done[stream], level, session.compiled) for level, stream in streams.items()]
 
 

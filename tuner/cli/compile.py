@@ -104,7 +104,7 @@ def show(report: CompiledReport, as_json: bool) -> None:
         print_json(report.values)
         return
     values = report.values
-    print_line(f"{values['model']} on {values['machine']}, {values['dtype']}: {values['operators']} operators, {report.lines[0]}")
+    print_line(f"{values['model']} on {values['machine']}, {values['computes']}: {values['operators']} operators, {report.lines[0]}")
     for line in report.lines[1:]:
         print_line(line)
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simulator.command import new_app
+from simulator.npu.parts import DataType
 from tuner.cli.options import Json
 from tuner.cli.text import print_json, print_pairs, print_table
 
@@ -94,7 +95,7 @@ def machines(
                 m.name,
                 m.cores,
                 f"{m.clock_hz / 1e6:,.0f}",
-                int(m.macs_per_cycle.get("float16", 0) * m.cores),
+                _peak(m),
                 m.buffers_bytes.L1,
                 f"{m.ddr.bytes_per_cycle:,}",
                 f"{float(m.ddr.deliverable):,.4g}",
@@ -104,6 +105,12 @@ def machines(
             for m in loaded
         ],
     )
+
+
+def _peak(machine: Machine) -> str:
+    """Multiply-accumulates per cycle of all cores, of float16; of integers where it has no floats."""
+    unit = "" if "float16" in machine.macs_per_cycle else " int8"
+    return f"{int(machine.peak(DataType.float16) * machine.cores):,}{unit}"
 
 
 def _deliverable(machine: Machine) -> dict[str, float]:

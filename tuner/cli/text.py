@@ -10,6 +10,7 @@ from typing import Any
 
 from simulator.terminal import print_line, print_text, shown, shown_json
 from tuner.learn.proposers import proposer_sentence
+from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
 
@@ -64,6 +65,8 @@ def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
     granted = [f"{name} {what}" for name, row in levels.items() if (what := _granted(row["ddr"]))]
     if granted:
         print_line(f"granted at {'; at '.join(granted)}")
+    print_line()
+    print_table(BOUND_COLUMNS, bound_rows(levels))
 
 
 def _granted(ddr: Mapping[str, Any]) -> str:

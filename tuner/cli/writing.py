@@ -40,6 +40,7 @@ def write_compiled(
         "machine": opened.machine.name,
         "machine_digest": opened.machine.digest,
         "dtype": dtype.name,
+        "computes": opened.computes,
         "style": style,
         "notes": list(opened.notes),
         "macs": share.total,

@@ -70,7 +70,7 @@ def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
                     chosen[level] = plans[i]
                     break
     if len(chosen) < len(models):
-        sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes)
+        sizes = ", ".join(f"{size:,} B of {name}" for name, size in unit.machine.buffers_bytes.there.items())
         raise InfeasibleError(f"{unit.machine.name}: {unit.operators[k].name}: no tiling fits {sizes}")
     return chosen
 

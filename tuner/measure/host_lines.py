@@ -34,8 +34,10 @@ class HostGroup:
         return ", ".join(dict.fromkeys(node.op for node in self.nodes))
 
     def __str__(self) -> str:
-        """One node, or how many and the first of them."""
-        first = f"{self.nodes[0].op} {self.nodes[0].node!r}: {self.nodes[0].why}"
+        """One node, or how many and the first of them that computes."""
+        computing = (node for node in self.nodes if node.op not in ("DequantizeLinear", "QuantizeLinear"))
+        node = next(computing, self.nodes[0])
+        first = f"{node.op} {node.node!r}: {node.why}"
         return first if len(self.nodes) == 1 else f"{len(self.nodes)} nodes ({self.kinds}), first {first}"
 
 

@@ -7,7 +7,6 @@ from onnx import ModelProto
 
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.isa import Op
 from simulator.npu.program import Program
 
 
@@ -18,9 +17,9 @@ def npu_macs(unit: Unit, model: ModelProto) -> int:
 
 
 def program_macs(program: Program) -> int:
-    """Of every MMAD, padding and recomputed halo included: at least what the model has."""
+    """Of every product, padding and recomputed halo included: at least what the model has."""
     total = 0
     for code in program.streams:
-        rows = code[code[:, isa.OP] == Op.MMAD].astype(np.int64)
+        rows = code[np.isin(code[:, isa.OP], isa.PRODUCTS)].astype(np.int64)
         total += int(isa.macs(rows).sum())
     return total

@@ -41,13 +41,13 @@ class Roofline:
 
     def of(self, operators: Sequence[int], level: str) -> int:
         """Of some operators, ascending, alone."""
-        macs, moved = self._work(tuple(operators))
+        macs, moved = self.work(tuple(operators))
         machine, cores = self.unit.machine, self.unit.machine.granted(level).cores
         products = sum(-(-count // (machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
         port = port_units(machine, machine.contention[level].share_units)
         return max(products, -(-moved * SHARE_UNIT // port))
 
-    def _work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
+    def work(self, operators: tuple[int, ...]) -> tuple[dict[DataType, int], int]:
         """(MACs by the type of what is multiplied, unpadded bytes)."""
         found = self._works.get(operators)
         if found is not None:

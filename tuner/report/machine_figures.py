@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from simulator.npu import isa
-from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
@@ -233,7 +232,7 @@ def roofline(run: RunView, level: str, t: Timeline) -> go.Figure:
 
     Each type of what is multiplied has roofs of its own.
     """
-    products = np.unique(t.code[t.code[:, isa.OP] == Op.MMAD, isa.DTYPE]).tolist()
+    products = np.unique(t.code[np.isin(t.code[:, isa.OP], isa.PRODUCTS), isa.DTYPE]).tolist()
     peaks = {dtype.name: float(t.machine.macs_per_cycle[dtype.name]) * t.cores for dtype in {DataType(each).product for each in products}}
     peak = max(peaks.values(), default=0.0)
     left = float(t.machine.ddr.deliverable) * t.level.share

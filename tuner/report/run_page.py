@@ -7,6 +7,7 @@ from typing import Any
 
 from simulator.npu.level import Level
 from tuner.learn.proposers import proposer_sentence
+from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
 from tuner.measure.host_lines import host_groups
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows
@@ -59,6 +60,10 @@ _RESULT = (
     "moves. Max error: of what the NPU makes, relative to onnxruntime's largest; at most four times what rounding alone does, and never "
     "more than the limit."
 )
+_BOUND = (
+    "No program is faster than the bound, and none moves fewer DDR bytes than it counts; docs/bounds.md proves it. Its terms are over the "
+    "roofline, DDR is bytes over those that every program moves."
+)
 _ROBUST = (
     "In cycles: the champion of the lightest level, which the same search found; the robust program, which loses least at the level where "
     "it loses most; and each level's own."
@@ -106,7 +111,8 @@ def _result(levels: dict[str, Any]) -> str:
     each = [(name, *(_fitting(at["variant_cycles"].get(other, "")) for other in levels)) for name, at in levels.items()]
     matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
     values = table(("<level", "max error", "of rounding", "limit"), errors)
-    variants = "<h3>Every variant at every level, cycles</h3>" + matrix
+    bound = f"<h3>Bound</h3><p>{_BOUND}</p>" + table(BOUND_COLUMNS, bound_rows(levels))
+    variants = bound + "<h3>Every variant at every level, cycles</h3>" + matrix
     return table((*columns, *(["shared memory bytes"] if shared else [])), rows) + variants + "<h3>Values against onnxruntime</h3>" + values
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.quantised.linear import output_scale, requantize
 from compiler.ir.quantised.parameters import Integers, Quantisation
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import UnsupportedError
 
 Sums = NDArray[np.int32]
 MOST = 2**31 - 1  # of a sum
@@ -48,7 +48,7 @@ def centred(x: Integers, q: Quantisation) -> NDArray[np.float64]:
 def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: int, bias: Sums | None, where: str) -> int:
     """The largest sum that any input can give, by magnitude: sum|w - zero_point| * max|x - zero_point| + |bias|, over all channels.
 
-    Raises BadInputError where int32 does not hold it.
+    Raises UnsupportedError where int32 does not hold it.
     """
     zero = x.single(where)[1]
     reach = max(abs(limit - zero) for limit in x.limits)
@@ -58,7 +58,7 @@ def check_bound(x: Quantisation, w: Integers, w_q: Quantisation, channel_axis: i
         most = most + np.abs(bias.astype(np.float64))
     largest = int(most.max(initial=0))
     if largest > MOST:
-        raise BadInputError(f"{where}: sums of up to {largest:,}; expected at most {MOST:,}, what int32 holds")
+        raise UnsupportedError(f"{where}: sums of up to {largest:,}; expected at most {MOST:,}, what int32 holds")
     return largest
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,29 @@ def table(function: Function, x_q: Quantisation, y_q: Quantisation) -> Integers:
     """quantize(function(dequantize(i))) for every integer i, the least first."""
     x_q.single("x"), y_q.single("y")
     return quantize(function(dequantize(every_integer(x_q), x_q)), y_q)
+
+
+class Line(NamedTuple):
+    """A table that is clamp((i - zero point) * scale / y's scale), cut to low and high, which are counted from y's zero point."""
+
+    scale: np.float32
+    low: int
+    high: int
+
+
+def line(entries: Integers, x_q: Quantisation, y_q: Quantisation) -> Line | None:
+    """Of a table for which there is one: another scale, a number times, a limit.  All 256 entries are compared."""
+    (scale, zero), (y_scale, y_zero) = x_q.single("x"), y_q.single("y")
+    steps = every_integer(x_q).astype(np.float64) - zero
+    made = entries.astype(np.float64) - y_zero
+    low, high = float(made.min()), float(made.max())
+    inner = (made > low) & (made < high) & (steps != 0)
+    slopes = np.sort((made[inner] + np.array([[-0.5], [0.5]])) / steps[inner], axis=0)  # between which a slope rounds to the entry
+    for found in (scale, *(np.float32((slopes[0].max() + slopes[1].min()) / 2 * y_scale) for _ in range(bool(inner.any())))):
+        again = np.rint(np.clip(steps.astype(np.float32) * found / y_scale, np.float32(low), np.float32(high)))
+        if np.array_equal(again, made):
+            return Line(found, int(low), int(high))
+    return None
 
 
 def looked_up(x: Integers, entries: Integers) -> Integers:

@@ -7,7 +7,7 @@ import pytest
 
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.products import MOST, SlidingWindow, check_bound, conv_sums
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, UnsupportedError
 
 F = np.float32
 ONE, EIGHT = F(0.5), np.full(8, 0.5, np.float32)
@@ -63,5 +63,5 @@ def test_the_bound_of_a_sum_is_reached_and_what_int32_does_not_hold_is_refused()
     bias[0] = MOST - 255 * 255
     assert check_bound(x_q, w, w_q, 0, bias, "conv") == MOST
     bias[0] += 1
-    with pytest.raises(BadInputError, match=r"^conv: sums of up to 2,147,483,648; expected at most 2,147,483,647, what int32 holds$"):
+    with pytest.raises(UnsupportedError, match=r"^conv: sums of up to 2,147,483,648; expected at most 2,147,483,647, what int32 holds$"):
         check_bound(x_q, w, w_q, 0, bias, "conv")

@@ -18,7 +18,7 @@ from compiler.quick import quick_genomes
 from compiler.space.decode import decode_all
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate
-from simulator.npu.errors import BadInputError, UnsupportedError
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BYTES, DataType
 from simulator.timing import simulate
@@ -158,5 +158,5 @@ def test_sums_beyond_int32_are_refused() -> None:
     op = conv(rng, "y", "x", (4, 4), q, q)
     make_unit(graph((1, 4, 4, 4), [op], x_q=q), TINY, DataType.float16)
     large = QuantisedConv("y", "x", "y", op.weights, np.full(4, 2**31 - 1, np.int32), op.x_q, op.w_q, op.y_q)
-    with pytest.raises(BadInputError, match="sums of up to"):
+    with pytest.raises(UnsupportedError, match="sums of up to"):
         make_unit(graph((1, 4, 4, 4), [large], x_q=q), TINY, DataType.float16)

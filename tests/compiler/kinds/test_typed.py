@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,7 @@ from compiler.ir.operators import (
     Vector,
 )
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.tables import every_integer, leaky, logistic, requantized, table
+from compiler.ir.quantised.tables import every_integer, leaky, line, logistic, requantized, table
 from compiler.ir.taps import Taps
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
@@ -161,6 +163,35 @@ def test_a_table_needs_look_up() -> None:
     made = graph((1, 8, 2, 2), [LookUp("y", "x", "y", table(logistic, q, q), q, q)], x_q=q)
     with pytest.raises(UnsupportedError, match="'y': a table; machine tiny has no look-up"):
         make_unit(made, WITHOUT_LOOKUP, DataType.float16)
+
+
+LINES = {
+    "itself": lambda x: x,
+    "a number times": lambda x: x / np.float32(5.656854),
+    "the other way round": lambda x: -x,
+    "what is above 0": lambda x: np.maximum(x, 0),
+    "between limits": lambda x: np.clip(x * np.float32(0.3), -0.4, 0.9),
+    "one value": lambda x: x * 0,
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_table_that_is_a_straight_line_needs_none(name: str) -> None:
+    rng = np.random.default_rng(len(name))
+    taken = 0
+    for _ in range(12):
+        x_q, y_q = (quantisation(rng, None, float(rng.uniform(0.005, 0.05))) for _ in range(2))
+        op = LookUp("y", "x", "y", table(LINES[name], x_q, y_q), x_q, y_q)
+        if line(op.entries, x_q, y_q) is None:  # no one scale rounds to all of them
+            continue
+        taken += 1
+        case = case_of(graph((1, 256, 1, 1), [op], x_q=x_q), WITHOUT_LOOKUP, DataType.float16)
+        program = Compiler(case.unit).compile(default_plan(case.unit))
+        check_program(case, program)
+        every = {"x": np.arange(256).astype(np.uint8).view(x_q.dtype).reshape(1, 256, 1, 1)}
+        found = run_program(replace(case, feeds=every), program)[0]["y"]
+        np.testing.assert_array_equal(found.reshape(-1), op.apply([every["x"]]).reshape(-1))
+    assert taken > 8
 
 
 def test_values_beyond_int32_are_refused() -> None:

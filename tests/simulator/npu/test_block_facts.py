@@ -40,6 +40,7 @@ OTHERS = {
     ("compiler/cost/tiling_space.py", "_SMALL"): "tile sizes that are looked at, and parts",
     ("compiler/frontend/activations.py", "_LARGEST_POWER"): "an exponent",
     ("compiler/frontend/weights.py", "_NODES"): "nodes of a quadrature",
+    ("compiler/kinds/average_emitter.py", "_whole"): "records",
     ("compiler/kinds/depth_to_space_emitter.py", "_ROOM"): "records",
     ("compiler/space/gene.py", "BLOCK_COUNTS"): "block counts that a gene names",
     ("compiler/space/gene.py", "AHEAD_KIB"): "KiB that a gene names",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, latency_cycles, price
 from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
@@ -15,6 +16,7 @@ from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
 from tests.integers import with_integers
+from tests.lacking import without
 from tests.plans import multiplying
 from tests.programs import record
 
@@ -255,3 +257,37 @@ def test_im2col_fixpipe_and_vector() -> None:
     cycles = [int(price(code[None], EDGE).busy[0]) for code in (im2col, fractal, fixpipe, exp)]
     # 64 * 2 blocks at 512 bytes; 4 * 13 * 16 at 256, pixels that are not there too; 50 * 3 * 64 bytes at 256; 100 repeats of 4 behind 6
     assert cycles == [8 + 8, 8 + 4 * 13 * 16 * 32 // 256, 8 + math.ceil(50 * 3 * 64 / 256), 6 + 400]
+
+
+def read_in_place(rate: int, kernel: int, stride: int, m: int, k: int, n1: int) -> int:
+    """Busy cycles of an MMAD_IM2COL over an image of 8 x 8 blocks in 4 planes, padded by one pixel."""
+    raw = without(EDGE, "L0A", "L0B").model_dump(mode="json")
+    for path in raw["paths"]:
+        if path["engine"] == "CUBE":
+            path |= {"bytes_per_cycle": rate, "startup_cycles": 0}
+    window = [isa.paired(each, each) for each in (kernel, stride, 1, kernel // 2)]
+    words = (8, 8, 8, 64, *window, n1, 0, 0, k * 16, 8 // stride, 0, m, m, 0, k, 16)
+    code = record(Op.MMAD_IM2COL, Engine.CUBE, *words, src=L1, dst=L0C, d=0, s=(0, 256))
+    return int(price(code[None], Machine.model_validate(raw)).busy[0])
+
+
+def test_a_product_in_place_takes_as_long_as_its_operands_or_its_steps() -> None:
+    # 2 * 4 * 1 fractals; 32 pixels of 4 planes and 64 blocks of weights
+    assert read_in_place(32, 1, 1, 32, 4, 1) == 8 + 32 * 4 + 64
+    assert read_in_place(1 << 12, 1, 1, 32, 4, 1) == 8 + 8
+    # 3x3 over four rows sees five of them, each block once, in 4 planes
+    assert read_in_place(32, 3, 1, 32, 36, 1) == 8 + 5 * 8 * 4 + 36 * 16
+    # no more than all that the window names: two pixels in one row of one plane
+    assert read_in_place(32, 1, 1, 2, 1, 1) == 8 + 2 + 16
+
+
+def test_a_narrow_vector_unit_takes_its_time_for_what_there_is() -> None:
+    narrow = Machine.model_validate(TINY.model_dump() | {"vector": TINY.vector.model_dump() | {"width_bytes": 64, "simple_cycles": 3}})
+
+    def cycles(blocks: int, op: Op = Op.VCOPY, imm: int = 0) -> int:
+        words = (blocks, 5, 1, 8, 1, 8, 0, 0, 0, 0, imm)
+        return int(price(record(op, Engine.VECTOR, *words, src=UB, dst=UB, d=0, s=(64,))[None], narrow).busy[0])
+
+    assert [cycles(blocks) for blocks in (1, 2, 3, 8)] == [15, 15, 30, 60]
+    assert cycles(8, Op.VCONVERT, int(DataType.float32)) == 60  # float32 to float16
+    assert narrow.digest != TINY.digest == Machine.model_validate(TINY.model_dump()).digest

@@ -48,7 +48,9 @@ def test_every_preset_loads_and_says_every_value_itself(name):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_bring_data_through_the_cube_and_back(name):
     machine = load_machine(name)
-    for source, destination in [("DDR", "L1"), ("L1", "L0A"), ("L1", "L0B"), ("L0C", "UB"), ("UB", "DDR")]:
+    vectors = machine.vector_memory.name
+    operands = [("L1", "L0A"), ("L1", "L0B")] if machine.has(Memory.L0A) else [("L1", "L0C")]
+    for source, destination in [("DDR", "L1"), *operands, ("L0C", vectors), (vectors, "DDR")]:
         assert machine.path(Memory[source], Memory[destination]) is not None, f"{source} -> {destination}"
     assert machine.path(Memory.DDR, Memory.L0C) is None
 
@@ -102,6 +104,11 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("ddr.speed", 5, r"ddr\.speed: no such key"),
         ("ddr.latency_cycles", None, r"missing: ddr\.latency_cycles"),
         ("buffers_bytes.L1", -32, r"buffers_bytes\.L1: .*greater than or equal to 1 \(got -32\)"),
+        ("buffers_bytes.L0A", None, r"buffers_bytes: .*L0A is left out; accepted: L0A and L0B, or neither"),
+        ("buffers_bytes.UB", None, r"paths: DDR -> UB: the machine has no UB; accepted: with buffers_bytes\.UB"),
+        ("buffers_bytes.L0C", None, r"missing: buffers_bytes\.L0C"),
+        ("vector.width_bytes", 48, r"vector\.width_bytes: .*32, 64, 128 or 256 \(got 48\)"),
+        ("paths.2.engine", "CUBE", r"paths\.2: .*L1->L0A: engine CUBE; accepted: CUBE of L1->L0C"),
         ("buffers_bytes.L1", 100, r"buffers_bytes: .*L1: 100 is not a multiple of 32"),
         ("buffers_bytes.L1", 2**80, r"buffers_bytes\.L1"),
         ("cores", 0, r"cores: .*\(got 0\)"),
@@ -133,7 +140,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("matrix.products", {"float16": PRODUCT | {"rows": 4}}, r"matrix\.products\.float16\.rows: no such key \(got 4\)"),
         ("matrix.products", {"float16": {"m0": 1, "k0": 64}}, r"missing: matrix\.products\.float16\.n0, matrix\.products\.float16\.cycles"),
         ("matrix.products", [1, 64, 32], r"matrix\.products"),
-        ("paths.0.engine", "CUBE", r"paths\.0\.engine: .*'MTE1'"),
+        ("paths.0.engine", "SCALAR", r"paths\.0\.engine: .*'MTE1'"),
         ("paths.0.source", "L3", r"paths\.0\.source: .*'DDR'"),
         ("paths.0.bytes_per_cycle", 0, r"paths\.0\.bytes_per_cycle"),
         ("paths.1.destination", "L1", r"paths: DDR -> L1 is listed twice"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine, preset_names
 from simulator.sanitizer import check
 from tests.integers import with_integers
@@ -31,7 +32,11 @@ ROUNDED_UP = ("L1->L0A.granule_bytes", "L0C->UB.granule_bytes", "L0C->L1.granule
 
 INTEGERS = with_integers(load_machine("tiny"))
 SHAPED = multiplying(load_machine("tiny"), float16=(12, 10, 24, 3), float32=(1, 64, 32, 4))
-MACHINES = {name: load_machine(name) for name in preset_names()} | {"tiny-other-products": SHAPED, "tiny-integers": INTEGERS}
+LACKING = [name for name in preset_names() if name.startswith("ethos")]
+MACHINES = {name: load_machine(name) for name in preset_names() if name not in LACKING} | {
+    "tiny-other-products": SHAPED,
+    "tiny-integers": INTEGERS,
+}
 
 
 def leaves(raw: Any, path: str = "") -> Iterator[str]:
@@ -94,6 +99,12 @@ def test_every_key_changes_the_time_of_a_probe_of_its_class(name: str) -> None:
             )
             after = [predicted(probe, with_values(own, {key.path: other})) for probe in probes]
             assert after != before, f"{row.name}: {key.path} {value} -> {other}"
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_a_machine_without_buffers_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"machine {name}: has no L0A, L0B, UB; calibrate takes machines with L0A, L0B and UB"):
+        classes_of(load_machine(name))
 
 
 def test_keys_and_their_values() -> None:

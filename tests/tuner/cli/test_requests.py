@@ -14,6 +14,11 @@ from tuner.request import StudyRequest, TuneRequest
 from tuner.store.runs import SUMMARY_VERSION
 
 
+def bound(cycles: int) -> dict[str, object]:
+    """What a level of a summary says of its bound."""
+    return {"bound": {"cycles": cycles, "engines": cycles, "prefetch": 1, "traffic": 9, "ddr_bytes": 8}, "ddr_bytes": 16}
+
+
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
     """Requests that a driver in place of the real one was given; it leaves a summary."""
@@ -22,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[TuneRequest]:
     def drive(request: TuneRequest) -> None:
         requests.append(request)
         ddr = {"share": 1.0, "latency_cycles": 0}
-        level = {"ddr": ddr, "cycles": 50, "latency_us": 0.05, "plan": "a" * 32, "same_as": None, "roofline_cycles": 10}
+        level = {"ddr": ddr, "cycles": 50, "latency_us": 0.05, "plan": "a" * 32, "same_as": None, "roofline_cycles": 10, **bound(20)}
         request.out.mkdir(parents=True, exist_ok=True)
         summary = {
             "status": "done",
@@ -124,7 +129,7 @@ def test_an_interrupted_run_says_how_to_go_on(cli, monkeypatch, tmp_path):
 @pytest.mark.parametrize(("cycles", "latency_us"), [(129_935, 129.935), (99_999_999, 99_999.999)])
 def test_the_result_fits_eighty_columns(cli, monkeypatch, tmp_path, cycles, latency_us):
     ddr = {"share": 0.125, "latency_cycles": 40}
-    level = {"ddr": ddr, "cycles": cycles, "latency_us": latency_us, "plan": "a" * 32, "roofline_cycles": cycles}
+    level = {"ddr": ddr, "cycles": cycles, "latency_us": latency_us, "plan": "a" * 32, "roofline_cycles": cycles, **bound(cycles)}
     rows = {name: {**level, "same_as": same, "baseline_layerwise_cycles": cycles} for name, same in (("none", None), ("severe", "none"))}
     (tmp_path / "run.json").write_text(json.dumps({"run": "r", "model": "m", "machine": "edge", "levels": list(rows), "seed": 0}))
     each = dict.fromkeys(rows, cycles)

@@ -97,7 +97,7 @@ def test_no_program_is_faster_than_its_roofline() -> None:
     """A vision transformer reads one token in the end: rows that nobody reads are no work, for the program or for its bound."""
     u = make_unit(lower(seed_weights(prepare(build("vit_b16-small,layers=2,width=128")), 0)), load_machine("edge"), DataType.float16)
     roofline = Roofline(u)
-    assert sum(roofline._work(tuple(range(len(u.operators))))[0].values()) == sum(operator.macs for operator in operators(u)) < u.macs
+    assert sum(roofline.work(tuple(range(len(u.operators))))[0].values()) == sum(operator.macs for operator in operators(u)) < u.macs
     program = Compiler(u).compile(decode_all(u, (Gene(0, 12), Gene(12, len(u.operators)))))
     for level, timing in simulate_levels(program, u.machine, LEVELS).items():
         assert timing.cycles >= roofline.cycles(0, len(u.operators), level)
@@ -230,7 +230,7 @@ def test_roofline_of_a_convolution_of_integers(dtype: DataType) -> None:
     made = Graph("g", ports[:1], ports[1:], (quantised_conv(rng, "y", "x", (16, 32), q, q),), shapes, types={"x": q, "y": q})
     u, _ = pack_unit(made, with_integers(load_machine("edge")), DataType.float16)
     assert [Roofline(u).cycles(0, 1, level) for level in LEVELS] == [129, 258, 516]
-    assert Roofline(u)._work((0,)) == ({DataType.int8: 294_912}, 7_808)
+    assert Roofline(u).work((0,)) == ({DataType.int8: 294_912}, 7_808)
 
 
 def test_roofline_of_a_convolution_with_many_macs() -> None:

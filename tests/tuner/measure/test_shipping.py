@@ -81,7 +81,7 @@ def test_page_and_terminal_say_the_same(tuned: tuple[Path, Summary], capsys: pyt
     for text in (out, page):
         assert summary.robust.says in text
     for level, *figures in robust_rows(values):
-        line = next(line.split() for line in out.split("\n\n")[1].splitlines() if line.startswith(f"{level} "))
+        line = next(line.split() for line in out.split("\n\n")[2].splitlines() if line.startswith(f"{level} "))
         assert line[1:] == " ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in figures).split()
         assert f"<td>{figures[2]:,}</td>" in page
 

@@ -1,0 +1,62 @@
+"""Minimum cuts that grow: the most that flows from one node to the drain, as arcs are added (Dinic's algorithm without levels would do;
+capacities are bytes, graphs have hundreds of nodes)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+DRAIN = 1
+SOURCE = 0
+ENDLESS = 1 << 62
+
+
+class GrowingCut:
+    """Nodes are numbers, `SOURCE` and `DRAIN` among them.  What flows stays when arcs are added: only what is new is looked for."""
+
+    def __init__(self) -> None:
+        self._arcs: list[list[int]] = [[], []]  # of a node: numbers of arcs
+        self._to: list[int] = []
+        self._left: list[int] = []  # capacity that is left; the arc back is the next number
+        self.value = 0
+
+    def node(self) -> int:
+        self._arcs.append([])
+        return len(self._arcs) - 1
+
+    def arc(self, start: int, end: int, capacity: int) -> None:
+        for here, there, left in ((start, end, capacity), (end, start, 0)):
+            self._arcs[here].append(len(self._to))
+            self._to.append(there)
+            self._left.append(left)
+
+    def grow(self) -> int:
+        """The minimum cut of all arcs so far."""
+        while path := self._path():
+            part = min(self._left[arc] for arc in path)
+            for arc in path:
+                self._left[arc] -= part
+                self._left[arc ^ 1] += part
+            self.value += part
+        return self.value
+
+    def _path(self) -> list[int]:
+        """Arcs of a shortest path with room, or none."""
+        came: dict[int, int] = {SOURCE: -1}
+        waiting = deque([SOURCE])
+        while waiting:
+            at = waiting.popleft()
+            for arc in self._arcs[at]:
+                there = self._to[arc]
+                if self._left[arc] > 0 and there not in came:
+                    came[there] = arc
+                    if there == DRAIN:
+                        return self._back(came)
+                    waiting.append(there)
+        return []
+
+    def _back(self, came: dict[int, int]) -> list[int]:
+        path, at = [], DRAIN
+        while (arc := came[at]) >= 0:
+            path.append(arc)
+            at = self._to[arc ^ 1]
+        return path

@@ -1,0 +1,64 @@
+"""Functions of one quantised tensor by their 256 values, as onnxruntime computes them: chains of operators in floats between integers.
+
+A table is exact where the same chain in float16 would be a step off now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, OperatorSetIdProto, helper, numpy_helper
+
+from simulator.onnx_names import names_read
+
+# value by value, of one computed input; what else they read are constants of one value
+ENUMERATED = frozenset({
+    "Abs", "Add", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu",
+    "Log", "Max", "Min", "Mish", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
+    "Softsign", "Sqrt", "Sub", "Tanh", "ThresholdedRelu",
+})  # fmt: skip
+_TURNS = (0, 1, 5, 29)  # a vector kernel computes its last values by other code
+
+
+def entries(
+    nodes: Iterable[NodeProto],
+    constants: Mapping[str, NDArray[Any]],
+    dtypes: tuple[int, int],
+    opsets: Iterable[OperatorSetIdProto],
+    ir_version: int,
+) -> NDArray[Any] | None:
+    """Results for every integer, the least first, of nodes that lead from one tensor of 8 bits to another.  dtypes: onnx's, of both.
+
+    None where onnxruntime does not run them, or where a value depends on its place in a tensor.
+    """
+    nodes = list(nodes)
+    read = names_read(nodes)
+    graph = helper.make_graph(
+        nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], ["n"])],
+        [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], ["n"])],
+        [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(read & constants.keys())],
+    )  # fmt: skip
+    model = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
+    found = _run(model.SerializeToString(deterministic=True), helper.tensor_dtype_to_np_dtype(dtypes[0]).name)
+    return None if found is None else np.frombuffer(found, helper.tensor_dtype_to_np_dtype(dtypes[1]))
+
+
+@lru_cache(maxsize=4096)
+def _run(model: bytes, dtype: str) -> bytes | None:
+    import onnxruntime  # only a model that has such a chain pays for it
+
+    from simulator.exact_onnxruntime import session_options
+
+    limits = np.iinfo(dtype)
+    every = np.arange(limits.min, limits.max + 1).astype(dtype)
+    try:
+        session = onnxruntime.InferenceSession(model, session_options(), providers=["CPUExecutionProvider"])
+        (name,) = (item.name for item in session.get_inputs())
+        found = [np.roll(session.run(None, {name: np.roll(every, turn)})[0], -turn) for turn in _TURNS]
+    except Exception:  # noqa: BLE001  onnxruntime raises many types; the chain is then computed in floats
+        return None
+    return found[0].tobytes() if all(np.array_equal(found[0], other) for other in found[1:]) else None

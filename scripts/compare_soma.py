@@ -1,0 +1,104 @@
+"""ResNet-50 on the machine on which SoMa has it: 16 TOPS, 8 MB on the chip, 16 GB/s of DRAM, one image.
+
+    python scripts/compare_soma.py [--network N] [--dtypes int8,float16] [--candidates N] [--seed S] [--json]
+
+The reference is what SoMa's program (HPCA 2025, fusion and DRAM transfers by annealing in two stages) reports for its configuration of
+these numbers with int8, at 1 GHz.  Its DRAM delivers all of its bandwidth and answers at once, so here does DDR: efficiency 1, latency 0.
+Ours has 8 MiB of L1 and 8192 multiplications of int8 a cycle; what feeds the matrix unit is that of `edge`, and takes its time.  Inputs and
+outputs are integers, as SoMa's are.
+
+In float16 every rate and size is twice that, so that a value costs as much as one of int8.  `once`, weights, input and output without
+padding, and what is beyond it are in cycles of DDR, at 16 bytes each.  `stream` is bytes of the program beside it.  Exit code 1 where int8
+takes longer than SoMa.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import tuner  # noqa: E402
+from compiler.pipeline import Compiler  # noqa: E402
+from compiler.plan.plan import Infeasible  # noqa: E402
+from compiler.source import Source, open_source  # noqa: E402
+from scripts.integer_borders import with_integer_borders  # noqa: E402
+from scripts.traffic import traffic  # noqa: E402
+from simulator.npu.isa import WORDS  # noqa: E402
+from simulator.npu.machine import Machine  # noqa: E402
+from simulator.npu.machine_file import load_machine  # noqa: E402
+from simulator.npu.parts import DataType, Engine  # noqa: E402
+from simulator.timing import simulate  # noqa: E402
+from tuner.networks.load import load_network  # noqa: E402
+
+SOMA_CYCLES = 1_624_151
+DDR_BYTES, L1_BYTES = 16, 8 << 20  # per cycle; on the chip
+MODELS = {"int8": ",quantised=qdq", "float16": ""}
+
+
+def soma_machine(dtype: DataType) -> Machine:
+    """One core; of a wider type all that holds or moves values is as much wider."""
+    times = dtype.size_bytes
+    values = load_machine("edge").model_dump()
+    product = {"m0": 16, "k0": 32, "n0": 16, "cycles": 1}  # 8192 a cycle: 16.4 TOPS at 1 GHz
+    values |= {
+        "name": f"soma-{dtype.name}",
+        "buffers_bytes": {name: size * times for name, size in values["buffers_bytes"].items()} | {"L1": L1_BYTES * times},
+        "matrix": values["matrix"] | {"cycles_per_fractal": {}, "products": dict.fromkeys(("float16", "float32", "int8"), product)},
+        "ddr": {"rate": "effective", "bytes_per_cycle": DDR_BYTES * times, "latency_cycles": 0, "outstanding": 8},
+        "paths": [path | {"bytes_per_cycle": path["bytes_per_cycle"] * times} for path in values["paths"]],
+        "contention": {"none": 1.0},
+    }
+    return Machine.model_validate(values)
+
+
+def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, Any]:
+    """The best program, and what of its traffic is what."""
+    machine = soma_machine(DataType[dtype])
+    source = Source.named(Path(network), machine, "float16", {}, None)  # what is not of integers
+    opened = open_source(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
+    found = tuner.Search(opened.unit, candidates=candidates, seed=seed).run()
+    program = Compiler(found.unit).compile(found.plan("none"))
+    assert not isinstance(program, Infeasible), program
+    moved, timing = traffic(found.unit, program), simulate(program, machine, machine.contention["none"])
+    rate = int(machine.ddr.bytes_per_cycle)
+    return {
+        "dtype": dtype, "cycles": timing.cycles, "soma": SOMA_CYCLES, "once": -(-moved.once // rate),
+        "busy": {engine.name: int(timing.busy_cycles[:, engine].sum()) for engine in Engine},
+        "traffic": {name: value // rate for name, value in vars(moved).items()}, "stream_bytes": program.instructions * WORDS * 4,
+        "segments": len(found.plan("none").segments),
+    }  # fmt: skip
+
+
+def main(
+    network: Annotated[str, typer.Option(help="light:NAME or made:NAME.")] = "light:resnet50",
+    dtypes: Annotated[str, typer.Option(help=f"Comma-separated: {', '.join(MODELS)}.")] = "int8",
+    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each search.")] = 384,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the searches.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
+) -> None:
+    """ResNet-50 on the machine on which SoMa has it; exit code 1 where int8 takes longer than SoMa."""
+    if unknown := [name for name in dtypes.split(",") if name not in MODELS]:
+        raise typer.BadParameter(f"{unknown[0]}: accepted: {', '.join(MODELS)}")
+    rows = [compare(network, dtype, candidates, seed) for dtype in dtypes.split(",")]
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        print("| data type | SoMa | cycles | over | once | padding | again | spills | CUBE busy | segments | stream |")
+        print(f"|---|{'---:|' * 10}")
+        for r in rows:
+            t = r["traffic"]
+            cells = [r["soma"], r["cycles"], f"{r['cycles'] / r['soma']:.3f}", r["once"], t["zeros"] + t["lanes"]]
+            cells += [t["weights_again"] + t["tensors_again"], t["spills"], r["busy"]["CUBE"], r["segments"], r["stream_bytes"]]
+            print(f"| {r['dtype']} | {' | '.join(f'{cell:,}' if isinstance(cell, int) else cell for cell in cells)} |")
+    raise typer.Exit(1 if any(r["dtype"] == "int8" and r["cycles"] > r["soma"] for r in rows) else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,45 @@
+"""Quantised models whose inputs and outputs are the integers themselves, as other compilers of NPUs take them."""
+
+from __future__ import annotations
+
+from onnx import ModelProto, ValueInfoProto, helper
+
+
+def with_integer_borders(model: ModelProto) -> ModelProto:
+    """Without the QuantizeLinear of its inputs and the DequantizeLinear of its outputs; where there is none, as it is.
+
+    Raises `ValueError` where something else reads an input, or reads what an output is made of as floats.
+    """
+    out = ModelProto()
+    out.CopyFrom(model)
+    graph = out.graph
+    types = {item.name: item.data_type for item in graph.initializer}
+    readers: dict[str, list[int]] = {}
+    for i, node in enumerate(graph.node):
+        for name in node.input:
+            readers.setdefault(name, []).append(i)
+    gone = set[int]()
+    for item in graph.input:
+        mine = readers.get(item.name, [])
+        if any(graph.node[i].op_type == "QuantizeLinear" for i in mine):
+            if len(mine) != 1:
+                raise ValueError(f"{item.name}: {len(mine)} nodes read it; accepted: one QuantizeLinear")
+            gone.add(mine[0])
+            _rename(item, graph.node[mine[0]].output[0], types[graph.node[mine[0]].input[2]])
+    made = {node.output[0]: i for i, node in enumerate(graph.node)}
+    for item in graph.output:
+        node = graph.node[made[item.name]]
+        if node.op_type == "DequantizeLinear":
+            if item.name in readers:
+                raise ValueError(f"{item.name}: other nodes read it too; accepted: an output alone")
+            gone.add(made[item.name])
+            _rename(item, node.input[0], types[node.input[2]])
+    kept = [node for i, node in enumerate(graph.node) if i not in gone]
+    del graph.node[:]
+    graph.node.extend(kept)
+    return out
+
+
+def _rename(item: ValueInfoProto, name: str, elem_type: int) -> None:
+    dims = [dim.dim_value for dim in item.type.tensor_type.shape.dim]
+    item.CopyFrom(helper.make_tensor_value_info(name, elem_type, dims))

@@ -1,0 +1,187 @@
+"""How near the bound of docs/bounds.md is to the best of all plans, on small graphs whose plans can be tried.
+
+Each graph is one or two operators drawn from a seed.  Of every way to cut it into segments all plans of a segment are tried: every block
+count, halo, slots, window, weights that stay or come in chunks, tilings, loads ahead, each with each.  Of two segments each is tried beside
+the best of the other, until neither gets faster; so the best of two segments may be faster still, and nearer to the bound, than is printed.
+
+    python scripts/study_bound.py --out bound --graphs 200
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Annotated
+
+import numpy as np
+import typer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.bound.bound import Bound
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import Conv, Operator, Pool, Shape
+from compiler.kinds.build import make_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import decode, decode_all
+from compiler.space.gene import Gene, Genome, Weights, block_counts, has_halos
+from compiler.unit.unit import Unit
+from scripts.studies import Json, Out, Row, Table, finish, groups, write_rows
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from simulator.timing import simulate_levels
+
+L1_KIB = (1024,)
+AHEAD = (0, 512)
+WINDOWS = ((1, False), (2, True), (4, True))
+Best = dict[str, tuple[int, Genome]]
+
+
+def drawn(seed: int) -> tuple[Graph, str]:
+    """A graph, and what it is in words."""
+    rng = np.random.default_rng(seed)
+    size, channels = int(rng.choice([14, 28, 56])), int(rng.choice([32, 64, 128, 256]))
+    shapes: dict[str, Shape] = {"x": (1, channels, size, size)}
+    operators: list[Operator] = []
+    words = [f"{channels}x{size}x{size}"]
+    x = "x"
+    for k in range(int(rng.integers(1, 3))):
+        c, y, kind = shapes[x][1], f"t{k}", rng.choice(["1x1", "1x1", "3x3", "3x3", "depthwise", "pool"])
+        stride = int(rng.choice([1, 1, 2])) if shapes[x][2] > 14 else 1
+        if kind == "pool" and k:
+            operators.append(Pool(y, x, y, "max", (3, 3), (stride, stride), (1, 1, 1, 1)))
+            words.append(f"pool/{stride}")
+        else:
+            wide = 1 if kind in ("1x1", "pool") else 3
+            groups_, out = (c, c) if kind == "depthwise" else (1, int(rng.choice([32, 64, 128, 256, 512])))
+            stride = stride if wide == 3 else 1
+            weights = rng.standard_normal((out, c // groups_, wide, wide)).astype(np.float32) / np.float32(wide * c**0.5)
+            pad = wide // 2
+            residual = x if rng.integers(3) == 0 and stride == 1 and out == c and k and wide == 3 else None
+            operators.append(
+                Conv(y, x, y, weights, np.ones(out, np.float32), (stride, stride), (1, 1), (pad,) * 4, groups_, "relu", residual)
+            )
+            words.append(f"{kind}/{stride}->{out}" + ("+res" if residual else ""))
+        shapes[y] = operators[-1].output_shape([shapes[name] for name in operators[-1].inputs])
+        x = y
+    made = Graph("drawn", (Port("x", "x", shapes["x"]),), (Port(x, x, shapes[x]),), tuple(operators), shapes, digest=f"{seed:032x}")
+    made.verify()
+    return made, " ".join(words)
+
+
+def machine_of(seed: int) -> Machine:
+    raw = load_machine("edge").model_dump()
+    raw["buffers_bytes"]["L1"] = int(np.random.default_rng([seed, 1]).choice(L1_KIB)) * 1024
+    return Machine.model_validate(raw)
+
+
+def genes(unit: Unit, start: int, stop: int) -> tuple[Gene, ...]:
+    """Plans of a segment: every value of every field that matters to so few operators, each with each."""
+    several, halo = stop - start > 1, has_halos(unit, start, stop)
+    ranks = [(rank,) * (stop - start) if rank else () for rank in range(2)]
+    weights: list[tuple[Weights, int]] = [("resident", 0), ("streamed", 0), ("streamed", 4)]
+    found = []
+    for blocks in block_counts(unit, start, stop):
+        cut = blocks > 1
+        for cached, prefetch, (window, sliding), (how, chunk), choices, ahead in itertools.product(
+            (-1, 0) if halo and cut else (0,), (2, 1) if cut else (2,), WINDOWS if several and cut else WINDOWS[:1], weights, ranks, AHEAD
+        ):
+            gene = Gene(start, stop, blocks, prefetch, window, chunk, how, choices, cached=cached, sliding=sliding, ahead_kib=ahead)
+            if decode(unit, gene) is not None:
+                found.append(gene)
+    return tuple(found)
+
+
+class Tried:
+    """Programs of a unit that were timed, and the best at every level."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit, self.compiler, self.best = unit, Compiler(unit), Best()
+        self.known: dict[Genome, dict[str, int]] = {}
+
+    def cycles(self, genome: Genome) -> dict[str, int]:
+        """By level; {} where it does not fit."""
+        if genome not in self.known:
+            plan = decode_all(self.unit, genome)
+            program = plan if isinstance(plan, Infeasible) else self.compiler.compile(plan)
+            levels = self.unit.machine.contention
+            timings = {} if isinstance(program, Infeasible) else simulate_levels(program, self.unit.machine, list(levels))
+            self.known[genome] = {level: timing.cycles for level, timing in timings.items()}
+        return self.known[genome]
+
+    def better(self, genome: Genome, best: Best) -> bool:
+        """Whether it is faster at some level than `best`, which it then enters."""
+        news = False
+        for level, cycles in self.cycles(genome).items():
+            if level not in best or cycles < best[level][0]:
+                best[level], news = (cycles, genome), True
+        return news
+
+
+def tried(unit: Unit) -> Tried:
+    """All ways to cut a graph; of each, all plans of one segment beside the best of the others, from the fastest of each alone."""
+    found, count = Tried(unit), len(unit.operators)
+    plans = {span: genes(unit, *span) for span in itertools.combinations(range(count + 1), 2)}
+    for cuts in itertools.product((False, True), repeat=count - 1):
+        borders = [0, *(k + 1 for k, cut in enumerate(cuts) if cut), count]
+        spans = list(itertools.pairwise(borders))
+        if not all(plans[span] for span in spans):
+            continue
+        best = Best()
+        found.better(tuple(plans[span][0] for span in spans), best)
+        news = bool(best)
+        while news:
+            news = False
+            for at, span in enumerate(spans):
+                for genome in dict.fromkeys(genome for _, genome in best.values()):
+                    for gene in plans[span]:
+                        news |= found.better((*genome[:at], gene, *genome[at + 1 :]), best)
+            news &= len(spans) > 1
+        for level, (cycles, genome) in best.items():
+            if level not in found.best or cycles < found.best[level][0]:
+                found.best[level] = cycles, genome
+    return found
+
+
+def rows_of(seed: int) -> list[Row]:
+    graph, words = drawn(seed)
+    unit = make_unit(graph, machine_of(seed), DataType.float16)
+    bound, begun = Bound(unit), time.process_time()
+    found = tried(unit)
+    rows = []
+    for level, (cycles, _) in found.best.items():
+        terms = bound.of(level)
+        rows.append({
+            "graph": seed, "what": words, "l1_kib": unit.machine.buffers_bytes.L1 // 1024, "level": level, "best": cycles,
+            "bound": terms.cycles, "term": terms.term, "over_bound": cycles / terms.cycles, "programs": len(found.known),
+            "cpu_s": round(time.process_time() - begun, 2),
+        })  # fmt: skip
+    return rows
+
+
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
+    table = []
+    for (level,), mine in groups(rows, "level").items():
+        over = [row["over_bound"] for row in mine]
+        table.append((level, len(over), f"{min(over):.3f}", f"{median(over):.3f}", f"{geometric_mean(over):.3f}", f"{max(over):.3f}"))
+    over = [row["over_bound"] for row in rows]
+    table.append(("all", len(over), f"{min(over):.3f}", f"{median(over):.3f}", f"{geometric_mean(over):.3f}", f"{max(over):.3f}"))
+    yield Table(("<level", "graphs", "least", "median", "mean", "most"), table)
+
+
+def main(out: Out, graphs: Annotated[int, typer.Option(min=1, help="How many.")] = 200, as_json: Json = False) -> None:
+    """The best of all plans over the bound, on small graphs."""
+    rows: list[Row] = []
+    for seed in range(graphs):
+        rows += rows_of(seed)
+        write_rows(out / "bound.csv", rows)
+    finish("bound", out, rows, show(rows), time.process_time(), as_json)
+
+
+if __name__ == "__main__":
+    typer.run(main)

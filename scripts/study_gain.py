@@ -1,0 +1,72 @@
+"""How near tuned programs are to the bound that no schedule is below, per network and level, and which of its terms that is.
+
+The headline is champion over bound (docs/bounds.md): 1 is proved to be the fastest.  Beside it the speed-up over the best tuned
+single-operator baseline, the three terms of the bound over the roofline, and DDR bytes over those that every program moves.
+
+    python scripts/study_gain.py --out gain
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.bound.bound import TERMS, Bound
+from compiler.build import measure_plans
+from compiler.pipeline import Compiler
+from scripts.studies import Arm, Pair, Row, Study, Table, command, means, medians
+from tuner.measure.roofline import Roofline
+
+SHOWN = ("over_bound", "over_roofline", "gain", *(f"{term}_over_roofline" for term in TERMS), "ddr_over_bound")
+
+
+def rows(pair: Pair) -> Iterator[Row]:
+    (result,) = pair.found.values()
+    plans = {level: best.plan(pair.unit) for level, best in zip(pair.levels, result.best, strict=True)}
+    timed = measure_plans(Compiler(pair.unit), plans)
+    bound, roofline = Bound(pair.unit), Roofline(pair.unit)
+    for level in pair.levels:
+        moved = timed[level].timings[level].ddr_read_bytes + timed[level].timings[level].ddr_write_bytes
+        terms, roof, cycles = bound.of(level), roofline.cycles(0, len(pair.unit.operators), level), result.cycles[level]
+        yield {
+            "level": level, "cycles": cycles, "baseline_cycles": result.baseline_cycles[level], "bound_cycles": terms.cycles,
+            "roofline_cycles": roof, "term": terms.term, "over_bound": cycles / terms.cycles, "over_roofline": cycles / roof,
+            "gain": result.baseline_cycles[level] / cycles,
+            **{f"{term}_over_roofline": value / roof for term, value in terms.by_term.items()},
+            "ddr_over_bound": moved / terms.traffic_bytes, "candidates": pair.candidates,
+        }  # fmt: skip
+
+
+def show(found: Sequence[Row]) -> Iterator[Table | str]:
+    table = medians(found, "network", "machine", "level")
+    mean = {
+        level: {"network": "geometric mean", "level": level, "term": "", "cycles": "", "bound_cycles": "", **row}
+        for level, row in means(table, SHOWN).items()
+    }
+    yield Table(
+        (
+            "<network",
+            "<level",
+            "champion",
+            "bound",
+            "<by",
+            "over bound",
+            "over roofline",
+            "speed-up",
+            *TERMS,
+            "DDR",
+        ),
+        [
+            (row["network"], row["level"], row["cycles"], row["bound_cycles"], row["term"], *(f"{row[key]:.3f}" for key in SHOWN))
+            for row in (*table, *mean.values())
+        ],
+    )
+    yield "\nChampion over bound: " + ", ".join(f"{row['over_bound']:.3f} at {level}" for level, row in mean.items())
+
+
+STUDY = Study("gain", {"default": Arm()}, rows, show)
+
+if __name__ == "__main__":
+    command(STUDY, "Tuned programs over the bound that no schedule is below.")

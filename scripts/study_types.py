@@ -1,0 +1,99 @@
+"""Quantised networks beside the float ones that they were made of: what int8 brings, on the same machine with the same budget.
+
+  float16  the network as it is;
+  int8     the same by onnxruntime's quantiser (`,quantised=qdq`): integers where the model says so, float16 between.
+
+Figures of a level are those of its own program: cycles, bytes of DDR, and the gain over layer by layer in the same type.  What is to be
+expected is beside them: products per cycle at the peak of the machine for each type, and the least bytes that the model can do with.
+A quantised network that the NPU has not whole is there with its heaviest piece, and its share of the multiply-accumulates is told.
+
+    python scripts/study_types.py --out types
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.unit.unit import Unit
+from scripts.studies import Arm, Pair, Row, Study, Table, command, geometric, groups, medians
+from simulator.npu.parts import DataType
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import CYCLES, MOVED, Request
+from tuner.measure.roofline import Roofline
+
+MEGA = 1e6
+NETWORKS = (
+    "squeezenet,made:mobilenet_v2,shufflenet,made:resnet50,inception_v1,alexnet,made:efficientnet_b0,made:vit_b16,zfnet512,inception_v2,"
+    "vgg19,densenet121"
+)
+MEANS = ("faster", "of_bytes", "float16_gain", "int8_gain", "roof", "least")
+
+
+def limits(unit: Unit) -> tuple[float, int]:
+    """(MACs per cycle at the peak of one core for their types, the least bytes of DDR)."""
+    macs, moved = Roofline(unit).work(tuple(range(len(unit.operators))))
+    peak = sum(count / float(unit.machine.macs_per_cycle[dtype.name]) for dtype, count in macs.items())
+    return sum(macs.values()) / peak, moved
+
+
+def rows(pair: Pair) -> Iterator[Row]:
+    units = {arm: found.unit for arm, found in pair.found.items()}
+    ideal = {arm: limits(unit) for arm, unit in units.items()}
+    macs, _ = Roofline(units["int8"]).work(tuple(range(len(units["int8"].operators))))
+    common: Row = {
+        "candidates": pair.candidates,
+        "macs": units["int8"].macs / units["float16"].macs,
+        "in_int8": macs.get(DataType.int8, 0) / sum(macs.values()),
+        "roof": ideal["int8"][0] / ideal["float16"][0],
+        "least": ideal["int8"][1] / ideal["float16"][1],
+    }
+    measured = {}
+    for arm, found in pair.found.items():
+        evaluator = Evaluator(found.unit, found.levels)
+        values = [evaluator.measure(Request("program", best.genome)).values for best in found.best]
+        measured[arm] = [(int(table[i, CYCLES]), int(table[i, MOVED].sum())) for i, table in enumerate(values) if table is not None]
+    for i, level in enumerate(pair.levels):
+        row: Row = {"level": level, **common}
+        for arm, found in pair.found.items():
+            cycles, moved = measured[arm][i]
+            row |= {f"{arm}_cycles": cycles, f"{arm}_bytes": moved, f"{arm}_gain": found.baseline_cycles[level] / cycles}
+        yield row | {"faster": row["float16_cycles"] / row["int8_cycles"], "of_bytes": row["int8_bytes"] / row["float16_bytes"]}
+
+
+def show(found: Sequence[Row]) -> Iterator[Table | str]:
+    """Medians over seeds, and the geometric mean of the networks at every level."""
+    for (machine,), mine in groups(medians(found, "network", "machine", "level"), "machine").items():
+        yield f"{machine}: roof, MACs per cycle at the peak, int8 over float16; least, the bytes that a model cannot do without, the same"
+        yield Table(
+            (
+                "<network", "<level", "cycles float16", "int8", "faster", "roof", "DDR MB float16", "int8", "of bytes", "least",
+                "gain float16", "int8", "MACs in int8", "on the NPU",
+            ),
+            [
+                (
+                    row["network"], row["level"], row["float16_cycles"], row["int8_cycles"], f"{row['faster']:.2f}", f"{row['roof']:.2f}",
+                    f"{row['float16_bytes'] / MEGA:.2f}", f"{row['int8_bytes'] / MEGA:.2f}", f"{row['of_bytes']:.2f}",
+                    f"{row['least']:.2f}", f"{row['float16_gain']:.2f}", f"{row['int8_gain']:.2f}", f"{row['in_int8']:.1%}",
+                    f"{row['macs']:.1%}",
+                )
+                for row in mine
+            ],
+        )  # fmt: skip
+        for (level,), there in groups(mine, "level").items():
+            mean = {key: geometric(np.array([row[key] for row in there])) for key in MEANS}
+            yield (
+                f"{level}: {mean['faster']:.2f} times as fast in int8 (roof {mean['roof']:.2f}) with {mean['of_bytes']:.0%} of the bytes"
+                f" (least {mean['least']:.0%}); gain {mean['float16_gain']:.2f} in float16, {mean['int8_gain']:.2f} in int8;"
+                f" geometric mean of {len(there)}"
+            )
+
+
+STUDY = Study("types", {"float16": Arm(), "int8": Arm(network=",quantised=qdq")}, rows, show, NETWORKS, seeds=1)
+
+if __name__ == "__main__":
+    command(STUDY, "Quantised networks and the float ones that they were made of.")

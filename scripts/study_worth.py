@@ -1,0 +1,272 @@
+"""What each mechanism that is not there could save, at most: champions, timed again without what the mechanism would take away.
+
+Records of a champion's streams keep their places and flags; those that a mechanism would spare move or compute next to nothing, and the
+simulator times the streams again.  So dependences stay as they are, and no program is searched for the mechanism: no other schedule of the
+same segments gains more by it, another segmentation may.
+
+| column | is without |
+|---|---|
+| zeros | what grouped and depthwise weights lack, and padding of channels, in loads of weights |
+| blocks | blocks of 16 x C0 weights that are all zero, on CUBE and in what MTE1 loads for it |
+| depthwise | the part of depthwise products that VECTOR would do in the time that CUBE has for the rest |
+| spills | loads and stores of tensors in between |
+| again | loads of weights that were loaded before |
+| ahead | waiting for weights: all of them early, as long as DDR is not busy all the time |
+| interleaved | MTE1 and FIXPIPE in the way of CUBE: the busiest of the three, if the rest allows it |
+| vector | VECTOR's work |
+| all | all of the above |
+
+A share is 1 - cycles after / cycles before.  `stream` is the size of the program, in percent of its DDR traffic.
+
+    python scripts/study_worth.py --out worth --networks shufflenet,made:mobilenet_v2
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.kinds.conv import ConvSpec
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.unit.unit import Unit
+from scripts.studies import Arm, Pair, Row, Study, Table, command, groups
+from scripts.traffic import blocks_of, needed_constants, transfers
+from simulator.npu import isa
+from simulator.npu.cycles import port_units
+from simulator.npu.isa import Op
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.parts import BLOCK_BYTES, Engine
+from simulator.npu.program import Code, Program
+from simulator.timing import Timing, simulate
+
+Mask = NDArray[np.bool_]
+NETWORKS = "shufflenet,made:mobilenet_v2,densenet121,resnet50,made:vit_b16"
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """One core's records.  unit: in the order of the program's operators."""
+
+    unit: Unit
+    program: Program
+    code: Code
+
+    @cached_property
+    def operator(self) -> NDArray[np.int64]:
+        return isa.operator_of(self.code[:, isa.TAG].astype(np.int64))
+
+    @cached_property
+    def moves(self) -> list[tuple[int, bool, str, str, tuple[int, ...]]]:
+        """Row, whether it stores, kind and name of the buffer, range: of every transfer of DDR."""
+        buffers = sorted((b for b in self.program.memory.buffers if b.size_blocks), key=lambda b: b.offset_blocks)
+        firsts = np.array([b.offset_blocks for b in buffers])
+        found = []
+        for row, store, span in transfers(self.code):
+            buffer = buffers[int(np.searchsorted(firsts, span[0], "right")) - 1]
+            found.append((row, store, buffer.kind, buffer.name, span))
+        return found
+
+    def rows(self, kind: str) -> NDArray[np.int64]:
+        """Of the transfers of buffers of a kind."""
+        return np.array([row for row, _, of, _, _ in self.moves if of == kind], np.int64)
+
+    @cached_property
+    def loaded_again(self) -> NDArray[np.int64]:
+        """Rows of loads of constants whose blocks were loaded before."""
+        seen, found = np.zeros(self.program.memory.size_blocks, bool), []
+        for row, _, kind, _, span in self.moves:
+            if kind == "constant":
+                blocks = blocks_of(span)
+                if seen[blocks].all():
+                    found.append(row)
+                seen[blocks] = True
+        return np.array(found, np.int64)
+
+    def of(self, *ops: Op) -> Mask:
+        return np.isin(self.code[:, isa.OP], ops)
+
+    @cached_property
+    def feeds(self) -> Mask:
+        """MTE1's records for CUBE."""
+        return self.of(Op.IM2COL, Op.FRACTAL) | (self.of(Op.COPY) & (self.code[:, isa.ENGINE] == Engine.MTE1))
+
+
+def shrunk(code: Code, rows: NDArray[Any], share: float | NDArray[np.float64], columns: Sequence[int], least: int = 1) -> None:
+    """Scale parameters of some rows, to no less than `least`."""
+    for column in columns:
+        code[rows, column] = np.maximum(least, np.ceil(code[rows, column] * share - 1e-9).astype(np.int64))
+
+
+def _hardly(code: Code, rows: NDArray[Any]) -> None:
+    """Copies that move one block."""
+    for column in (isa.C_LENGTH, isa.C_COUNT, isa.C_COUNT2):
+        code[rows, column] = 1
+
+
+def zeros(s: Stream, code: Code) -> None:
+    sizes = {b.name: b.size_blocks * BLOCK_BYTES for b in s.program.memory.buffers}
+    share = {name: min(1.0, needed / sizes[name]) for name, needed in needed_constants(s.unit).items()}
+    at = [(row, share[name]) for row, _, kind, name, _ in s.moves if kind == "constant" and name in share]
+    rows, shares = np.array([row for row, _ in at], np.int64), np.array([part for _, part in at])
+    whole = code[rows, isa.C_LENGTH] * code[rows, isa.C_COUNT] * code[rows, isa.C_COUNT2]
+    code[rows, isa.C_LENGTH] = np.maximum(1, np.ceil(whole * shares - 1e-9))
+    code[rows, isa.C_COUNT] = code[rows, isa.C_COUNT2] = 1
+
+
+def blocks(s: Stream, code: Code) -> None:
+    share = np.array([_filled(s.unit, spec) for spec in s.unit.operators])[s.operator]
+    sparse = share < 1
+    shrunk(code, (rows := np.flatnonzero(s.of(Op.MMAD) & sparse)), share[rows], [isa.M_K])
+    shrunk(code, (rows := np.flatnonzero(s.feeds & s.of(Op.COPY) & sparse)), share[rows], [isa.C_LENGTH])
+
+
+def _filled(unit: Unit, spec: Any) -> float:
+    """Share of the blocks of weights that hold a weight; 1 where it has none."""
+    if not isinstance(spec, ConvSpec) or getattr(spec.operator, "weights", None) is None or spec.lanes == 4:
+        return 1.0
+    conv, x, y = spec.operator, unit.layout.placements[spec.operator.x], unit.layout.placements[spec.operator.y]
+    out = np.asarray(y.lanes) // spec.fractal.columns
+    into = np.asarray(x.lanes) // spec.fractal.lanes
+    per_group, c_in = len(out) // conv.groups, conv.weights.shape[1]
+    pairs = {
+        (int(n), int(c))
+        for g in range(conv.groups)
+        for n in np.unique(out[g * per_group : (g + 1) * per_group])
+        for c in np.unique(into[g * c_in : (g + 1) * c_in])
+    }
+    return len(pairs) / (spec.groups * spec.n1 * spec.c1)
+
+
+def depthwise(s: Stream, code: Code) -> None:
+    """VECTOR takes taps times what a block takes it, CUBE its products; both at once finish after the harmonic sum."""
+    machine = s.unit.machine
+    keep = np.ones(len(s.unit.operators))
+    for spec in s.unit.operators:
+        if isinstance(spec, ConvSpec) and _depthwise(spec.operator):
+            taps = math.prod(spec.operator.weights.shape[2:])
+            vector = taps * machine.vector.simple_cycles / isa.REPEAT_BLOCKS  # of a pixel of one plane
+            macs = spec.fractal.rows * spec.k1 * spec.fractal.lanes * spec.n1 * spec.fractal.columns / spec.fractal.rows / spec.c1
+            cube = macs / float(machine.macs_per_cycle[s.unit.type_of(spec.reads[0]).name.replace("uint8", "int8")])
+            keep[spec.index] = vector / (vector + cube)
+    share = keep[s.operator]
+    split = share < 1
+    shrunk(code, (rows := np.flatnonzero(s.of(Op.MMAD) & split)), share[rows], [isa.M_MPAD], 16)
+    shrunk(code, (rows := np.flatnonzero(s.of(Op.IM2COL) & split)), share[rows], [isa.I_M, isa.I_MPAD], 16)
+
+
+def _depthwise(operator: Any) -> bool:
+    return getattr(operator, "weights", None) is not None and operator.groups == operator.weights.shape[0] > 1
+
+
+def spills(s: Stream, code: Code) -> None:
+    _hardly(code, s.rows("scratch"))
+
+
+def again(s: Stream, code: Code) -> None:
+    _hardly(code, s.loaded_again)
+
+
+def weights(s: Stream, code: Code) -> None:
+    """No load of constants takes time: for `ahead`, which puts their bytes back."""
+    _hardly(code, s.rows("constant"))
+
+
+def fed(s: Stream, code: Code) -> None:
+    """Neither MTE1 nor FIXPIPE takes time: for `interleaved`, which holds the rest against what they do."""
+    _hardly(code, np.flatnonzero(s.feeds & s.of(Op.COPY)))
+    shrunk(code, np.flatnonzero(s.of(Op.IM2COL)), 0, [isa.I_K])
+    shrunk(code, np.flatnonzero(s.of(Op.FRACTAL)), 0, [isa.R_K, isa.R_N1])
+    shrunk(code, np.flatnonzero(s.of(Op.FIXPIPE)), 0, [isa.F_M, isa.F_N1])
+
+
+def vector(s: Stream, code: Code) -> None:
+    shrunk(code, np.flatnonzero(s.code[:, isa.OP] >= isa.FIRST_VECTOR_OP), 0, [isa.V_REPEATS])
+
+
+Change = Callable[[Stream, Code], None]
+DIRECT: dict[str, tuple[Change, ...]] = {
+    "zeros": (zeros,), "blocks": (blocks,), "depthwise": (depthwise,), "spills": (spills,), "again": (again,), "vector": (vector,),
+}  # fmt: skip
+EVERY = (zeros, blocks, depthwise, spills, again, vector)
+
+
+class Champion:
+    """A program and its machine, timed with some of its records changed."""
+
+    def __init__(self, unit: Unit, program: Program, level: str) -> None:
+        self.program, self.machine, self.level = program, unit.machine, unit.machine.contention[level]
+        self.streams = [Stream(unit, program, code) for code in program.streams]
+        self.port = port_units(unit.machine, self.level.share_units) / SHARE_UNIT  # bytes per cycle
+
+    def timed(self, *changes: Change) -> Timing:
+        codes = []
+        for stream in self.streams:
+            code = stream.code.copy()
+            for change in changes:
+                change(stream, code)
+            codes.append(code)
+        return simulate(replace(self.program, streams=tuple(codes)), self.machine, self.level)
+
+    def cycles(self, *changes: Change) -> int:
+        return self.timed(*changes).cycles
+
+    def ahead(self, *changes: Change) -> int:
+        """Weights cost no time but DDR's: the longer of the run without them and of all its bytes."""
+        timing = self.timed(*changes)
+        return min(timing.cycles, max(self.cycles(*changes, weights), math.ceil(timing.bus_units / SHARE_UNIT / self.port)))
+
+    def interleaved(self, *changes: Change) -> int:
+        busy = self.timed(*changes).busy_cycles.max(0)
+        return min(self.cycles(*changes), max(self.cycles(*changes, fed), int(busy[Engine.MTE1]), int(busy[Engine.FIXPIPE])))
+
+    def everything(self) -> int:
+        """All at once: what holds of both of the above holds of their maximum."""
+        timing = self.timed(*EVERY)
+        busy = timing.busy_cycles.max(0)
+        floors = (math.ceil(timing.bus_units / SHARE_UNIT / self.port), int(busy[Engine.MTE1]), int(busy[Engine.FIXPIPE]))
+        return min(timing.cycles, max(self.cycles(*EVERY, weights, fed), *floors))
+
+
+COLUMNS = ("zeros", "blocks", "depthwise", "spills", "again", "ahead", "interleaved", "vector", "all")
+
+
+def rows_of(pair: Pair) -> Iterator[Row]:
+    """One row per level."""
+    found = pair.found["search"]
+    for level in pair.levels:
+        program = Compiler(found.unit).compile(found.plan(level))
+        assert not isinstance(program, Infeasible), program
+        champion = Champion(found.unit, program, level)
+        timing = champion.timed()
+        after = {name: champion.cycles(*changes) for name, changes in DIRECT.items()}
+        after |= {"ahead": champion.ahead(), "interleaved": champion.interleaved(), "all": champion.everything()}
+        row: Row = {"level": level, "cycles": timing.cycles, "stream_bytes": program.instructions * isa.WORDS * 4}
+        yield row | {"ddr_bytes": timing.ddr_read_bytes + timing.ddr_write_bytes} | {name: after[name] for name in COLUMNS}
+
+
+def show(rows: Sequence[Row]) -> Iterator[Table | str]:
+    for (level,), mine in groups(rows, "level").items():
+        yield f"\nat {level}: saved, at most"
+        table = []
+        for row in mine:
+            saved = [f"{1 - row[name] / row['cycles']:.0%}" for name in COLUMNS]
+            table.append((row["network"], row["machine"], row["cycles"], *saved, f"{row['stream_bytes'] / row['ddr_bytes']:.0%}"))
+        yield Table(["<network", "<machine", "cycles", *COLUMNS, "stream"], table)
+        combined = np.exp(np.mean([np.log(row["all"] / row["cycles"]) for row in mine]))
+        yield f"all, geometric mean: {combined:.2f} of the cycles"
+
+
+STUDY = Study("worth", {"search": Arm()}, rows_of, show, networks=NETWORKS, candidates=96, seeds=1)
+
+if __name__ == "__main__":
+    command(STUDY, "What each mechanism that is not there could save at most, by timing champions again without what it would take away.")

@@ -1,0 +1,107 @@
+"""What of the DDR traffic of a program is what: counted from its records, block by block, over the buffers of its memory map."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.unit.unit import Unit
+from simulator.npu import isa
+from simulator.npu.access import MAX_RANGES, accesses
+from simulator.npu.isa import Op
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+from simulator.npu.program import Code, DdrBuffer, Program
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a program moves between DDR and the chip; they add up to what the simulator counts.
+
+    once: weights, inputs and outputs of the model, each value once, without padding.  zeros: of weights that grouped and depthwise
+    convolutions do not have, and of channels that fill a block up, once.  lanes: the same of inputs and outputs.
+    weights_again, tensors_again: what of constants, inputs and outputs is moved once more: in pieces, as a halo, or for another operator.
+    spills: tensors in between, stored and loaded.
+    """
+
+    once: int
+    zeros: int
+    lanes: int
+    weights_again: int
+    tensors_again: int
+    spills: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def transfers(code: Code) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
+    """Of every record that moves DDR data: its row, whether it stores, and its range there as `simulator.npu.access` has ranges."""
+    out = np.zeros((MAX_RANGES, 8), np.int64)
+    rows = np.flatnonzero((code[:, isa.OP] == Op.COPY) & ((code[:, isa.SRC] == Memory.DDR) | (code[:, isa.DST] == Memory.DDR)))
+    for row in rows.tolist():
+        for at in range(accesses(code, row, out)):
+            if out[at, 0] == Memory.DDR:
+                yield row, bool(out[at, 1]), tuple(out[at, 2:].tolist())
+
+
+def blocks_of(span: tuple[int, ...]) -> NDArray[np.int64]:
+    """Blocks of a range."""
+    first, length, count, stride, groups, apart = span
+    inner = np.arange(count)[:, None] * stride + np.arange(length)
+    return (first + np.arange(groups)[:, None, None] * apart + inner).reshape(-1)
+
+
+def touched(program: Program) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How often each block of DDR is loaded, and stored."""
+    loads, stores = np.zeros((2, program.memory.size_blocks), np.int64)
+    for code in program.streams:
+        for _, store, span in transfers(code):
+            np.add.at(stores if store else loads, blocks_of(span), 1)
+    return loads, stores
+
+
+def traffic(unit: Unit, program: Program) -> Traffic:
+    """unit: what the program is of, in any order of its operators."""
+    loads, stores = touched(program)
+    logical = needed_constants(unit)
+    found = dict.fromkeys((field.name for field in fields(Traffic)), 0)
+    for buffer in program.memory.buffers:
+        of = slice(buffer.offset_blocks, buffer.offset_blocks + buffer.size_blocks)
+        moved = int(loads[of].sum() + stores[of].sum()) * BLOCK_BYTES
+        unique = int(np.count_nonzero(loads[of]) + np.count_nonzero(stores[of])) * BLOCK_BYTES
+        if buffer.kind == "scratch":
+            found["spills"] += moved
+        elif buffer.kind == "constant":
+            needed = min(unique, logical.get(buffer.name, unique))
+            found["once"] += needed
+            found["zeros"] += unique - needed
+            found["weights_again"] += moved - unique
+        else:  # an output that operators of the model read as well is stored once and loaded again
+            first = int(np.count_nonzero(loads[of] if buffer.kind == "input" else stores[of])) * BLOCK_BYTES
+            needed = min(first, _values(unit, buffer))
+            found["once"] += needed
+            found["lanes"] += first - needed
+            found["tensors_again"] += moved - first
+    return Traffic(**found)
+
+
+def needed_constants(unit: Unit) -> dict[str, int]:
+    """Bytes of the weights and biases of products, by the names of their buffers: in the types in which they lie, without what fills up."""
+    found = {}
+    for spec in unit.operators:
+        operator: Any = spec.operator
+        if getattr(operator, "weights", None) is not None:
+            item, sums = unit.type_of(spec.reads[0]).size_bytes, DataType.float32.size_bytes
+            found[f"{operator.name}/weights"] = math.prod(operator.weights.shape) * item
+            found[f"{operator.name}/bias"] = len(operator.bias) * sums
+    return found
+
+
+def _values(unit: Unit, buffer: DdrBuffer) -> int:
+    return math.prod(buffer.shape) * unit.memory.type_of(buffer).size_bytes

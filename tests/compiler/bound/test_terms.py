@@ -1,0 +1,162 @@
+"""Terms of the bound by hand, and minimum cuts against all choices."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_data_cycles
+from compiler.bound.needs import needs_of
+from compiler.bound.prefetch import behind, finished_before
+from compiler.bound.traffic import FusedGraph, excess
+from compiler.bound.work import dealt
+from compiler.ir.operators import Conv, Shuffle
+from compiler.pipeline import Compiler
+from compiler.space.decode import decode_all
+from compiler.space.gene import Gene
+from simulator.npu.machine_file import load_machine
+from simulator.timing import simulate_levels
+from tests.graphs import concat, conv, max_pool, unit
+from tests.plans import resized
+
+EDGE = load_machine("edge")
+
+
+def test_a_product_takes_its_cubes_and_its_moves() -> None:
+    """49 pixels are 4 rows of cubes, 40 channels 3 blocks of 9 taps, 24 columns 2: 216 cubes, of which VECTOR takes what it can."""
+    bound = Bound(unit(EDGE, (1, 40, 7, 7), conv("y", "x", (40, 24))))
+    cube, mte1, fixpipe = bound.work.matrix[0].tolist()
+    assert cube == 4 * 27 * 2
+    assert mte1 == 49 * 27 * 32 / 512 + 27 * 2 * 512 / 256
+    assert fixpipe == 49 * 32 * 4 / 256
+    vector = 49 * 24 * 360 / 64
+    assert bound.work.on_vector[0] == vector
+    shared = cube * vector / (cube + vector)
+    waits = first_data_cycles(EDGE, "none") + last_data_cycles(EDGE, "none")
+    assert bound.of("none").engines == waits + int(np.ceil(max(shared, mte1 * vector / (mte1 + vector))))
+
+
+def test_a_deal_of_products() -> None:
+    """Cheap ones go to VECTOR first: of 10 and 10 cycles that take it 20 and 50, 8 go to the first: 20 - 10 z = 20 z of the first."""
+    cycles, weight = dealt(np.array([10.0, 10.0]), np.array([20.0, 50.0]), 0.0)
+    assert cycles == pytest.approx(20 - 10 * 2 / 3)
+    assert weight == pytest.approx(20 / 30)
+    assert dealt(np.array([10.0]), np.array([20.0]), 15.0) == (15.0, 0.0), "VECTOR is the busier one as it is"
+
+
+def test_every_weighting_is_below_the_best_deal() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        c, v, own = rng.uniform(1, 9, 6), rng.uniform(1, 90, 6), float(rng.uniform(0, 20))
+        best, weight = dealt(c, v, own)
+        assert best == pytest.approx(np.minimum(weight * c, (1 - weight) * v).sum() + (1 - weight) * own), "strong duality"
+        z = rng.uniform(0, 1, 6)
+        assert best <= max(((1 - z) * c).sum(), own + (z * v).sum()) + 1e-9
+
+
+def test_what_is_needed_of_a_tensor() -> None:
+    """A stride of 2 leaves three quarters of the pixels out, a slice most channels; a pool of 3 at stride 2 misses the last row of 8."""
+    wide = conv("a", "x", (64, 32), kernel=1, stride=2)
+    needs = needs_of(unit(EDGE, (1, 64, 8, 8), wide))
+    assert needs.given[0].touched_bytes == 64 * 16 * 2
+    part = Shuffle("part", "x", "part", tuple(range(16)))
+    needs = needs_of(unit(EDGE, (1, 64, 8, 8), part, conv("a", "part", (16, 16), kernel=1)))
+    assert needs.given[0].touched_bytes == 16 * 64 * 2
+    needs = needs_of(unit(EDGE, (1, 16, 8, 8), max_pool("a", "x", 3, 2), conv("y", "a", (16, 16), kernel=1)))
+    assert needs.given[0].touched_bytes == 16 * 49 * 2
+    assert needs.made[0].needed_bytes == 16 * 9 * 2
+
+
+def test_outputs_and_concatenations_count_once() -> None:
+    u = unit(EDGE, (1, 16, 8, 8), conv("a", "x", (16, 32)), conv("b", "x", (16, 32)), concat("c", "a", "b"), outputs=["c", "a"])
+    assert Bound(u).once.outputs == 64 * 64 * 2
+
+
+def chain(*channels: int, size: int = 14) -> list[Conv]:
+    return [conv(f"t{i}", f"t{i - 1}" if i else "x", pair, kernel=1) for i, pair in enumerate(itertools.pairwise(channels))]
+
+
+def test_two_products_back_everything_is_finished() -> None:
+    u = unit(EDGE, (1, 64, 14, 14), *chain(64, 64, 64, 64, 64))
+    assert finished_before(u, needs_of(u)) == [frozenset(), frozenset(), {0}, {0, 1}]
+    # a concatenation's channel is in one of its parts
+    ops = [conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), conv("d", "x", (16, 16)), concat("c", "b", "d"), conv("y", "c", (32, 16))]
+    u = unit(EDGE, (1, 16, 8, 8), *ops)
+    assert finished_before(u, needs_of(u)) == [frozenset()] * 4
+
+
+def test_weights_that_come_late() -> None:
+    """Work first, weights last: after the work of the first operators no weight of the last two is finished."""
+    before = [frozenset(), frozenset(), frozenset({0}), frozenset({0, 1})]
+    found = behind(np.array([100.0, 100.0, 1.0, 1.0]), np.array([1.0, 1.0, 500.0, 500.0]), before)
+    left = dict(zip(found.work.tolist(), found.weights_left.tolist(), strict=True))
+    assert left[100.0] == pytest.approx(1002 - 1)  # either of the first two
+    assert left[200.0] == pytest.approx(1002 - 1 - 500 - 99 / 100)
+    assert left[202.0] == 0
+
+
+def test_prefetch_is_the_largest_term_where_work_comes_before_weights() -> None:
+    """Two convolutions of work, then products with 18 MB of weights for one pixel, of which `edge` holds 1.6 MB."""
+    ops = [conv("a", "x", (64, 256)), conv("b", "a", (256, 256)), max_pool("p", "b", 56, 56)]
+    ops += [conv("f", "p", (256, 4096), kernel=1), conv("g", "f", (4096, 2048), kernel=1)]  # type: ignore[list-item]
+    u = unit(EDGE, (1, 64, 56, 56), *ops)
+    bound = Bound(u)
+    terms = bound.of("none")
+    assert terms.term == "prefetch"
+    late = (256 * 4096 + 4096 * 2048) * 2 - capacity_bytes(u, "none")
+    work = 196 * 4 * 9 * 16  # of the first convolution, of which CUBE has most
+    assert terms.cycles > 0.9 * work + late / 64
+    assert capacity_bytes(u, "none") == (1024 + 64 + 64 + 256 // 2 + 256) * 1024
+
+
+def cheapest(fused: FusedGraph, start: int, last: int) -> int:
+    """The best choice by trying all: operators made again, results held where something made again reads them."""
+    others = list(range(start, last))
+    best = fused.held[last]
+    for chosen in itertools.product((False, True), repeat=len(others)):
+        again = {last} | {k for k, yes in zip(others, chosen, strict=True) if yes}
+        held = {maker for k in again for maker in fused.makers[k] if maker >= start} - again
+        best = min(best, sum(fused.weights[k] for k in again - {last}) + sum(fused.held[k] for k in held))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_excess_is_of_the_best_windows(seed: int) -> None:
+    """Against all sets of windows, each with all choices of what is held."""
+    rng = np.random.default_rng(seed)
+    count, capacity = 6, int(rng.integers(1, 40))
+    held, weights = rng.integers(1, 99, (2, count)).tolist()
+    makers = [sorted(rng.choice(k, min(k, int(rng.integers(1, 3))), replace=False).tolist()) if k else [] for k in range(count)]
+    ends = [bool(rng.integers(4)) for _ in range(count)]
+    fused = FusedGraph(held, [2 * size for size in held], weights, makers, ends)
+    twice = fused._replace(held=fused.twice)
+    gain = {
+        (a, b): max(0, cheapest(fused, a, b) - capacity, cheapest(twice, a, b) - 2 * capacity) if ends[b] else 0
+        for a in range(count) for b in range(a, count)
+    }  # fmt: skip
+    best = [0]
+    for b in range(count):
+        best.append(max(best[b], *(best[a] + gain[a, b] for a in range(b + 1))))
+    assert sum(window.bytes for window in excess(fused, capacity)) == best[-1]
+
+
+def test_what_does_not_fit_moves_again() -> None:
+    """Four products of 256 channels at 56 x 56 with 128 KiB of weights each: 1.6 MB tensors, and weights that 160 KiB do not hold."""
+    little = resized(EDGE, L1=65536, UB=65536, L0A=8192, L0B=8192, L0C=32768)
+    u = unit(little, (1, 256, 56, 56), *chain(256, 256, 256, 256, 256, size=56))
+    bound = Bound(u)
+    capacity = capacity_bytes(u, "none")
+    assert capacity == 65536 * 2 + 8192 * 2 + 16384
+    assert [(window.start, window.stop, window.bytes) for window in bound.windows(capacity)] == [(0, 4, 3 * 131072 - capacity)]
+    assert bound.of("none").traffic_bytes == sum(bound.once) + 3 * 131072 - capacity
+
+
+def test_the_bound_is_reached() -> None:
+    """A product that writes much and reads little is nowhere near any other limit: its plan in blocks is within 3%."""
+    u = unit(EDGE, (1, 32, 56, 56), conv("y", "x", (32, 512), kernel=1))
+    plan = decode_all(u, (Gene(0, 1, 14),))
+    program = Compiler(u).compile(plan)  # type: ignore[arg-type]
+    timing = simulate_levels(program, EDGE, ["severe"])["severe"]  # type: ignore[arg-type]
+    assert 1 <= timing.cycles / Bound(u).of("severe").cycles < 1.03

@@ -1,0 +1,126 @@
+"""Quantised models that cannot be right are one line; what is right and not supported is the host's, with the reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from compiler.frontend.load import load_model
+from compiler.source import Source, open_source
+from simulator.npu.errors import BadInputError, UnsupportedError
+from simulator.npu.machine_file import load_machine
+from tuner.cli import main
+
+EDGE = load_machine("edge")
+F, U, S = np.float32, np.uint8, np.int8
+SCALES = np.full(4, 0.01, F)
+
+
+def qdq(drop=(), axis=0, weights=(4, 4, 3, 3), **changes):
+    """Conv between QuantizeLinear and DequantizeLinear, in opset 21.  changes: of its constants.  drop: names of nodes that are missing."""
+    rng = np.random.default_rng(0)
+    parts = {
+        "xs": F(0.05), "xz": U(128), "w": rng.integers(-99, 99, weights).astype(S), "ws": F(0.01), "wz": S(0), "b": np.zeros(4, np.int32),
+        "bs": F(0.0005), "ys": F(0.3), "yz": U(100),
+    } | changes  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"], name="quantise"),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"], name="x"),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], name="w", axis=axis),
+        helper.make_node("DequantizeLinear", ["b", "bs"], ["bd"], name="b"),
+        helper.make_node("Conv", ["xd", "wd", "bd"], ["y"], name="conv"),
+        helper.make_node("QuantizeLinear", ["y", "ys", "yz"], ["yq"], name="requantise"),
+        helper.make_node("DequantizeLinear", ["yq", "ys", "yz"], ["out"], name="out"),
+    ]
+    nodes = [node for node in nodes if node.name not in drop]
+    made = {name for node in nodes for name in node.output}
+    last = "out" if "out" in made else "y"
+    graph = helper.make_graph(
+        nodes, "one", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, weights[1], 5, 5])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in parts.items()],
+    )  # fmt: skip
+    graph.output[0].type.tensor_type.shape.SetInParent()
+    for size in ("n", "c", "h", "w"):
+        graph.output[0].type.tensor_type.shape.dim.add().dim_param = size
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def opened(tmp_path, model):
+    onnx.save(model, tmp_path / "q.onnx")
+    return open_source(Source(tmp_path / "q.onnx", EDGE))
+
+
+WRONG = {
+    "a scale of 0": (qdq(xs=F(0)), "scale 0; expected a finite number above 0"),
+    "a negative scale": (qdq(ys=F(-0.5)), "scale -0.5; expected a finite number above 0"),
+    "a scale that is no number": (qdq(ws=F("nan")), "scale nan; expected a finite number above 0"),
+    "an infinite scale": (qdq(xs=F("inf")), "scale inf; expected a finite number above 0"),
+    "too few scales": (qdq(ws=SCALES[:3], wz=np.zeros(3, S)), "3 scales for 4 channels on axis 0; expected 1 or 4"),
+    "too few zero points": (qdq(ws=SCALES, wz=np.zeros(3, S)), "3 zero points for 4 channels on axis 0; expected 1 or 4"),
+    "a zero point of another type": (qdq(wz=U(0)), "x_zero_point has inconsistent type tensor(uint8)"),
+    "scales of input channels": (
+        qdq(ws=SCALES, wz=np.zeros(4, S), axis=1),
+        "Conv 'conv': scales of its weights along axis 1; expected its output channels, axis 0",
+    ),
+    "scales of channels of an activation": (
+        qdq(xs=SCALES, xz=np.zeros(4, U)),
+        "several scales or zero points; expected one of each for the whole tensor",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_right_is_one_line_and_names_the_node(tmp_path, capsys, case):
+    model, said = WRONG[case]
+    onnx.save(model, tmp_path / "q.onnx")
+    assert main(["compile", str(tmp_path / "q.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def reasons(found):
+    return {node.name: node.why for node in found.part.host if node.refused}
+
+
+def test_sums_beyond_int32_are_the_hosts_by_name(tmp_path):
+    wide = qdq(weights=(4, 8000, 3, 3), w=np.full((4, 8000, 3, 3), 127, S), b=np.full(4, 2**30, np.int32))
+    said = r"^nothing of it can run on the NPU: Conv 'conv': sums of up to 2,244,173,824; expected at most 2,147,483,647, what int32 holds$"
+    with pytest.raises(UnsupportedError, match=said):
+        opened(tmp_path, wide)
+
+
+def test_without_a_quantizelinear_behind_it_an_operator_is_in_floats(tmp_path):
+    found = opened(tmp_path, qdq(drop=("requantise", "out")))
+    kinds = [type(op).__name__ for unit in found.units for op in unit.graph.operators]
+    assert kinds == ["Dequantise", "Conv"]
+    assert reasons(found) == {}
+
+
+def test_int16_and_scales_along_an_axis_of_an_activation_are_the_hosts(tmp_path):
+    sixteen = qdq(xz=np.int16(0), yz=np.int16(0), drop=())
+    found = opened(tmp_path, sixteen)
+    assert {why for why in reasons(found).values() if "int16" in why}
+    model = load_model(qdq())
+    model.graph.node[0].input[1] = model.graph.node[1].input[1] = "more"
+    model.graph.node[0].input[2] = model.graph.node[1].input[2] = "zeros"
+    model.graph.initializer.extend([numpy_helper.from_array(SCALES, "more"), numpy_helper.from_array(np.zeros(4, U), "zeros")])
+    del model.graph.node[5:]  # in floats
+    model.graph.output[0].name = "y"
+    assert any("4 scales along an axis of a computed tensor" in why for why in reasons(opened(tmp_path, model)).values())
+
+
+def test_a_scale_that_is_computed_is_the_hosts(tmp_path):
+    model = qdq()
+    model.graph.input.append(helper.make_tensor_value_info("scale", TensorProto.FLOAT, []))
+    model.graph.node[5].input[1] = model.graph.node[6].input[1] = "scale"
+    found = opened(tmp_path, model)
+    assert any("'scale' is computed at run time; only a constant one is supported" in why for why in reasons(found).values())
+
+
+def test_errors_are_typed():
+    with pytest.raises(BadInputError, match="expected its output channels"):
+        open_source(Source(None, EDGE), WRONG["scales of input channels"][0])
