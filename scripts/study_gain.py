@@ -19,7 +19,8 @@ from compiler.pipeline import Compiler
 from scripts.studies import Arm, Pair, Row, Study, Table, command, means, medians
 from tuner.measure.roofline import Roofline
 
-SHOWN = ("over_bound", "over_roofline", "gain", *(f"{term}_over_roofline" for term in TERMS), "ddr_over_bound")
+OF_TERMS = tuple(f"{term}_over_roofline" for term in TERMS)
+SHOWN = ("over_bound", "over_roofline", "gain", *OF_TERMS, "ddr_over_bound")
 
 
 def rows(pair: Pair) -> Iterator[Row]:
@@ -43,7 +44,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
     table = medians(found, "network", "machine", "level")
     mean = {
         level: {"network": "geometric mean", "level": level, "term": "", "cycles": "", "bound_cycles": "", **row}
-        for level, row in means(table, SHOWN).items()
+        for level, row in means(table, [key for key in SHOWN if key not in OF_TERMS]).items()  # a term may be 0
     }
     yield Table(
         (
@@ -59,7 +60,14 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             "DDR",
         ),
         [
-            (row["network"], row["level"], row["cycles"], row["bound_cycles"], row["term"], *(f"{row[key]:.3f}" for key in SHOWN))
+            (
+                row["network"],
+                row["level"],
+                row["cycles"],
+                row["bound_cycles"],
+                row["term"],
+                *(f"{row[key]:.3f}" if key in row else "" for key in SHOWN),
+            )
             for row in (*table, *mean.values())
         ],
     )

@@ -15,6 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
+from simulator.npu.fused import fma
 from simulator.npu.parts import BLOCK_BYTES, BYTES, FRACTALS, DataType, Memory
 
 Bytes = NDArray[np.uint8]
@@ -220,7 +221,9 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
     value = value.reshape(planes, -1, m, n0).transpose(0, 2, 1, 3) if c0 > n0 else value.reshape(n1, m, -1, c0).transpose(0, 2, 1, 3)
     value = value.reshape(planes, m, c0)
     shape, size = (planes, m, c0), dtype.itemsize
-    if record[S2] >= 0:
+    if record[S2] >= 0 and record[F_SUMS]:
+        value = _added(side, record, value.astype(_FLOAT), shape)
+    elif record[S2] >= 0:
         plane = record[F_RPLANE] * BLOCK_BYTES
         value = value + np.ndarray(shape, dtype, side, record[S2] * BLOCK_BYTES, (plane, BLOCK_BYTES, size))
     if record[F_ACT] != isa.Activation.none:
@@ -235,6 +238,17 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
         for i in range(planes):
             target[i] = value[i]
     return c.nbytes
+
+
+def _added(side: Bytes, record: Words, own: NDArray[Any], shape: tuple[int, int, int]) -> NDArray[Any]:
+    """A result of 8 bits and its residual: two products, each rounded once with a sum, then an integer of the type."""
+    kind = _STORAGE[record[isa.F_RTYPE]]
+    strides = (record[F_RPLANE] * BLOCK_BYTES, BLOCK_BYTES, kind.itemsize)
+    other = np.ndarray(shape, kind, side, record[S2] * BLOCK_BYTES, strides).astype(_FLOAT)
+    weigh, beside, fixed = (np.float32(isa.bits_float(record[word])) for word in (isa.F_OWN, isa.F_OTHER, isa.F_FIXED))
+    (inner, first), (outer, last) = ((own, weigh), (other, beside)) if record[isa.F_LAST] else ((other, beside), (own, weigh))
+    limits = np.iinfo(_STORAGE[record[DTYPE]])
+    return np.asarray(np.rint(fma(outer, last, fma(inner, first, fixed))).clip(limits.min, limits.max))
 
 
 def _scaled(side: Bytes, record: Words, value: NDArray[Any]) -> NDArray[Any]:

@@ -127,9 +127,11 @@ def _random_fixpipe(machine: Machine, dst: Memory, a: int, b: int, c: int, d: in
     planes = -(-n1 * 16 // dtype.lanes)
     to = _place(machine, dst, d, planes * m)
     bias = _place(machine, Memory.UB, c + 1, n1 * 2) if rest % 2 else -1
-    residual = _place(machine, Memory.UB, c + 2, planes * m) if rest // 2 % 2 and not sums else -1
+    residual = _place(machine, Memory.UB, c + 2, planes * m) if rest // 2 % 2 and (not sums or dtype in BYTES) else -1
     scale = -1 if dtype == DataType.int32 else _place(machine, Memory.UB, c + 3, n1 * 2) if sums else 0
     p = (m, mpad, n1, m, m, a // 16 % 2 if dtype in FLOATS else 0, 0, sums, scale, *((1, 0, 100) if dtype in BYTES else (0, 0, 0)))
+    if sums and residual >= 0:
+        p = (*p, 0, int(BYTES[d % 2]), isa.float_bits(0.7), isa.float_bits(0.3), isa.float_bits(4.1), a // 16 % 2)
     s = (_place(machine, Memory.L0C, c, n1 * mpad * 2), bias, residual)
     return record(Op.FIXPIPE, Engine[path.engine], *p, dtype=dtype, src=Memory.L0C, dst=dst, d=to, s=s)
 

@@ -143,7 +143,7 @@ def _whole(out: Code, at: int, j: AverageJob, source: TilePlace, target: TilePla
     pixels, chunk = j.in_h * j.in_w, j.chunk
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
-        room = (pixels // chunk + 1) * planes * (4 + chunk // 4) + 32 * (6 + most(WIDE * chunk, planes, 1))
+        room = (pixels // chunk + 1) * planes * (4 + chunk // 4) + 40 * (6 + most(WIDE * chunk, planes, 1))
         if at + room >= out.shape[0]:
             return -1
         one = WIDE * chunk

@@ -29,7 +29,8 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 
 OF_INTEGERS = (  # fields of `ConvJob`
-    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "alike", "left_less", "left_less_1", "left_type",
+    "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "added", "own", "other", "fixed",
+    "last", "alike", "left_less", "left_less_1", "left_type",
     "zeros", "zeros_type", "zeros_at", "missing",
 )  # fmt: skip
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight

@@ -60,7 +60,7 @@ class ConvJob(NamedTuple):
     bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
     -1.
     sums: of FIXPIPE.  Of integers a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at in DDR.
-    zero, low, high: of the result.
+    zero, low, high: of the result.  added, own, other, fixed, last: of a residual of bytes, RTYPE and what follows it.
     alike: whether the columns of every group have the same biases and scales.
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
     `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
@@ -131,6 +131,11 @@ class ConvJob(NamedTuple):
     zero: int
     low: int
     high: int
+    added: int
+    own: int
+    other: int
+    fixed: int
+    last: int
     right: int
     right_planes: int
     right_pixels: int
@@ -442,7 +447,7 @@ def _way_out(
             s = c + j.sum_blocks * done
             at = fixpipe(
                 out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, other, run, mpad, n, target.plane, m, j.act, j.limit,
-                j.sums, scale, j.zero, j.low, j.high,
+                j.sums, scale, j.zero, j.low, j.high, j.added, j.own, j.other, j.fixed, j.last,
             )  # fmt: skip
             done += run
         return at
@@ -450,7 +455,7 @@ def _way_out(
     parity[OUT_SLOT] ^= 1
     at = fixpipe(
         out, at, j.dtype, j.tag, j.fixpipe_engine, UB, c, slot, bias, added, m, mpad, n, m, m, j.act, j.limit, j.sums, scale, j.zero, j.low,
-        j.high,
+        j.high, j.added, j.own, j.other, j.fixed, j.last,
     )  # fmt: skip
     return move(out, at, j.dtype, j.tag, MTE3, dense(UB, slot, m), 0, target, m_start, plane, planes, m)
 

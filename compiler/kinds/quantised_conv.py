@@ -15,14 +15,18 @@ from numpy.typing import NDArray
 
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Convolution, QuantisedConv
+from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.products import check_bound
 from compiler.kinds.base import Lowering
 from compiler.kinds.conv import ConvSpec
+from compiler.kinds.typed import check_most
 from compiler.plan.plan import Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.operators import Fetch, Given
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.isa import float_bits
 from simulator.npu.parts import BLOCK_BYTES, DataType, Fractal, Memory
 
 
@@ -96,6 +100,8 @@ class QuantisedConvSpec(IntegerProductSpec):
     def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedConv)
         check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
+        if op.added is not None and op.y_q is not None:
+            check_most(op.name, op.y_q, op.added.q, op.added.y_q)
         found = super().lowered(index, op, into)
         n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
         _, dtype, left = op.multiplied()
@@ -124,7 +130,15 @@ class QuantisedConvSpec(IntegerProductSpec):
 
     def of_integers(self, given: Given) -> dict[str, int]:
         op = self.quantised
-        return super().of_integers(given) | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        found = super().of_integers(given) | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        if op.added is None or op.y_q is None:
+            return found
+        q, last = op.added.q, op.added.last
+        first, second = (q, op.y_q) if last else (op.y_q, q)
+        outer, inner, fixed = add_factors(first, second, op.added.y_q)
+        own, other = (inner, outer) if last else (outer, inner)
+        words = {"own": float_bits(float(own)), "other": float_bits(float(other)), "fixed": float_bits(float(fixed)), "last": int(last)}
+        return found | {"added": int(given.storages[self.reads[1].storage].dtype), **words}
 
 
 def less(zero: int) -> tuple[tuple[int, ...], DataType]:
@@ -136,7 +150,11 @@ def less(zero: int) -> tuple[tuple[int, ...], DataType]:
 
 
 def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
-    """DDR block of a block of weights of each byte; -1 without one."""
+    """DDR block of a block of weights of each byte; -1 without one.  Raises `UnsupportedError` where these have no L0B to go to."""
+    if zeros and not into.machine.has(Memory.L0B):
+        raise UnsupportedError(
+            f"{name}: what is left of a zero point comes to L0B; machine {into.machine.name} has none, -128 to 127 or 0 to 255 is supported"
+        )
     return into.constants.add(name, np.repeat(np.array(zeros, np.uint8), fractal.weight_blocks * BLOCK_BYTES)) if zeros else -1
 
 

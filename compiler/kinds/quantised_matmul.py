@@ -19,7 +19,7 @@ from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised
 from compiler.unit.operators import Given
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.parts import DataType
+from simulator.npu.parts import DataType, Memory
 
 _MOST_OF_A_PRODUCT = 255 * 255
 
@@ -34,6 +34,10 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
     def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
         assert isinstance(op, QuantisedMatMul)
         found = super().lowered(index, op, into)
+        if not into.machine.has(Memory.L0B):
+            raise UnsupportedError(
+                f"operator {op.name!r}: only L0B brings a computed right operand into order; machine {into.machine.name} has none"
+            )
         u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
         summed = found["k1"] * found["fractal"].lanes
         if summed * _MOST_OF_A_PRODUCT > MOST:

@@ -15,6 +15,7 @@ from compiler.ir.operators import (
     QuantisedConv,
     QuantisedMatMul,
     QuantisedPair,
+    QuantisedSoftmax,
     Reflow,
     Resample,
     Softmax,
@@ -36,6 +37,8 @@ from compiler.kinds.pool import PoolSpec
 from compiler.kinds.pool_emitter import PoolJob, pool_rows
 from compiler.kinds.quantised_conv import QuantisedConvSpec
 from compiler.kinds.quantised_matmul import QuantisedMatMulSpec
+from compiler.kinds.quantised_softmax import QuantisedSoftmaxSpec
+from compiler.kinds.quantised_softmax_emitter import QuantisedSoftmaxJob, quantised_softmax_rows
 from compiler.kinds.reflow import ReflowSpec
 from compiler.kinds.reflow_emitter import ReflowJob, reflow_rows
 from compiler.kinds.resample import ResampleSpec
@@ -54,6 +57,7 @@ KINDS = (
     OperatorKind(Pool, PoolSpec, PoolJob, pool_rows),
     OperatorKind(QuantisedAverage, AverageSpec, AverageJob, average_rows),
     OperatorKind(Softmax, SoftmaxSpec, SoftmaxJob, softmax_rows),
+    OperatorKind(QuantisedSoftmax, QuantisedSoftmaxSpec, QuantisedSoftmaxJob, quantised_softmax_rows),
     OperatorKind(LayerNorm, LayerNormSpec, LayerNormJob, norm_rows),
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),

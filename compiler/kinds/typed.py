@@ -164,7 +164,7 @@ def _pair(op: QuantisedPair, w: _Writer) -> TypedSteps:
     a, b = (0, 1) if op.mode == "add" else (1, 0)
     types = op.a_q, op.b_q
     ra, rb, fixed = add_factors(types[a], types[b], op.y_q)
-    _check_most(op.name, 255 * (float(ra) + float(rb)) + abs(float(fixed)))
+    check_most(op.name, op.a_q, op.b_q, op.y_q)
     of = w.floats(0), w.floats(1)
     last, first = of[a], of[b]
     w.flat(Op.VMADD, first, first, s1=w.all_lanes(rb), s2=w.all_lanes(fixed))
@@ -176,7 +176,7 @@ def _pair(op: QuantisedPair, w: _Writer) -> TypedSteps:
 def _product(op: QuantisedPair, w: _Writer) -> TypedSteps:
     (sa, za), (sb, zb), (sy, zy) = (q.single(op.name) for q in (op.a_q, op.b_q, op.y_q))
     scale = sa * sb / sy
-    _check_most(op.name, 255 * 255 * float(scale) + abs(zy))
+    _check(op.name, 255 * 255 * float(scale) + abs(zy))
     a, b = w.floats(0), w.floats(1)
     w.flat(Op.VADDS, a, a, -za)
     w.flat(Op.VADDS, b, b, -zb)
@@ -187,7 +187,13 @@ def _product(op: QuantisedPair, w: _Writer) -> TypedSteps:
     return w.integers(y)
 
 
-def _check_most(name: str, most: float) -> None:
+def check_most(name: str, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
+    """Of a sum.  Raises `UnsupportedError` for what int32 does not hold."""
+    ra, rb, fixed = map(float, add_factors(a_q, b_q, y_q))
+    _check(name, 255 * (ra + rb) + abs(fixed))
+
+
+def _check(name: str, most: float) -> None:
     if most >= MOST:
         raise UnsupportedError(f"operator {name!r}: values of up to {most:.3g} times its scale; below {MOST:.3g} is supported")
 

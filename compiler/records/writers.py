@@ -250,6 +250,11 @@ def fixpipe(
     zero: int,
     low: int,
     high: int,
+    rtype: int,
+    own: int,
+    other: int,
+    fixed: int,
+    last: int,
 ) -> int:
     row = _begun(out, at, _FIXPIPE, engine, dtype, tag, L0C, dst, d, s, bias, residual)
     row[P] = m
@@ -264,6 +269,11 @@ def fixpipe(
     row[P + 9] = zero
     row[P + 10] = low
     row[P + 11] = high
+    row[isa.F_RTYPE] = rtype
+    row[isa.F_OWN] = own
+    row[isa.F_OTHER] = other
+    row[isa.F_FIXED] = fixed
+    row[isa.F_LAST] = last
     return at + 1
 
 

@@ -6,8 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler.ir.operators import Concat, Conv, Floats, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Softmax, Step, Vector
+from compiler.ir.operators import (
+    Concat,
+    Conv,
+    Floats,
+    LayerNorm,
+    MatMul,
+    Operator,
+    Pool,
+    QuantisedConv,
+    QuantisedPair,
+    Resample,
+    Shuffle,
+    Softmax,
+    Step,
+    Vector,
+)
+from compiler.ir.operators.quantised_products import Added
 from compiler.ir.parts import runs
+from compiler.ir.quantised.parameters import Quantisation
 from compiler.rewrites.engine import GraphView, Match, RewriteRule
 from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
@@ -106,6 +123,31 @@ def fuse_residual(op: Operator, view: GraphView) -> Match | None:
     conv = view.producers[tensor]
     assert isinstance(conv, Conv)
     return _into_conv(conv, op, view, residual=residual)
+
+
+def fuse_integer_residual(op: Operator, view: GraphView) -> Match | None:
+    """A convolution of integers, then their sum with another tensor: FIXPIPE rounds to the convolution's integers and adds then."""
+    if not isinstance(op, QuantisedPair) or op.mode == "mul" or op.a == op.b or view.shapes[op.a] != view.shapes[op.b]:
+        return None
+    candidates = [
+        (view.position[own], own, other, q, last)
+        for own, other, q, last in ((op.a, op.b, op.b_q, op.mode == "radd"), (op.b, op.a, op.a_q, op.mode == "add"))
+        if _plain_integer_conv(own, view, op.y_q)
+    ]
+    if not candidates:
+        return None
+    _, own, other, q, last = max(candidates, key=lambda each: each[0])
+    conv = view.producers[own]
+    assert isinstance(conv, QuantisedConv)
+    return Match((conv, op), (replace(conv, y=op.y, added=Added(other, q, op.y_q, last)),))
+
+
+def _plain_integer_conv(tensor: str, view: GraphView, q: Quantisation) -> bool:
+    """Whether a convolution to integers of that type alone produces a tensor, for one reader, and adds nothing."""
+    conv = view.producers.get(tensor)
+    if not isinstance(conv, QuantisedConv) or not view.only_use(tensor) or conv.added is not None:
+        return False
+    return conv.y_q is not None and conv.y_q.dtype == q.dtype
 
 
 def merge_chains(op: Operator, view: GraphView) -> Match | None:
@@ -376,6 +418,7 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("scale-before-matmul", scale_before_matmul),
     RewriteRule("rows-into-conv", rows_into_conv),
     RewriteRule("fuse-residual", fuse_residual),
+    RewriteRule("fuse-integer-residual", fuse_integer_residual),
     RewriteRule("fuse-relu", fuse_relu),
     RewriteRule("fuse-limit", fuse_limit),
     RewriteRule("simplify-steps", simplify_steps),

@@ -39,7 +39,7 @@ _SHOWN = 60  # characters of a token in a message
 _LABEL = re.compile(r"\A\s*\d+:")
 _FLAGS = (Op.SET, Op.WAIT)
 _PADDED = (Op.IM2COL, Op.FRACTAL, Op.MMAD_IM2COL)
-_OF_TYPE = ((Op.VCONVERT, "imm"), (Op.MMAD, "right"), (Op.MMAD_IM2COL, "right"), (Op.FIXPIPE, "sums"))
+_OF_TYPE = ((Op.VCONVERT, "imm"), (Op.MMAD, "right"), (Op.MMAD_IM2COL, "right"), (Op.FIXPIPE, "sums"), (Op.FIXPIPE, "rtype"))
 _PAIRS = tuple((Op.MMAD_IM2COL, name) for name in ("kernel", "stride", "dilation", "padding"))
 _PAIR = re.compile(r"(-?[0-9]+)\.(-?[0-9]+)\Z")
 

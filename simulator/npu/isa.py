@@ -158,13 +158,16 @@ PAIR_BITS = 9
 # SUMS = 0: sums are float32.  S1: float32 bias[N1*16] in UB or -1; S2: residual in UB, planes of stride RPLANE, or -1; then ACT, whose
 #   LIMIT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
 # SUMS = int32: S1: int32 bias[N1*16] in UB or -1; SCALE: float32 scale[N1*16] in UB or -1.  v = float32(sum + bias) * scale, in float32,
-#   each rounded to nearest even, the sum of the two wraps; no residual.  The result, by DTYPE:
+#   each rounded to nearest even, the sum of the two wraps.  The result, by DTYPE:
 #   int8, uint8: round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even, LOW of NaN; SCALE is needed, ZERO, LOW and HIGH are
-#     of the type
+#     of the type; and where S2 is not -1, of that w and of what is there, r of RTYPE, int8 or uint8, planes of stride RPLANE:
+#     round(OWN * w + (OTHER * r + FIXED)), or round(OTHER * r + (OWN * w + FIXED)) where LAST is 1, cut to the type.  OWN, OTHER and FIXED
+#     are bits of float32; a product and its sum are rounded once, in float32
 #   float16, float32: v, or float32(sum + bias) without SCALE, then ACT, then one rounding
 #   int32: sum + bias
 # SIDE: the memory of bias, scale and residual: 0, which is UB, or L1 where there is no UB.
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE, F_ACT, F_LIMIT, F_SUMS, F_SCALE, F_ZERO, F_LOW, F_HIGH, F_SIDE = range(P, P + 13)
+F_RTYPE, F_OWN, F_OTHER, F_FIXED, F_LAST = range(P + 13, P + 18)
 
 # VECTOR: REPEATS (<= 255) of BLOCKS (<= 8) blocks; block b of repeat r at base + r*xRS + b*xBS.  Repeats run in order, so
 # a dst (and s0 or s1) with repeat stride 0 accumulates.  IMM holds the bits of a float32; for VCONVERT it holds the source DataType.
@@ -232,7 +235,10 @@ OPS: dict[Op, OpSpec] = {
     Op.MMAD: OpSpec((Engine.CUBE,), ((Memory.L0A, Memory.L0C),), 2, 0, ("mpad", "k", "n1", "acc", "right"), types=_PRODUCTS),
     Op.FIXPIPE: OpSpec(
         (), ((Memory.L0C, Memory.UB), (Memory.L0C, Memory.L1)), 1, 2,
-        ("m", "mpad", "n1", "dplane", "rplane", "act", "limit", "sums", "scale", "zero", "low", "high", "side"),
+        (
+            "m", "mpad", "n1", "dplane", "rplane", "act", "limit", "sums", "scale", "zero", "low", "high", "side", "rtype", "own", "other",
+            "fixed", "last",
+        ),
     ),
     Op.FRACTAL: OpSpec((), ((Memory.L1, Memory.L0B),), 1, 0, ("plane", "pixels", "k", "n1", "transpose"), types=_PRODUCTS),
     Op.VFILL: _vector(0, "simple", tuple(DataType)),

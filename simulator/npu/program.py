@@ -302,7 +302,7 @@ _RANGES: dict[tuple[Op, ...], tuple[tuple[int, int, int], ...]] = {
         (isa.F_M, 1, 1 << 20), (isa.F_MPAD, 1, 1 << 20), (isa.F_N1, 1, 1 << 20),
         (isa.F_DPLANE, 0, _POSITIVE), (isa.F_RPLANE, 0, _POSITIVE), (isa.F_ACT, 0, 2),
         (isa.F_LIMIT, 0, isa.float_bits(float(np.finfo(np.float32).max))),
-        (isa.F_SCALE, -1, _POSITIVE),
+        (isa.F_SCALE, -1, _POSITIVE), (isa.F_LAST, 0, 1),
     ),
     tuple(op for op in OPS if op >= isa.FIRST_VECTOR_OP): ((isa.V_BLOCKS, 1, isa.REPEAT_BLOCKS), (isa.V_REPEATS, 1, isa.MAX_REPEATS)),
 }  # fmt: skip

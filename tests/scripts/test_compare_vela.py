@@ -74,7 +74,7 @@ def test_the_goal() -> None:
 
 
 def test_a_line() -> None:
-    row = {"machine": "m", "network": "n", "share": 0.5, "optimise": "Size", "vela": 2000, "vela_weights": 500, "ours": 1500, "once": 9}
+    row = {"machine": "m", "network": "n", "share": 0.5, "settings": "Size", "vela": 2000, "vela_weights": 500, "ours": 1500, "once": 9}
     row |= {"champion": 1600, "padding": 1, "again": 2, "spills": 3, "stream": 4}
     assert line_of(row) == "| m | n | 0.5 | Size | 2,000 | 500 | 1,600 | 1,500 | 0.750 | 9 | 1 | 2 | 3 | 4 |"
 
@@ -83,7 +83,7 @@ def test_each_configuration_is_that_of_its_preset() -> None:
     """Its file says which of Vela's it is made from; its L1 is that memory mode's SRAM."""
     for name, config in CONFIGS.items():
         text = (ROOT / "configs" / "machines" / f"{name}.yaml").read_text(encoding="utf-8")
-        assert config.system.split("SYS_")[-1].replace("Ethos_U65_", "").replace("_", "-") in text.replace("_", "-")
+        assert config.systems[0].split("SYS_")[-1].replace("Ethos_U65_", "").replace("_", "-") in text.replace("_", "-")
         assert int(config.memory.split("_")[2].removesuffix("KB")) << 10 == load_machine(name).buffers_bytes.L1
 
 

@@ -150,19 +150,30 @@ def _windows(cores, record, p):
 
 def _fixpipe(cores, record, p):
     dtype = TYPES[record[isa.DTYPE]]
+    kind = TYPES[p["rtype"]] if p["sums"] else dtype
     c0 = BLOCK_BYTES // dtype().itemsize
     written = []
     for plane in range(-(-p["n1"] * 16 // c0)):
         for m in range(p["m"]):
             side = cores[p["side"] or Memory.UB]
-            residual = look(side, record[isa.S2] + plane * p["rplane"] + m, (c0,), dtype) if record[isa.S2] >= 0 else None
+            residual = look(side, record[isa.S2] + plane * p["rplane"] + m, (c0,), kind) if record[isa.S2] >= 0 else None
             lanes = []
             for lane in range(c0):
                 n, j = divmod(plane * c0 + lane, 16)
-                lanes.append(_result(cores, record, p, n, m, j, residual if residual is None else residual[lane]))
+                value = _result(cores, record, p, n, m, j, None if p["sums"] or residual is None else residual[lane])
+                lanes.append(value if residual is None or not p["sums"] else _with_residual(p, value, residual[lane], dtype))
             written.append((record[isa.D] + plane * p["dplane"] + m, np.array(lanes).astype(dtype)))
     for block, value in written:  # all reads first: a residual may lie where the result goes
         place(cores[record[isa.DST]], block, value)
+
+
+def _with_residual(p, own, other, dtype):
+    """Of 8 bits.  float64 holds a product of a float32 and a byte exactly, and their sums nearly: enough for what is not next to a half."""
+    weigh, beside, fixed = (np.float64(np.int32(p[name]).view(np.float32)) for name in ("own", "other", "fixed"))
+    (inner, first), (outer, last) = ((own, weigh), (other, beside)) if p["last"] else ((other, beside), (own, weigh))
+    total = np.float32(np.float64(int(outer)) * last + np.float64(np.float32(np.float64(int(inner)) * first + fixed)))
+    limits = np.iinfo(dtype)
+    return min(max(round(float(total)), limits.min), limits.max)
 
 
 def _result(cores, record, p, n, m, j, residual):

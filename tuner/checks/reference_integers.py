@@ -69,10 +69,10 @@ class Borders:
 def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> Borders:
     """of_piece: number of a node on the NPU -> what its piece is given.  wide: floats that the NPU takes and gives in float32."""
     wide = set(wide)
-    constants = {item.name: item for item in model.graph.initializer}
     clean = {item.name for item in model.graph.input}
     steps: dict[str, float] = {}
     whole = grouped(model)
+    constants = {item.name: item for item in whole.model.graph.initializer}  # tables of groups as well
     outside: set[str] = set(clean)
     for node, members in zip(whole.model.graph.node, whole.members, strict=True):
         given = of_piece.get(min(members))
@@ -111,8 +111,8 @@ class Cut(NamedTuple):
 
 def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> Cut:
     """The operators on integers among the nodes `inside` whose inputs and results are in `values`; each reads those from outside."""
-    inside, constants = set(inside), {item.name for item in model.graph.initializer}
-    whole = grouped(model)
+    inside, whole = set(inside), grouped(model)
+    constants = {item.name for item in whole.model.graph.initializer}  # tables of groups as well
     made = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     made.graph.name = "alone"
     given: dict[str, Array] = {}
@@ -154,9 +154,8 @@ class IntegersTold(NamedTuple):
 
 def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
     """What onnxruntime has of a quantised model.  floats: the float model that it was made of, if there is one."""
-    inside, constants = set(inside), {item.name for item in model.graph.initializer}
-    fused = Fused(model)
-    whole = grouped(model)
+    inside, whole, fused = set(inside), grouped(model), Fused(model)
+    constants = {item.name for item in whole.model.graph.initializer}
     nodes = [
         node for node, members in zip(whole.model.graph.node, whole.members, strict=True) if members <= inside and on_integers(node, types)
     ]

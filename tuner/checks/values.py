@@ -41,6 +41,7 @@ class Compared:
     """A tensor.  error: max|out - ref| / max|ref|.  rounding: the same of rounded references, None where nothing is rounded to float16.
 
     exact: whether no value may differ.  step: of its integers, by the same measure; 0 of what is not quantised.  differing: of `count`.
+    quantised: whether the model is, so that a rounding turns integers, and those further ones.
     """
 
     error: float
@@ -49,6 +50,7 @@ class Compared:
     step: float = 0.0
     differing: int = 0
     count: int = 0
+    quantised: bool = False
 
     @property
     def limit(self) -> float:
@@ -58,7 +60,8 @@ class Compared:
         if self.rounding is None:
             return max(FLOAT32, _A_STEP * self.step)
         floor = max(FLOOR, _A_STEP * self.step)
-        return max(floor, min(MOST, FACTOR * self.rounding)) if np.isfinite(self.rounding) else floor
+        most = np.inf if self.quantised else MOST
+        return max(floor, min(most, FACTOR * self.rounding)) if np.isfinite(self.rounding) else floor
 
     @property
     def ok(self) -> bool:
@@ -158,7 +161,8 @@ def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Comp
         return found
     most = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
     wrong = differing(out, ref.astype(out.dtype)) if out.shape == ref.shape else ref.size
-    return replace(found, exact=name in expected.exact, step=expected.steps.get(name, 0.0) / most, differing=wrong, count=ref.size)
+    step = expected.steps.get(name, 0.0) / most
+    return replace(found, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True)
 
 
 def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Values:

@@ -6,15 +6,15 @@ What integers they give is onnxruntime's (`compiler.ir.quantised`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from compiler.ir.operators.base import Floats, Shape, Spell, Values
 from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.ir.quantised import linear, products
+from compiler.ir.quantised import elementwise, linear, products
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
 from compiler.ir.quantised.tables import every_integer
 from simulator.npu.errors import UnsupportedError
@@ -27,10 +27,20 @@ def anything(q: Quantisation) -> Values:
 
 
 @dataclass(frozen=True, eq=False)
+class Added:
+    """A tensor that is added to integers, which then are those of y_q.  last: the sum is rounded with it last, else first."""
+
+    tensor: str
+    q: Quantisation
+    y_q: Quantisation
+    last: bool
+
+
+@dataclass(frozen=True, eq=False)
 class QuantisedConv(Convolution):
     """y = requantise(conv(x - its zero point, weights - theirs) + bias); y_q None: floats.  Also products with constants.
 
-    alpha: a factor of the scale.
+    alpha: a factor of the scale.  added: to the integers of y_q.
     """
 
     name: str
@@ -46,6 +56,14 @@ class QuantisedConv(Convolution):
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)  # top, left, bottom, right
     groups: int = 1
     alpha: float = 1.0
+    added: Added | None = None
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return (self.x,) if self.added is None else (self.x, self.added.tensor)
+
+    def _reading(self, names: tuple[str, ...]) -> Self:
+        return replace(self, x=names[0], added=self.added and replace(self.added, tensor=names[1]))
 
     @property
     def scale(self) -> Floats:
@@ -64,11 +82,14 @@ class QuantisedConv(Convolution):
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         integers_of(inputs[0], self.x_q)
-        return self.y_q
+        if self.added is None:
+            return self.y_q
+        integers_of(inputs[1], self.added.q)
+        return self.added.y_q
 
     def attributes(self, spell: Spell) -> list[str]:
         weights, bias, *others = super().attributes(spell)
-        return [weights, bias, f"scale={spell(self.scale)}", *others]
+        return [weights, bias, f"scale={spell(self.scale)}", *others, *([] if self.added is None else [f"sum of {self.y_q}"])]
 
     def multiplied(self) -> tuple[Integers, DataType, int]:
         """Weights less their zero points, and the type of 8 bits that holds them; or less a part of it, and what is left of the zero point.
@@ -91,14 +112,30 @@ class QuantisedConv(Convolution):
         return (self.weights.astype(np.int64) - middle).astype(np.int8), DataType.int8, int(zeros.min()) - middle
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        return frozenset({0.0 if self.y_q is None else float(self.y_q.zero_point[0])})  # weights, offset and scale are zero there
+        own = 0.0 if self.y_q is None else float(self.y_q.zero_point[0])  # weights, offset and scale are zero there
+        if self.added is None:
+            return frozenset({own})
+        others = np.array(sorted(inputs[1]))
+        found = self._sum(np.full(others.shape, own), others)
+        return frozenset(found.astype(float).tolist())
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         kernel = (self.weights.shape[2], self.weights.shape[3])
         window = products.SlidingWindow(kernel, self.stride, self.pads, self.dilation, self.groups)
         sums = products.conv_sums(inputs[0], self.x_q, self.weights, self.w_q, window, self.bias)
         scale = self.scale[:, None, None]
-        return linear.scaled(sums, scale) if self.y_q is None else linear.requantize(sums, scale, self.y_q)
+        if self.y_q is None:
+            return linear.scaled(sums, scale)
+        made = linear.requantize(sums, scale, self.y_q)
+        return made if self.added is None else self._sum(made, inputs[1])
+
+    def _sum(self, own: Any, other: Any) -> Any:
+        """Of integers of y_q and what is added to them."""
+        assert self.added is not None
+        assert self.y_q is not None
+        pair = (own, self.y_q), (other, self.added.q)
+        (a, a_q), (b, b_q) = pair[::-1] if self.added.last else pair
+        return elementwise.add(a, a_q, b, b_q, self.added.y_q)
 
 
 def kept(name: str, x: str, y: str, q: Quantisation, order: Sequence[int], channels: int) -> QuantisedConv:

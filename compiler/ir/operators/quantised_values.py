@@ -197,6 +197,10 @@ class QuantisedSoftmax(OfOne):
     y_q: Quantisation
     groups: int = 1
 
+    @property
+    def headed(self) -> tuple[tuple[str, int], ...]:
+        return ((self.x, self.groups), (self.y, self.groups)) if self.groups > 1 else ()
+
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         integers_of(inputs[0], self.x_q)
         return self.y_q

@@ -113,7 +113,7 @@ def softmax(x: Integers, x_q: Quantisation, y_q: Quantisation, axis: int) -> Int
     """
     (sx, _), (sy, zy) = x_q.single("x"), y_q.single("y")
     rows = np.moveaxis(x.astype(np.int64), axis, -1)
-    e = _exponentials(float(sx), rows.shape[-1])[rows - rows.max(axis=-1, keepdims=True) + 255]
+    e = exponentials(float(sx), rows.shape[-1])[rows - rows.max(axis=-1, keepdims=True) + 255]
     total = np.zeros(rows.shape[:-1], np.float32)
     for i in range(rows.shape[-1]):
         total = total + e[..., i]
@@ -123,7 +123,7 @@ def softmax(x: Integers, x_q: Quantisation, y_q: Quantisation, axis: int) -> Int
     return np.moveaxis(saturated((whole + zy).astype(np.int32), y_q), -1, axis)
 
 
-def _exponentials(scale: float, length: int) -> Floats:
+def exponentials(scale: float, length: int) -> Floats:
     """exp((i - 255) * scale) times a factor that keeps sums of `length` of them far from the ends of float32."""
     most = np.float32(np.finfo(np.float32).max) / np.float32(length)
     shift = max(0.0, float(np.float32(math.log(most))) - 5) / scale  # LOGF: in float32

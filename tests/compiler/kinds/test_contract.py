@@ -24,6 +24,7 @@ from compiler.ir.operators import (
     QuantisedAverage,
     QuantisedMatMul,
     QuantisedPair,
+    QuantisedSoftmax,
     Reflow,
     Resample,
     Softmax,
@@ -83,6 +84,7 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "depth to space": ((2, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
 }  # fmt: skip
 Q, OTHER = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9)))
+SHARE = Quantisation.of(np.float32(1 / 256), np.uint8(0), np.uint8)
 BY_HEADS = Quantisation.of(np.float32(1.5), np.int8(-5), np.int8)
 INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "dense, of bytes": ((2, 20, 9, 8), integer_conv(RNG, "y", "x", (20, 70), Q, OTHER, stride=2)),
@@ -96,6 +98,7 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "windows of bytes": ((2, 40, 9, 8), QuantisedAverage("y", "x", "y", (3, 2), Q, OTHER, (2, 1), (1, 1, 0, 1))),
     "windows of bytes, apart": ((1, 70, 9, 16), QuantisedAverage("y", "x", "y", (3, 3), Q, OTHER, (2, 2), (1, 1, 1, 1), True)),
     "whole image of bytes": ((2, 70, 13, 8), QuantisedAverage("y", "x", "y", (13, 8), Q, OTHER)),
+    "softmax of bytes": ((2, 114, 4, 5), QuantisedSoftmax("y", "x", "y", Q, SHARE, 3)),
     "reflow of bytes": ((2, 70, 6, 8), Reflow("y", "x", "y", (6, 8), (30, 5), 40, -5.0)),
     "depth to space of bytes": ((1, 76, 5, 4), DepthToSpace("y", "x", "y", 2)),
     "slice and padding of bytes": (
@@ -106,7 +109,13 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "sums as floats": ((1, 20, 9, 8), replace(integer_conv(RNG, "y", "x", (20, 40), Q, OTHER), y_q=None)),
 }  # that read int8
 EXAMPLES |= {"quantise": ((2, 70, 9, 8), Quantise("y", "x", "y", Q))} | INTEGERS
-EVERYWHERE = [(name, machine, dtype) for name in EXAMPLES for machine in MACHINES for dtype in (DataType.float16, DataType.float32)]
+OF_FLOATS = {"dequantise", "sums as floats"}  # whose results are of the type of floats
+EVERYWHERE = [
+    (name, machine, dtype)
+    for name in EXAMPLES
+    for machine in MACHINES
+    for dtype in ((DataType.float16,) if name in INTEGERS.keys() - OF_FLOATS else (DataType.float16, DataType.float32))
+]
 everywhere = pytest.mark.parametrize(("name", "machine", "dtype"), EVERYWHERE)
 
 

@@ -9,12 +9,15 @@ import pytest
 
 from compiler.build import default_plan
 from compiler.ir.graph import Graph
-from compiler.ir.operators import Operator, QuantisedConv
+from compiler.ir.interpret import evaluate
+from compiler.ir.operators import Operator, QuantisedConv, QuantisedPair
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.quick import quick_genomes
+from compiler.rewrites.engine import rewrite
+from compiler.rewrites.rules import RULES
 from compiler.space.decode import decode_all
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate
@@ -93,6 +96,41 @@ def test_weights_around_any_zero_point(seed: int) -> None:
         scale = np.float32(float(op.w_q.scale.min()) / 2)
         operators.append(replace(op, weights=weights, w_q=Quantisation.of(scale, np.asarray(zero, dtype), dtype)))
     case = case_of(graph((1, 3, 16, 16), operators, x_q=x), TINY, seed=seed)
+    check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
+    done = 0
+    while done < 3:
+        plan = random_plan(case.unit, rng, 4, strips=True)
+        program = None if plan is None else Compiler(case.unit).compile(plan)
+        if program is None or isinstance(program, Infeasible):
+            continue
+        check_program(case, program)
+        done += 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sum_behind_a_convolution_is_made_on_its_way_out(seed: int) -> None:
+    """As the two operators, in either order, of either type, where lanes have no channel; also of a depthwise convolution."""
+    rng = np.random.default_rng(seed)
+    dtype = BYTES[seed % 2]
+    x, a, b, s, c, t = (quantisation(rng, dtype) for _ in range(6))
+    modes = ("add", "radd") if seed else ("radd", "add")
+    made = graph(
+        (2, 40, 9, 10),
+        [
+            conv(rng, "a", "x", (40, 70), x, a),
+            conv(rng, "b", "a", (70, 70), a, b, kernel=1),
+            QuantisedPair("s", "b", "a", "s", modes[0], b, a, s),
+            conv(rng, "c", "s", (70, 70), s, c, groups=70),
+            QuantisedPair("y", "s", "c", "y", modes[1], s, c, t),
+        ],
+        x_q=x,
+    )
+    fused, report = rewrite(made, RULES)
+    assert report.fired["fuse-integer-residual"] == 2
+    case = case_of(fused, TINY, seed=seed)
+    for name, values in evaluate(made, case.feeds).items():
+        np.testing.assert_array_equal(case.expected[name], values)
+        assert np.unique(values).size > 20
     check_program(case, Compiler(case.unit).compile(default_plan(case.unit)))
     done = 0
     while done < 3:

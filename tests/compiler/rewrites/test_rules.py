@@ -12,10 +12,13 @@ from compiler.frontend.load import prepare
 from compiler.frontend.to_graph import translate
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Resample, Shuffle, Step, Vector
+from compiler.ir.operators import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Quantise, QuantisedPair, Resample, Shuffle, Step, Vector
+from compiler.ir.operators.quantised_values import PairMode
+from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.taps import places, weighted
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES, RewriteRule
+from tests.integer_graphs import conv as integer_conv
 from tests.models import random_feeds, random_model
 
 SHAPE = (1, 6, 5, 4)
@@ -23,11 +26,13 @@ RNG = np.random.default_rng(0)
 
 
 def graph_of(operators: list[Operator], outputs: list[str]) -> Graph:
-    shapes = {"x": SHAPE, "z": SHAPE}
+    shapes, types = {"x": SHAPE, "z": SHAPE}, dict[str, Quantisation]()
     for op in operators:
         shapes[op.y] = op.output_shape([shapes[name] for name in op.inputs])
+        if (q := op.output_type([types.get(name) for name in op.inputs])) is not None:
+            types[op.y] = q
     ports = tuple(Port(name, name, shapes[name]) for name in outputs)
-    graph = Graph("g", (Port("x", "x", SHAPE), Port("z", "z", SHAPE)), ports, tuple(operators), shapes)
+    graph = Graph("g", (Port("x", "x", SHAPE), Port("z", "z", SHAPE)), ports, tuple(operators), shapes, types=types)
     graph.verify()
     return graph
 
@@ -49,6 +54,18 @@ RELU, ADD = Step("relu"), Step("add", operand=1)
 KEEP, USE = Step("keep", kept=0), Step("sub", kept=0)
 SCALED = scaled()
 DEAL = (0, 3, 1, 4, 2, 5)
+
+
+Q, OTHER, SUM = (Quantisation.of(np.float32(scale), np.int8(zero), np.int8) for scale, zero in ((0.03, -5), (0.05, 9), (0.06, 2)))
+INTEGERS: list[Operator] = [
+    Quantise("xi", "x", "xi", Q),
+    Quantise("zi", "z", "zi", Q),
+    integer_conv(RNG, "a", "xi", (6, 6), Q, OTHER, kernel=1),
+]
+
+
+def added(y: str, a: str, b: str, mode: PairMode, a_q: Quantisation, b_q: Quantisation) -> QuantisedPair:
+    return QuantisedPair(y, a, b, y, mode, a_q, b_q, SUM)
 
 
 def sample(y: str, x: str, rows: Iterable[int | None], columns: Iterable[int | None], fill: float = 0.0) -> Resample:
@@ -125,6 +142,11 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b"], 1),
         ([conv("x", "a"), chain("b", "z", "a", steps=(ADD, RELU))], ["b"], 2),
         ([conv("x", "a"), conv("z", "b"), chain("c", "a", "b", "x", steps=(ADD, Step("mul", operand=2)))], ["c"], 3),
+    ],
+    "fuse-integer-residual": [
+        ([*INTEGERS, added("b", "a", "zi", "add", OTHER, Q)], ["b"], 3),
+        ([*INTEGERS, added("b", "zi", "a", "add", Q, OTHER)], ["b"], 3),
+        ([*INTEGERS, added("b", "a", "zi", "radd", OTHER, Q)], ["b"], 3),
     ],
     "merge-chains": [
         ([chain("a", "x", steps=(scaled(), RELU)), chain("b", "a", "z", steps=(ADD, Step("exp")))], ["b"], 1),
@@ -206,6 +228,11 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
         ([conv("x", "a"), chain("b", "a", "a", steps=(ADD,))], ["b"]),
         ([conv("x", "a", activation="relu"), chain("b", "a", "z", steps=(ADD,))], ["b"]),
         ([conv("x", "a"), chain("b", "a", "z", steps=(ADD,))], ["b", "a"]),
+    ],
+    "fuse-integer-residual": [
+        ([*INTEGERS, added("b", "a", "zi", "add", OTHER, Q)], ["b", "a"]),
+        ([*INTEGERS, added("b", "a", "a", "add", OTHER, OTHER)], ["b"]),
+        ([*INTEGERS, added("b", "a", "zi", "mul", OTHER, Q)], ["b"]),
     ],
     "merge-chains": [([chain("a", "x", steps=(RELU,)), chain("b", "a", "z", steps=(ADD,))], ["b", "a"])],
     "relu-before-concat": [([Concat("c", ("x", "z"), "c"), chain("r", "c", steps=(RELU,))], ["r"])],

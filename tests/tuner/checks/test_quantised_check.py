@@ -32,6 +32,11 @@ def whole(b):
     return b.conv(b.node("MaxPool", [b.conv("x", 4)], kernel_shape=[2, 2]), 5)
 
 
+def with_a_table(b):
+    """A function between that onnxruntime computes in floats, value by value."""
+    return b.conv(b.node("Tanh", [b.conv("x", 4)]), 5)
+
+
 def mixed(b):
     """A function between that nobody computes in integers."""
     return b.conv(b.node("LRN", [b.conv("x", 4)], size=3), 5)
@@ -69,6 +74,14 @@ def test_without_floats_between_no_value_may_differ(tmp_path, how):
     assert told.operators.kinds["QLinearConv"][0] == 2
     assert max(map(int, told.unfused)) <= 1
     assert sum(told.unfused.values()) == told.operators.total[1]
+
+
+def test_a_table_is_no_floating_operator(tmp_path):
+    session, expected, found = checked(files(tmp_path, with_a_table))
+    assert found.ok
+    assert {(one.exact, one.differing) for one in found.values.compared.values()} == {(True, 0)}
+    told = quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    assert dict(told.operators.kinds)["Table"][::2] == (1, 0)
 
 
 def test_a_wrong_value_is_found_and_named(tmp_path):

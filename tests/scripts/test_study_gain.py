@@ -1,0 +1,31 @@
+"""Champions over the bound, and the bound under the best plans of small graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import study_bound
+from scripts.study_bound import drawn, rows_of, show
+from tests.scripts.test_studies import LEVELS, study
+
+
+def test_champions_are_above_the_bound(tmp_path: Path) -> None:
+    rows, said = study("gain", tmp_path, "shuffle_block", "--candidates", 6, "--seeds", 1)
+    assert [row["level"] for row in rows] == list(LEVELS)
+    for row in rows:
+        assert 1 <= row["over_bound"] == pytest.approx(row["cycles"] / row["bound_cycles"])
+        assert row["bound_cycles"] / row["roofline_cycles"] == pytest.approx(row[f"{row['term']}_over_roofline"])
+        assert row["ddr_over_bound"] >= 1
+    assert f"Champion over bound: {rows[0]['over_bound']:.3f} at none" in said
+
+
+def test_a_small_graph_is_near_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third one, of a single product."""
+    monkeypatch.setattr(study_bound, "AHEAD", (0,))
+    rows = rows_of(2)
+    assert drawn(2)[1] == rows[0]["what"] == "64x56x56 1x1/1->512"
+    assert all(1 <= row["over_bound"] < 1.03 for row in rows)
+    (table,) = show(rows)
+    assert len(table.rows) == len(LEVELS) + 1
