@@ -43,7 +43,7 @@ class Timer:
     def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._synchroniser = Synchroniser(compiler.unit, compiler.synchroniser.footprints)
-        self._preparer = Preparer()
+        self._preparer = Preparer(resuming)
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []
 
@@ -75,11 +75,11 @@ class Timer:
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """schedule: of the parts that were scheduled last; each is simulated once."""
         footprints = [part.lowered.footprint for part in self._parts]
-        program, words, rows = self._preparer.entries(schedule, footprints)
+        program, common = self._preparer.entries(schedule, footprints)
         cores = len(schedule.lengths)
         for (_, of_cores), runs in self._runs.items():
             if of_cores == cores:
-                runs.differs(words, rows)
+                runs.differs(common)
             else:
                 runs.forget()
         busy = np.sum([footprint.totals[0] for footprint in footprints], 0)
