@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import timing_state as columns
+from simulator.npu.errors import DeadlockError
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS
-from simulator.npu.program import DeadlockError
 from simulator.timing_kernel import run
 from simulator.timing_rejoin import carry
 from simulator.timing_snapshot import CONTROL, COUNT, CYCLES, FROM, INTERVAL, MET, SLOTS, UNIT, row_length

@@ -238,8 +238,8 @@ def _later(mine: int, met: int, then: int, floor: int, shift: int) -> int:
 
 @njit(cache=True)
 def carry(
-    olds: Ints, old_flag: Ints, control: Ints, rows: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints,
-    load: Ints,
+    olds: Ints, old_flag: Ints, control: Ints, rows: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints,
+    word: Ints, load: Ints,
 ) -> int:  # fmt: skip
     """Rows of the run before, from the one that was met on, as rows of this run, behind those that it has; returns how many there are then.
 

@@ -1,8 +1,8 @@
 """Times of programs by the simulator, where a search asks for many that are alike.
 
-A program is scheduled, prepared and simulated from where it differs from one that was timed before; everything before that is as it was
-then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes the next one over it.  A few timers
-are kept, because a search turns from one parent to another; a program goes to the one whose program begins most like it.
+A program is scheduled and prepared from where it differs from one that was timed before, and simulated where it differs; everything else is
+as it was then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes the next one over it.  A
+few timers are kept, because a search turns from one parent to another; a program goes to the one whose program begins most like it.
 """
 
 from __future__ import annotations
