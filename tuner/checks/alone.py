@@ -94,7 +94,9 @@ class Quantised:
             whose = "onnxruntime's" if steps is None else WHOSE
             out.append(f"operators on integers: {wrong:,} of {values:,} values differ from {whose}, first in {self.operators.first!r}")
         if steps is not None and steps.keys() - {"1"}:
-            out.append(f"operators on integers: values up to {max(steps, key=float)} steps off onnxruntime's; expected 1, which a rounding is")
+            out.append(
+                f"operators on integers: values up to {max(steps, key=float)} steps off onnxruntime's; expected 1, which a rounding is"
+            )
         return tuple(out)
 
 
