@@ -141,11 +141,11 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> t
     """Outputs of the operators that the machine can run; and by formulas, of a machine that rounds in fixed point."""
 
     model, data = load(expected.alone, where="operators on integers")
-    packed = _packed(model, data, machine, dtype)
+    lowered, packed = _packed(model, data, machine, dtype)
     program = Infeasible("", "") if packed is None else Compiler(packed.unit).compile(default_plan(packed.unit))
-    if packed is None or isinstance(program, Infeasible):
+    if lowered is None or packed is None or isinstance(program, Infeasible):
         return {}, {}
-    formulas = evaluate(in_fixed_point(packed.unit.graph), expected.given) if machine.rounding == "fixed_point" else {}
+    formulas = evaluate(in_fixed_point(lowered), expected.given) if machine.rounding == "fixed_point" else {}
     memory = program.memory
     ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
     ddr[: packed.constants.size] = packed.constants
@@ -156,8 +156,8 @@ def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> t
     return {buffer.name: read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape) for buffer in outputs}, formulas
 
 
-def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> Packed | None:
-    """As many of the operators as the machine can run, as one graph."""
+def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> tuple[Graph | None, Packed | None]:
+    """As many of the operators as the machine can run, as one graph; that of the unit has no weights any more."""
 
     def pack(graph: Graph) -> Packed:
         return pack_unit(graph, machine, dtype)
@@ -165,11 +165,12 @@ def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) 
     left: ModelProto | None = model
     while left is not None:
         try:
-            return pack(lower(left, data=data))
+            graph = lower(left, data=data)
+            return graph, pack(graph)
         except UnsupportedError:
             able = Abilities(pack, no_floats(machine, dtype))
             left, data = _without(Hollow(left, data).filled(), trial(left, SUPPORTED, able).refused), NOTHING
-    return None
+    return None, None
 
 
 def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:
