@@ -338,7 +338,7 @@ def _values(opened: Opened, folder: RunFolder[LocalPlace], same_as: Mapping[str,
         if style != "function":  # that file has no body
             body = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.path / ".tmp"))) / "body.onnx"
             write_body(opened.part, body)
-        expected = referred(reference(body, feeds, Stored.of(session.compiled)), session, body, feeds)
+        expected = referred(reference(body, feeds, Stored.of(session.compiled)), session.compiled, folder.best, feeds, body)
         for level, twin in same_as.items():
             values[level] = values_of(session, feeds, expected, level) if twin is None else values[twin]
     return values

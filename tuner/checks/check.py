@@ -117,7 +117,7 @@ def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[st
     given = random_feeds(session, seed)
     session.checked(given)
     expected = reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
-    return session, given, referred(expected, session, path, given)
+    return session, given, referred(expected, session.compiled, path, given)
 
 
 def check_levels(

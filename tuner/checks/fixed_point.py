@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from compiler.frontend.load import load
 from compiler.frontend.lower import lower
 from compiler.ir.graph import Graph
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import QuantisedConv, QuantisedMatMul
-from simulator.compiled import CompiledPiece
-from simulator.npu.program import DdrBuffer
+from simulator.compiled import Compiled, CompiledPiece
+from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.onnx_names import names_read
 from simulator.session import InferenceSession
 from tuner.checks.reference import Reference
@@ -38,54 +38,48 @@ def in_fixed_point(graph: Graph) -> Graph:
     return replace(graph, operators=tuple(replace(op, fixed_point=True) if isinstance(op, products) else op for op in graph.operators))
 
 
-def referred(expected: Reference, session: InferenceSession, body: Path, feeds: Mapping[str, ArrayLike]) -> Reference:
+def referred(expected: Reference, compiled: Compiled, file: Path, feeds: Mapping[str, ArrayLike], body: Path | None = None) -> Reference:
     """expected, with the values of a machine's own rounding where it rounds in fixed point.
 
-    body: the compiled file, or the plain model where that has none.  Raises as `compiler.frontend.load`.
+    compiled: what file has.  body: the plain model, of a file that has none.  Raises as `compiler.frontend.load`.
     """
-    if session.compiled.machine.rounding == "float":
+    if compiled.machine.rounding == "float":
         return expected
-    values = {**expected.values, **_Formulas(session, body).every_value(feeds)}
-    return replace(expected, values=values, whose=WHOSE)
+    session = InferenceSession(file, compute=_Formulas(compiled, body or file))
+    return replace(expected, values={**expected.values, **session.values(feeds, {}, compiled.levels[0])}, whose=WHOSE)
 
 
-class _Formulas(InferenceSession):
-    """A session in which formulas stand for the programs."""
+class _Formulas:
+    """What pieces of a compiled file make of their inputs."""
 
-    def __init__(self, session: InferenceSession, body: Path) -> None:
-        self.__dict__.update(session.__dict__)
-        self._profile = None
+    def __init__(self, compiled: Compiled, body: Path) -> None:
         model = onnx.load(body)
         body_of(model)
-        self._graphs = {piece.name: in_fixed_point(self._graph(piece, model)) for piece in self.compiled.pieces}
+        self._graphs = {piece.name: in_fixed_point(_graph(piece, model)) for piece in compiled.pieces}
 
-    def every_value(self, feeds: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """What passes between host and pieces, and the outputs."""
-        return self._run(feeds, self.levels[0], {})
+    def __call__(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
+        return evaluate(self._graphs[piece.name], given)
 
-    def _execute(self, piece: CompiledPiece, level: str, values: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        memory = piece.container.memory
-        given = {buffer.name: self._checked_array(buffer, values) for buffer in memory.of_kind("input")}
-        made = evaluate(self._graphs[piece.name], given)
-        return {buffer.name: made[buffer.name].astype(self._dtype(buffer), copy=False) for buffer in memory.of_kind("output")}
 
-    def _graph(self, piece: CompiledPiece, model: ModelProto) -> Graph:
-        """The part of a model between inputs and outputs of a piece."""
-        memory = piece.container.memory
-        inputs, outputs = memory.of_kind("input"), memory.of_kind("output")
-        found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-        found.graph.name = piece.name
-        nodes = _between(model.graph.node, {buffer.name for buffer in inputs}, {buffer.name for buffer in outputs})
-        found.graph.node.extend(nodes)
-        used = names_read(nodes)
-        found.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
-        for ports, buffers in ((found.graph.input, inputs), (found.graph.output, outputs)):
-            ports.extend(self._port(buffer) for buffer in buffers)
-        skeleton, data = load(found, where=piece.name)
-        return lower(skeleton, data=data)
+def _graph(piece: CompiledPiece, model: ModelProto) -> Graph:
+    """The part of a model between inputs and outputs of a piece."""
+    memory = piece.container.memory
+    inputs, outputs = memory.of_kind("input"), memory.of_kind("output")
+    found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    found.graph.name = piece.name
+    nodes = _between(model.graph.node, {buffer.name for buffer in inputs}, {buffer.name for buffer in outputs})
+    found.graph.node.extend(nodes)
+    used = names_read(nodes)
+    found.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
+    for ports, buffers in ((found.graph.input, inputs), (found.graph.output, outputs)):
+        ports.extend(_port(buffer, memory) for buffer in buffers)
+    skeleton, data = load(found, where=piece.name)
+    return lower(skeleton, data=data)
 
-    def _port(self, buffer: DdrBuffer) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(buffer.name, helper.np_dtype_to_tensor_dtype(np.dtype(self._dtype(buffer))), buffer.onnx_shape)
+
+def _port(buffer: DdrBuffer, memory: MemoryMap) -> ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(memory.type_of(buffer).storage))
+    return helper.make_tensor_value_info(buffer.name, kind, buffer.onnx_shape)
 
 
 def _between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:

@@ -74,7 +74,7 @@ def run(
     integers: Quantised | None = None
     if check:
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
-        expected = referred(reference(compiled, arrays, Stored.of(session.compiled)), session, compiled, arrays)
+        expected = referred(reference(compiled, arrays, Stored.of(session.compiled)), session.compiled, compiled, arrays)
         if floats is not None and not expected.quantised:
             raise BadInputError(f"--float {floats}: {compiled} is not quantised")
         checked = check_level(session, feeds, expected, level)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.quantised.parameters import Floats, Integers, Quantisation
+from compiler.ir.quantised.parameters import SUMS, Floats, Integers, Quantisation
 from compiler.ir.quantised.rounding import saturated
 
 Wide = NDArray[np.int64]
@@ -13,7 +13,12 @@ _INT32 = np.iinfo(np.int32)
 
 
 def requantize(sums: NDArray[np.int32], scale: Floats, q: Quantisation) -> Integers:
-    """`times` by the `multiplier` of each scale, plus the zero point, saturated.  scale: in a shape that broadcasts over the sums."""
+    """`times` by the `multiplier` of each scale, plus the zero point, saturated.  scale: in a shape that broadcasts over the sums.
+
+    Sums that are asked for as int32 are what they are.
+    """
+    if q.dtype == SUMS:
+        return sums
     _, zero = q.along(sums.ndim)
     return saturated(times(sums.astype(np.int64), *multiplier(scale)) + zero, q)
 
