@@ -1,7 +1,7 @@
 """What FIXPIPE computes of int32 sums and float32 scales where it has no floats: a product in fixed point with two roundings.
 
-It is `MultiplyByQuantizedMultiplier` of TFLite and gemmlowp, the rounding mode TFL of Arm's Ethos-U.  A float32 scale is exactly a multiplier
-of 31 bits behind the point and a power of two, so records and scales are those of other machines.
+It is `MultiplyByQuantizedMultiplier` of TFLite and gemmlowp, the rounding mode TFL of Arm's Ethos-U.  A float32 scale is exactly a
+multiplier of 31 bits behind the point and a power of two, so records and scales are those of other machines.
 """
 
 from __future__ import annotations

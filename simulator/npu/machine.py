@@ -384,8 +384,8 @@ class Machine(_Spec):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A machine that says nothing of its host or its DMA ports, has no shared memory, or rounds in floats is written, and has the digest,
-        as if without that key."""
+        """A machine that says nothing of its host or its DMA ports, has no shared memory, or rounds in floats is written, and has the
+        digest, as if without that key."""
         found: dict[str, Any] = whole(self)
         if self.dma == Dma():
             found.pop("dma", None)

@@ -159,7 +159,7 @@ def _integers(found: Quantised) -> dict[str, Any]:
     by_kind = {kind: dict(zip(("operators", "values", "differing"), counts, strict=True)) for kind, counts in found.operators.kinds.items()}
     told: dict[str, Any] = {
         "operators": operators, "values": values, "differing": wrong, "first": found.operators.first or None, "kinds": by_kind,
-        "left_out": list(found.operators.left_out), "fixed_point_steps": None if found.operators.steps is None else dict(found.operators.steps),
+        "left_out": list(found.operators.left_out), "fixed_point_steps": found.operators.steps and dict(found.operators.steps),
         "unfused_steps": dict(found.unfused), "unfused_through_steps": dict(found.through),
         "stock": {"differing": found.stock[0], "of": found.stock[1]}, "cpu": list(found.cpu), "exact_products": found.exact_products,
         "faults": list(found.faults), "float": None,
