@@ -36,8 +36,8 @@ def entries(
 ) -> NDArray[Any] | None:
     """Results for every integer, the least first, of nodes that lead from one tensor of 8 bits to another.  dtypes: onnx's, of both.
 
-    None where onnxruntime refuses them (a type or an opset without a kernel), or where a value depends on its place in a tensor: the chain is
-    then computed in floats.  Anything else that it raises is a bug, and is raised.
+    None where onnxruntime refuses them (a type or an opset without a kernel), or where a value depends on its place in a tensor: the
+    chain is then computed in floats.  Anything else that it raises is a bug, and goes on.
     """
     nodes = list(nodes)
     read = names_read(nodes)
