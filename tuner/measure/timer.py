@@ -2,7 +2,7 @@
 
 A program is scheduled and prepared from where it differs from one that was timed before, and simulated where it differs; everything else is
 as it was then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes the next one over it.  A
-few timers are kept, because a search turns from one parent to another; a program goes to the one whose program begins most like it.
+few timers are kept, because a search turns from one parent to another; a program goes to the one whose program has most in common with it.
 """
 
 from __future__ import annotations
@@ -48,13 +48,10 @@ class Timer:
         self._parts: list[CorePart] = []
 
     def alike(self, parts: Sequence[CorePart]) -> int:
-        """Instructions with which a program begins as the last one does."""
-        same = 0
-        for new, old in zip(parts, self._parts, strict=False):
-            if new.lowered is not old.lowered or new.core != old.core:
-                break
-            same += len(new.lowered.footprint.engine)
-        return same
+        """Instructions with which a program begins and ends as the last one does."""
+        old = self._parts
+        begin = _alike(parts, old)
+        return _instructions(parts[:begin]) + _instructions(parts[len(parts) - _alike(parts[begin:][::-1], old[begin:][::-1]) :])
 
     @property
     def instructions(self) -> int:
@@ -91,6 +88,16 @@ class Timer:
                 self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
             found[level] = _of_level(busy, self._runs[key].run(program))
         return found
+
+
+def _alike(parts: Sequence[CorePart], old: Sequence[CorePart]) -> int:
+    """With how many parts both begin."""
+    same = 0
+    for new, was in zip(parts, old, strict=False):
+        if new.lowered is not was.lowered or new.core != was.core:
+            break
+        same += 1
+    return same
 
 
 def _instructions(parts: Sequence[CorePart]) -> int:
