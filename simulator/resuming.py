@@ -162,7 +162,7 @@ class ResumingRuns:
             to_come[..., engine] = queue[..., engine, columns.STOP] - queue[..., engine, columns.DATA]
         equal = (to_come <= self._common.last_words.reshape(self._cores, ENGINES)).all((1, 2))
         equal &= (scalar[..., columns.STOP] - scalar[..., columns.PC] <= self._common.last_rows).all(1)
-        olds = self._ended.rows[len(equal) - int(equal.sum()) :]
+        olds = self._ended.rows[len(self._ended.rows) - int(equal.sum()) :]
         return olds, self._state.flag[: self._ended.slots].copy() if len(olds) else self._state.flag[:0]
 
     def _make_room(self, program: Entries) -> None:
