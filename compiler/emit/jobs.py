@@ -21,7 +21,7 @@ from compiler.unit.unit import Unit
 _NUMBERS = {job: number for number, job in enumerate(EMITTERS)}
 _TYPES = [np.dtype([(name, np.int64) for name in job._fields]) for job in EMITTERS]
 _NONE = [np.zeros(0, of) for of in _TYPES]  # most segments have operators of a kind or two
-_UB_KINDS: tuple[UbKind, ...] = ("constants", "out", "residual")
+_UB_KINDS: tuple[UbKind, ...] = ("constants", "out", "residual", "overlaid", "expanded")
 
 
 def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> OperatorJobs:

@@ -9,6 +9,8 @@ Where a machine has no UB, what is called so here is a region of L1 (`unit.machi
 | constants, of an operator   | UB     | bias, scales, masks, counts; streamed: of a tile's planes, or a slot of a bias's chunks |
 | out, of an operator         | UB     | a slot of the tile that it works on or hands out                                      |
 | residual, of an operator    | UB     | a slot of its residual tile                                                           |
+| overlaid, of an operator    | UB     | masks, and weights as they lie in DDR (`unit.expansion`)                              |
+| expanded, of an operator    | UB     | a slot of what is made of them for L1                                                 |
 """
 
 from __future__ import annotations

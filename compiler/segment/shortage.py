@@ -12,6 +12,7 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 _NAMED = 4  # tensors that a message names, the largest first
 
 _WHAT = {"weights": "weights of {}", "constants": "constants of {}", "out": "tile of {}", "residual": "residual tile of {}"}
+_WHAT |= {"overlaid": "overlaid weights of {}", "expanded": "expanded weights of {}"}
 
 
 def shortage(unit: Unit, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:

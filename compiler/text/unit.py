@@ -70,8 +70,9 @@ def _operator(unit: Unit, spec: OperatorSpec) -> list[str]:
     words = [f"{spec.macs:,} MACs"] if spec.macs else []
     if isinstance(spec, ConvSpec):
         words += [
-            f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in (("weights", spec.weight_blocks), ("bias", spec.bias_blocks)) if blocks
+            f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in (("weights", spec.stored_weight_blocks), ("bias", spec.bias_blocks)) if blocks
         ]
+        words += [f"expanded {spec.weight_blocks * BLOCK_BYTES:,} B"] if spec.expansion is not None else []
     return [
         str(spec.index),
         spec.name,
