@@ -27,7 +27,7 @@ from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.isa import Activation, float_bits
+from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
 from simulator.npu.tiles import COLUMNS
@@ -393,7 +393,7 @@ class ConvSpec(OperatorSpec):
         first = overlaid_at + e.mask_blocks
         second = first if overlaid == self.stored_weight_blocks else first + overlaid
         slots = overlaid_at, first, second, *_two(expanded), room
-        return ExpansionJob(e.overlaid, e.masks, e.taps, int(e.planes == 1), *slots, int(e.kept and not resident))
+        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, int(e.overlaid < REPEAT_BLOCKS), *slots, int(e.kept and not resident))
 
     def tables(self) -> list[NDArray[np.int64]]:
         return [] if self.expansion is None else [np.array(self.expansion.runs, np.int64)]

@@ -153,6 +153,7 @@ class ConvJob(NamedTuple):
     missing: int
     overlaid: int
     masks: int
+    planes: int
     taps: int
     across: int
     masks_at: int
@@ -302,7 +303,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
 @njit(cache=True)
 def expansion_of(j: ConvJob) -> ExpansionJob:
     return ExpansionJob(
-        j.overlaid, j.masks, j.taps, j.across, j.masks_at, j.overlaid_0, j.overlaid_1, j.expanded_0, j.expanded_1, j.room, j.kept,
+        j.overlaid, j.masks, j.planes, j.taps, j.across, j.masks_at, j.overlaid_0, j.overlaid_1, j.expanded_0, j.expanded_1, j.room, j.kept,
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """Weights out of overlaid blocks (`unit.expansion`): VECTOR makes fractals of them in UB, MTE3 brings these to L1, a piece after the other.
 
-A piece is some n1 by some *steps*, blocks of k of one group or of several.  In the slot of UB it is [steps][n1][16].  Its records are one
-for every run of columns: of up to 8 columns, repeated for all steps, where all of them have the same masks; else of up to 8 steps, repeated
-for all columns.
+A piece is some n1 by some *steps*, blocks of k of one group or of several.  In the slot of UB it is [steps][n1][16].  Every run of columns
+has records of its own: where few columns of a group lie in a fractal, of up to 8 columns, repeated for steps; else of up to 8 steps,
+repeated for columns.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ _MIN, _BYTES = int(Op.VMIN), int(DataType.uint8)
 class ExpansionJob(NamedTuple):
     """What expands an operator's weights; overlaid: 0 where they are none of these.
 
-    overlaid, masks, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0, overlaid_1, expanded_0,
+    overlaid, masks, planes, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0, overlaid_1, expanded_0,
     expanded_1: blocks of UB; the overlaid blocks take turns in two places unless they are kept.  room: blocks of a slot.  kept: streamed weights
     are there as overlaid blocks from the first node on.
     """
 
     overlaid: int = 0
     masks: int = 0
+    planes: int = 1
     taps: int = 1
     across: int = 0
     masks_at: int = 0
@@ -135,20 +136,24 @@ def _piece(
         for c in range(0, b - a, REPEAT_BLOCKS if j.across else MAX_REPEATS):
             t = 0
             while t < steps:
-                if at + 2 + groups >= out.shape[0]:
+                if at + 1 + columns >= out.shape[0]:
                     return -1
-                plane, tap = (k + t) // j.taps, (k + t) % j.taps
+                plane, tap = (k + t % size) // j.taps, (k + t % size) % j.taps
+                mask, mask_next, alike = m + plane * j.masks + c * m_step, 0, min(j.taps - tap, steps - t)  # steps: their masks are equally far apart
+                if j.planes == 1:
+                    alike = steps - t
+                elif j.taps == 1:
+                    alike, mask_next = size - t % size, j.masks
+                to, from_ = d + c + t * pitch, s + c * s_step + t * j.overlaid
                 if j.across:
-                    some = min(MAX_REPEATS, steps - t)
+                    some, wide = min(MAX_REPEATS, alike), min(REPEAT_BLOCKS, b - a - c)
                     at = vector(
-                        out, at, _MIN, _BYTES, tag, d + c + t * pitch, s + c * s_step + t * j.overlaid, m + c * m_step, -1,
-                        min(REPEAT_BLOCKS, b - a - c), some, 1, pitch, s_step, j.overlaid, m_step, 0, 0, 0, 0,
+                        out, at, _MIN, _BYTES, tag, to, from_, mask, -1, wide, some, 1, pitch, s_step, j.overlaid, m_step, mask_next, 0, 0, 0,
                     )  # fmt: skip
                 else:
-                    some = min(REPEAT_BLOCKS, steps - t, steps if j.taps == 1 else j.taps - tap)
+                    some, wide = min(REPEAT_BLOCKS, alike), min(MAX_REPEATS, b - a - c)
                     at = vector(
-                        out, at, _MIN, _BYTES, tag, d + c + t * pitch, s + c * s_step + t * j.overlaid, m + plane * j.masks + c * m_step, -1,
-                        some, min(MAX_REPEATS, b - a - c), pitch, 1, j.overlaid, s_step, j.masks if j.taps == 1 else 0, m_step, 0, 0, 0,
+                        out, at, _MIN, _BYTES, tag, to, from_, mask, -1, some, wide, pitch, 1, j.overlaid, s_step, mask_next, m_step, 0, 0, 0,
                     )  # fmt: skip
                 t += some
     if groups == 1:

@@ -101,10 +101,10 @@ def test_parts_are_all_of_it_and_nothing_twice() -> None:
                 assert planes == list(range(whole.y.plane, whole.y.plane + whole.y.planes))
                 if isinstance(whole, ConvSpec) and not isinstance(whole, MatMulSpec):
                     at = [(spec.weights_at, spec.bias_at) for spec in specs if isinstance(spec, ConvSpec)]
-                    ends = [(s.weights_at + s.weight_blocks, s.bias_at + s.bias_blocks) for s in specs if isinstance(s, ConvSpec)]
+                    ends = [(s.weights_at + s.stored_weight_blocks, s.bias_at + s.bias_blocks) for s in specs if isinstance(s, ConvSpec)]
                     assert at[0] == (whole.weights_at, whole.bias_at)
                     assert at[1:] == ends[:-1]
-                    assert ends[-1] == (whole.weights_at + whole.weight_blocks, whole.bias_at + whole.bias_blocks)
+                    assert ends[-1] == (whole.weights_at + whole.stored_weight_blocks, whole.bias_at + whole.bias_blocks)
         assert {ConvSpec} < set(kinds)
     assert {MatMulSpec, SoftmaxSpec} < set(kinds), "head by head"
 
