@@ -1,4 +1,4 @@
-"""What it takes to expand an operator's weights (`unit.expansion`): the price of the records themselves, which depend on nothing but sizes."""
+"""What it takes to expand an operator's weights (`unit.expansion`): the price of the records, which sizes alone decide."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from compiler.cost.ranking import tiling_of
 from compiler.kinds.alike import Kind
 from compiler.kinds.conv import product_of
 from compiler.kinds.expansion_emitter import ExpansionJob, expand, expand_all
@@ -40,7 +41,7 @@ def expanding(kind: Kind, tiling: ConvTiling) -> Expanding:
     if spec is None or spec.expansion is None:
         return _NOTHING
     resident = tiling.weights == "resident"
-    return _expanding(kind, resident, spec.n1 if resident else tiling.chunk_n1, spec.k1 if resident else tiling.chunk_k1)
+    return _expanding(kind, resident, *((spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -48,7 +49,8 @@ def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int) -> Expa
     spec = product_of(kind.spec)
     assert spec is not None
     assert spec.expansion is not None
-    job, runs = spec.expansion_job(resident, chunk_n1, chunk_k1, 0, (0, 0)), np.array(spec.expansion.runs, np.int64)
+    tiling = tiling_of("resident" if resident else "streamed", chunk_n1, chunk_k1, 0, 0, 0, 0)
+    job, runs = spec.expansion_job(tiling), np.array(spec.expansion.runs, np.int64)
     used, room = -1, _FIRST
     while used < 0:
         out = np.empty((room, WORDS), np.int32)

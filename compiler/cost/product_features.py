@@ -24,8 +24,9 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _DDR, _L1, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.SHARED)
 PRODUCT_FEATURES = (
-    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "load_bytes", "weight_bytes",
-    "residual_bytes", "shared_read_bytes", "instructions", "products", "drain_cycles", "streamed_share", "row_share", *SERIAL,
+    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "load_bytes",
+    "weight_bytes", "residual_bytes", "shared_read_bytes", "instructions", "products", "drain_cycles", "streamed_share", "row_share",
+    *SERIAL,
 )  # fmt: skip
 
 

@@ -193,7 +193,7 @@ class ConvSpec(OperatorSpec):
         return self.out_h * self.out_w * int(self.operator.weights.size)
 
     def described(self) -> dict[str, object]:
-        sizes = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
+        sizes: dict[str, object] = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
         sizes |= {"window": [*self.window], "act": self.activation}
         return sizes if self.expansion is None else sizes | {"expansion": self._expanded_sizes}
 
@@ -201,13 +201,12 @@ class ConvSpec(OperatorSpec):
     def _expanded_sizes(self) -> list[int]:
         """What the cost of expanding weights depends on beside their sizes."""
         e = self.expansion
-        return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.kept), *(run.count for run in e.runs)]
+        return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.kept), *(run.columns for run in e.runs)]
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
-        found = *found, tuple(self._expanded_sizes)
         rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
-        return (*found, self.y.planes, *(read.planes for read in self.reads), *rows)
+        return (*found, tuple(self._expanded_sizes), self.y.planes, *(read.planes for read in self.reads), *rows)
 
     @property
     def pixels_per_block(self) -> int:
@@ -284,20 +283,23 @@ class ConvSpec(OperatorSpec):
         if e is None:
             return ()
         resident = tiling.weights == "resident"
-        overlaid, expanded = self._slots(resident, tiling.chunk_n1, tiling.chunk_k1)
-        size = e.mask_blocks + overlaid * (1 if overlaid == self.stored_weight_blocks else 2)
-        return UbBuffers("overlaid", 1, rounded(size, 8), not resident), UbBuffers("expanded", 2, expanded)
+        arriving, expanded = self._slots(resident, tiling.chunk_n1, tiling.chunk_k1)
+        found = [UbBuffers("arriving", 2, rounded(arriving, 8)), UbBuffers("expanded", 2, expanded)]
+        if resident:
+            return tuple(found)
+        kept = e.mask_blocks + (self.stored_weight_blocks if e.kept else 0)
+        return UbBuffers("overlaid", 1, rounded(kept, 8), True), *found[int(e.kept) :]
 
     def _slots(self, resident: bool, chunk_n1: int, chunk_k1: int) -> tuple[int, int]:
-        """Blocks of weights that come to UB at a time, and those that are made of them at a time."""
-        e, every = self.expansion, self.stored_weight_blocks
+        """Blocks of a slot of what arrives, masks in front of it where all weights are expanded at once, and of what is made of it."""
+        e, size = self.expansion, self.groups * self.n1 * self.k1
         assert e is not None
         if resident:
-            overlaid, size = min(every, overlaid_steps(e.overlaid, self.k1) * e.overlaid), self.groups * self.n1 * self.k1
+            arriving = e.mask_blocks + min(self.stored_weight_blocks, overlaid_steps(e.overlaid, self.k1) * e.overlaid)
         else:
-            overlaid = every if e.kept else e.overlaid * min(chunk_k1, self.k1)
+            arriving = e.overlaid * min(chunk_k1, self.k1)
             size = min(chunk_n1, self.n1) * min(chunk_k1, self.k1)
-        return overlaid, min(e.room, size * self.fractal.weight_blocks)
+        return arriving, min(e.room, size * self.fractal.weight_blocks)
 
     def nest(
         self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
@@ -381,19 +383,30 @@ class ConvSpec(OperatorSpec):
             right_planes=right_planes,
             right_pixels=right_pixels,
             **self.of_integers(given),
-            **self.expansion_job(resident, tiling.chunk_n1, tiling.chunk_k1, _two(given.overlaid)[0], given.expanded)._asdict(),
+            **self.expansion_job(tiling, given.overlaid, given.arriving, given.expanded)._asdict(),
         )
 
-    def expansion_job(self, resident: bool, chunk_n1: int, chunk_k1: int, overlaid_at: int, expanded: tuple[int, ...]) -> ExpansionJob:
-        """overlaid_at, expanded: where in UB what `_expanding` asks for lies."""
+    def expansion_job(
+        self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
+    ) -> ExpansionJob:
+        """Where in UB what `_expanding` asks for lies: operators that follow each other take turns in the slots of what arrives."""
         e = self.expansion
         if e is None:
             return ExpansionJob()
-        overlaid, room = self._slots(resident, chunk_n1, chunk_k1)
-        first = overlaid_at + e.mask_blocks
-        second = first if overlaid == self.stored_weight_blocks else first + overlaid
-        slots = overlaid_at, first, second, *_two(expanded), room
-        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, int(e.overlaid < REPEAT_BLOCKS), *slots, int(e.kept and not resident))
+        resident, (first, second) = tiling.weights == "resident", _two(arriving)
+        _, room = self._slots(resident, tiling.chunk_n1, tiling.chunk_k1)
+        if self.tag % 2:
+            first, second = second, first
+        masks_at = first if resident else _two(overlaid)[0]
+        if resident:
+            first, second = first + e.mask_blocks, second + e.mask_blocks
+            if self.stored_weight_blocks <= overlaid_steps(e.overlaid, self.k1) * e.overlaid:
+                second = first
+        elif e.kept:
+            first = second = masks_at + e.mask_blocks
+        slots = masks_at, first, second, *_two(expanded), room
+        across = int(e.overlaid < REPEAT_BLOCKS)
+        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.kept and not resident))
 
     def tables(self) -> list[NDArray[np.int64]]:
         return [] if self.expansion is None else [np.array(self.expansion.runs, np.int64)]
@@ -417,9 +430,10 @@ class ConvSpec(OperatorSpec):
             found.append(Fetch(Memory.UB, self.bias_at, given.constants[0], self.bias_blocks))
         e, resident = self.expansion, given.tiling.weights == "resident"
         if e is not None:  # what is expanded at once is loaded by whoever does that
-            found.append(Fetch(Memory.UB, e.masks_at, given.overlaid[0], e.mask_blocks))
-            if e.kept and not resident:
-                found.append(Fetch(Memory.UB, self.weights_at, given.overlaid[0] + e.mask_blocks, self.stored_weight_blocks))
+            at = self.expansion_job(given.tiling, given.overlaid, given.arriving)
+            found.append(Fetch(Memory.UB, e.masks_at, at.masks_at, e.mask_blocks))
+            if at.kept:
+                found.append(Fetch(Memory.UB, self.weights_at, at.overlaid_0, self.stored_weight_blocks))
         elif self.weight_blocks and resident:
             found.append(Fetch(Memory.L1, self.weights_at, self.chunk_slots(given)[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
         return found
@@ -435,7 +449,7 @@ def placed_expansion(found: Expansion, groups: int, machine: Machine) -> Expansi
     ub, stored = least_ub_blocks(machine), groups * found.planes * found.taps * found.overlaid
     room = min(EXPANDED_BLOCKS, ub // _SLOT_OF_UB // COLUMNS * COLUMNS)
     piece = overlaid_steps(found.overlaid, found.planes * found.taps) * found.overlaid
-    if found.mask_blocks + min(stored, 2 * piece) + 2 * room > ub // 4 * 3:
+    if 2 * (found.mask_blocks + min(stored, piece) + room) > ub // 4 * 3:
         return None
     return found._replace(kept=found.mask_blocks + stored <= ub // _KEPT_OF_UB, room=room)
 

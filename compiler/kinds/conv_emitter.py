@@ -183,7 +183,8 @@ _ROOM = 20  # records of a tile's product and its way out, at most
 def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
-    runs: int64 [n, 6] of `Expansion`.  target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
+    runs: int64 [n, 6], of `Expansion`.
+    target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
     """
     pixels = j.out_rows * j.out_w
     tiles_m = -(-pixels // j.tile_m)

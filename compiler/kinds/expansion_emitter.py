@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from numba import njit
 
-from compiler.records.node import OVERLAID_SLOT, EXPANDED_SLOT
+from compiler.records.node import EXPANDED_SLOT, OVERLAID_SLOT
 from compiler.records.writers import DDR, L1, MTE2, MTE3, UB, Ints, copy, general, vector
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import DataType
@@ -25,9 +25,9 @@ _MIN, _BYTES = int(Op.VMIN), int(DataType.uint8)
 class ExpansionJob(NamedTuple):
     """What expands an operator's weights; overlaid: 0 where they are none of these.
 
-    overlaid, masks, planes, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0, overlaid_1, expanded_0,
-    expanded_1: blocks of UB; the overlaid blocks take turns in two places unless they are kept.  room: blocks of a slot.  kept: streamed weights
-    are there as overlaid blocks from the first node on.
+    overlaid, masks, planes, taps: see `Expansion`.  across: whether records take columns together, else steps.  masks_at, overlaid_0,
+    overlaid_1, expanded_0, expanded_1: blocks of UB; overlaid blocks take turns in two places unless they are kept.  room: blocks of a slot
+    of expanded ones.  kept: streamed weights are there as overlaid blocks from the first node on.
     """
 
     overlaid: int = 0
@@ -105,9 +105,9 @@ def expand(
         group, k = 0, 0
         while group < groups:
             together = max(1, min(deep // k_size, groups - group)) if j.across and k == 0 else 1
-            size = min(deep, k_size - k)
+            size, first = min(deep, k_size - k), overlaid + (group * k_size + k) * j.overlaid
             at = _piece(
-                out, at, j, runs, tag, parity, overlaid + (group * k_size + k) * j.overlaid, together, k_start + k, size, n_start + n, columns,
+                out, at, j, runs, tag, parity, first, together, k_start + k, size, n_start + n, columns,
                 target + group * apart + n * row + k * COLUMNS, row, apart,
             )  # fmt: skip
             if at < 0:
@@ -139,7 +139,11 @@ def _piece(
                 if at + 1 + columns >= out.shape[0]:
                     return -1
                 plane, tap = (k + t % size) // j.taps, (k + t % size) % j.taps
-                mask, mask_next, alike = m + plane * j.masks + c * m_step, 0, min(j.taps - tap, steps - t)  # steps: their masks are equally far apart
+                mask, mask_next, alike = (
+                    m + plane * j.masks + c * m_step,
+                    0,
+                    min(j.taps - tap, steps - t),
+                )  # steps: their masks are equally far apart
                 if j.planes == 1:
                     alike = steps - t
                 elif j.taps == 1:
@@ -148,12 +152,14 @@ def _piece(
                 if j.across:
                     some, wide = min(MAX_REPEATS, alike), min(REPEAT_BLOCKS, b - a - c)
                     at = vector(
-                        out, at, _MIN, _BYTES, tag, to, from_, mask, -1, wide, some, 1, pitch, s_step, j.overlaid, m_step, mask_next, 0, 0, 0,
+                        out, at, _MIN, _BYTES, tag, to, from_, mask, -1, wide, some, 1, pitch, s_step, j.overlaid, m_step, mask_next,
+                        0, 0, 0,
                     )  # fmt: skip
                 else:
                     some, wide = min(REPEAT_BLOCKS, alike), min(MAX_REPEATS, b - a - c)
                     at = vector(
-                        out, at, _MIN, _BYTES, tag, to, from_, mask, -1, some, wide, pitch, 1, j.overlaid, s_step, mask_next, m_step, 0, 0, 0,
+                        out, at, _MIN, _BYTES, tag, to, from_, mask, -1, some, wide, pitch, 1, j.overlaid, s_step, mask_next, m_step,
+                        0, 0, 0,
                     )  # fmt: skip
                 t += some
     if groups == 1:

@@ -62,7 +62,8 @@ class Work(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Operator k of a segment on block t of an image; iteration: of all blocks of all images.  begins: whether it is the operator's first."""
+    """Operator k of a segment on block t of an image; iteration: of all blocks of all images.  begins: whether it is
+    the operator's first."""
 
     k: int
     t: int

@@ -34,8 +34,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
 _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
-# blocks of its result, of its weights in L1 and in DDR, and of what it reads that no operator makes; rows of its result, those that blocks of its readers
-# share, and those that somebody reads; storages of its result and of its main input
+# blocks of its result, of its weights in L1 and in DDR, and of what it reads that no operator makes; rows of its result, those that blocks
+# of its readers share, and those that somebody reads; storages of its result and of its main input
 _RESULT, _WEIGHTS, _STORED, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN = range(9)
 
 

@@ -1,14 +1,14 @@
 """Weights of grouped convolutions without the zeros beside their groups: how they lie in DDR, and what makes fractals of them on chip.
 
-Columns of a fractal (channels of the result) that belong to different groups have no lane of k in common, so their blocks share one: a
-*overlaid* block.  A column's own block is the overlaid one with all other lanes zeroed: its bytes' minima, as uint8, with a mask whose bytes
-are 255 in the lanes of its group and 0 elsewhere.  That is exact for every data type.  Of a depthwise convolution a fractal is one overlaid
-block, and the masks are the rows of an identity.
+Columns of a fractal (channels of the result) that belong to different groups have no lane of k in common, so their blocks lie over each
+other in one, an *overlaid* block.  A column's own block is the overlaid one with all other lanes zeroed: minima of its bytes, as uint8, and
+those of a mask, which are 255 in the lanes of its group and 0 elsewhere.  That is exact for every data type.  Of a depthwise convolution a
+fractal is one overlaid block, and masks are the rows of an identity.
 
-| what          | blocks                             | lies                                       |
-|---------------|------------------------------------|--------------------------------------------|
-| overlaid blocks | [groups][k1][overlaid]               | at the operator's `weights_at`             |
-| masks         | [planes of a group's input][masks] | at `masks_at`, the same for all groups     |
+| what            | blocks                             | lies                                   |
+|-----------------|------------------------------------|----------------------------------------|
+| overlaid blocks | [groups][k1][overlaid]             | at the operator's `weights_at`         |
+| masks           | [planes of a group's input][masks] | at `masks_at`, the same for all groups |
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NOBODY = -1
 
 
 class Run(NamedTuple):
-    """Columns [column, column + count) of a group of fractals: the overlaid block and the mask of the first, and steps to those of the next."""
+    """Columns [first, first + columns) of a group of fractals: the first one's overlaid block and mask, and steps to those of the next."""
 
-    column: int
-    count: int
+    first: int
+    columns: int
     overlaid: int
     overlaid_step: int
     mask: int
@@ -40,9 +40,9 @@ class Run(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of such
-    a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a slot of
-    UB in which fractals are made."""
+    """overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
+    such a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a
+    slot of UB in which fractals are made."""
 
     overlaid: int
     masks: int
@@ -61,11 +61,11 @@ class Expansion(NamedTuple):
         """Of some of a group's columns: they need all overlaid blocks."""
         found = []
         for run in self.runs:
-            a, b = max(run.column, first), min(run.column + run.count, first + columns)
+            a, b = max(run.first, first), min(run.first + run.columns, first + columns)
             if a < b:
-                skipped = a - run.column
+                skipped = a - run.first
                 overlaid, mask = run.overlaid + skipped * run.overlaid_step, run.mask + skipped * run.mask_step
-                found.append(run._replace(column=a - first, count=b - a, overlaid=overlaid, mask=mask))
+                found.append(run._replace(first=a - first, columns=b - a, overlaid=overlaid, mask=mask))
         return self._replace(runs=tuple(found))
 
 
@@ -80,10 +80,11 @@ class _Columns(NamedTuple):
 
 
 class Overlay(NamedTuple):
-    """An expansion, before its masks have a place.  index: overlaid block of every channel.  masks: bool [planes, masks, lanes of a plane]."""
+    """An expansion, before its masks have a place.  block: which overlaid one every channel has.  masks: bool [planes, masks, lanes of a
+    plane]."""
 
     expansion: Expansion
-    index: NDArray[np.int64]
+    block: NDArray[np.int64]
     masks: NDArray[np.bool_]
 
 
@@ -164,14 +165,17 @@ def pack_overlaid(
     values: NDArray[Any], conv: Convolution, x: Placement, y: Placement, found: Overlay, groups: int, dtype: DataType, fractal: Fractal,
     out: Bytes,
 ) -> None:  # fmt: skip
-    """Overlaid blocks [groups][planes][taps][overlaid] into `out`.  values: [c_out, c_in of a group, kh, kw] as the machine multiplies them."""
+    """Overlaid blocks [groups][planes][taps][overlaid] into `out`.
+
+    values: [c_out, c_in of a group, kh, kw], as the machine multiplies them.
+    """
     c_out, per_group = values.shape[:2]
     expansion, c0 = found.expansion, fractal.lanes
     out[:] = 0
     packed = out.view(dtype.storage).reshape(groups, expansion.planes, expansion.taps, expansion.overlaid, c0)
     read = np.asarray(x.lanes).reshape(conv.groups, per_group)[np.arange(c_out) * conv.groups // c_out]
     plane = read // c0
-    packed[plane // expansion.planes, plane % expansion.planes, :, found.index[:, None], read % c0] = in_type(values, dtype).reshape(
+    packed[plane // expansion.planes, plane % expansion.planes, :, found.block[:, None], read % c0] = in_type(values, dtype).reshape(
         c_out, per_group, -1
     )
 

@@ -33,7 +33,7 @@ class Strip(NamedTuple):
     owned: int
 
 
-UbKind = Literal["constants", "out", "residual", "overlaid", "expanded"]
+UbKind = Literal["constants", "out", "residual", "overlaid", "arriving", "expanded"]
 
 
 class UbBuffers(NamedTuple):
@@ -48,7 +48,7 @@ class UbBuffers(NamedTuple):
 class Given(NamedTuple):
     """What a segment gives an operator that is emitted: first blocks of its buffers, a slot after the other.
 
-    weights: in L1; constants, tiles, residuals, overlaid and expanded weights: in UB.  inside: whether its result stays on chip.
+    weights: in L1; all that follows it: in UB (`segment.memory`).  inside: whether its result stays on chip.
     """
 
     machine: Machine
@@ -61,6 +61,7 @@ class Given(NamedTuple):
     tiles: tuple[int, ...]
     residuals: tuple[int, ...]
     overlaid: tuple[int, ...]
+    arriving: tuple[int, ...]
     expanded: tuple[int, ...]
 
 

@@ -58,8 +58,8 @@ def check(conv: Conv, x: Placement, y: Placement, dtype: DataType) -> Overlay | 
     whole = np.full(groups * n1 * k1 * 16 * BLOCK_BYTES, 0xAA, np.uint8)
     pack_conv(dense_weights(values, conv.groups), x, y, n, groups, dtype, fractal, dtype.lanes, whole)
     assert (expanded(found, overlaid, pack_masks(found, dtype), groups, n1) == whole).all()
-    assert [run.column for run in e.runs] == np.cumsum([0, *(run.count for run in e.runs)])[:-1].tolist()
-    assert sum(run.count for run in e.runs) == n1 * 16
+    assert [run.first for run in e.runs] == np.cumsum([0, *(run.columns for run in e.runs)])[:-1].tolist()
+    assert sum(run.columns for run in e.runs) == n1 * 16
     assert (len(overlaid) + e.mask_blocks * BLOCK_BYTES) * 2 <= len(whole)
     return found
 
