@@ -81,7 +81,7 @@ def counted(code: NDArray[np.int32], machine: Machine) -> Counted:
     to_l0b = (engine == Engine.MTE1) & (code[:, isa.DST] == Memory.L0B)
     found = (
         (op == Op.MMAD).sum(), (engine != Engine.MTE2).sum(), busy[engine == Engine.CUBE].sum(), *cycles,
-        busy[engine == Engine.VECTOR].sum(),
+        busy[op >= isa.FIRST_VECTOR_OP].sum(),
         useful[useful > 0].sum(), -useful[useful < 0].sum(), *rounded, to_l0a.sum(), to_l0b.sum(),
     )  # fmt: skip
     return Counted(*map(int, found))
