@@ -101,7 +101,8 @@ def needed_constants(unit: Unit) -> dict[str, int]:
             item, sums = unit.type_of(spec.reads[0]).size_bytes, DataType.float32.size_bytes
             found[f"{operator.name}/weights"] = math.prod(operator.weights.shape) * item
             found[f"{operator.name}/bias"] = len(operator.bias) * sums
-            found[f"{operator.name}/masks"] = 0
+            if getattr(spec, "expansion", None) is not None:
+                found[f"{operator.name}/masks"] = 0
     return found
 
 
