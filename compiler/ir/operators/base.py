@@ -37,6 +37,11 @@ class Operator(ABC):
         @property
         def inputs(self) -> tuple[str, ...]: ...
 
+    @property
+    def of_columns(self) -> tuple[str, ...]:
+        """Those of its inputs that have a value for each column of a product, in front of which they are read."""
+        return ()
+
     def with_inputs(self, names: Sequence[str]) -> Self:
         """The operator reading other tensors, in the order of `inputs`."""
         return self if tuple(names) == self.inputs else self._reading(tuple(names))
