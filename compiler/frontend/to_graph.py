@@ -29,6 +29,7 @@ from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
 
 Array = NDArray[Any]
+_FOR_HOST = {"DynamicQuantizeLinear": "its scale is that of all values, which the host has before the NPU has any"}
 TAKEN = "float, int8 or uint8 of a known shape"  # from and to the host
 
 
@@ -349,7 +350,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
     values = attributes(node)
     if not own or not fold(state, node, values):
         if handler is None:
-            raise state.refuse(node, f"not supported; supported are {', '.join(sorted(handlers))}")
+            raise state.refuse(node, _FOR_HOST.get(node.op_type, f"not supported; supported are {', '.join(sorted(handlers))}"))
         try:
             handler(state, node, values)
         except MemoryError:
