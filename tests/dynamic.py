@@ -51,7 +51,8 @@ def transformer() -> ModelProto:
     scores = net.node("Softmax", net.node("MatMul", q, net.node("Transpose", k, perm=[0, 2, 1])), axis=-1)
     y = net.node("Add", "x", net.dense(net.node("MatMul", scores, v), 32, 32))
     y = net.node("LayerNormalization", y, net.constant(32), net.constant(32))
-    return net.model(net.node("Add", y, net.dense(net.node("Relu", net.dense(y, 32, 72)), 72, 32)))
+    y = net.node("Add", y, net.dense(net.node("Relu", net.dense(y, 32, 72)), 72, 32))
+    return net.model(net.node("LayerNormalization", y, net.constant(32), net.constant(32)))
 
 
 def dynamic(floats: ModelProto, folder: Path, per_channel: bool = False) -> ModelProto:
