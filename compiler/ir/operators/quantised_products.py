@@ -14,7 +14,7 @@ import numpy as np
 from compiler.ir.operators.base import Floats, Shape, Spell, Values
 from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.ir.quantised import elementwise, linear, products
+from compiler.ir.quantised import elementwise, fixed_point, linear, products
 from compiler.ir.quantised.parameters import ALONE, SUMS, Integers, Quantisation, integers_of
 from compiler.ir.quantised.tables import every_integer
 from simulator.npu.errors import UnsupportedError
@@ -42,8 +42,8 @@ class Added:
 class QuantisedConv(Convolution):
     """y = requantise(conv(x - its zero point, weights - theirs) + bias); y_q None: floats.  Also products with constants.
 
-    alpha: a factor of the scale.  added: to the integers of y_q.  of_columns: tensors that take the place of what is known of columns: what
-    is added to sums of x, with its zero point in it, and of floats what they are multiplied with.
+    alpha: a factor of the scale.  added: to the integers of y_q.  fixed_point: whether sums become integers so.
+    of_columns: tensors in place of what is known of columns: what is added to sums of x, its zero point in it, and the scales of floats.
     """
 
     name: str
@@ -61,6 +61,7 @@ class QuantisedConv(Convolution):
     alpha: float = 1.0
     added: Added | None = None
     of_columns: tuple[str, ...] = ()
+    fixed_point: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -137,7 +138,7 @@ class QuantisedConv(Convolution):
             return linear.scaled(sums, inputs[2]) if self.y_q is None else sums
         if self.y_q is None:
             return linear.scaled(sums, scale)
-        made = linear.requantize(sums, scale, self.y_q)
+        made = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)
         return made if self.added is None else self._sum(made, inputs[1])
 
     def _sum(self, own: Any, other: Any) -> Any:
@@ -158,7 +159,7 @@ def kept(name: str, x: str, y: str, q: Quantisation, order: Sequence[int], chann
 
 @dataclass(frozen=True, eq=False)
 class QuantisedMatMul(HeadedProduct):
-    """A product of integers: both zero points are taken off, so sums over rows and columns count."""
+    """A product of integers: both zero points are taken off, so sums over rows and columns count.  fixed_point: as of `QuantisedConv`."""
 
     name: str
     a: str
@@ -169,6 +170,7 @@ class QuantisedMatMul(HeadedProduct):
     a_q: Quantisation
     b_q: Quantisation
     y_q: Quantisation
+    fixed_point: bool = False
 
     @property
     def scale(self) -> Floats:
@@ -195,5 +197,5 @@ class QuantisedMatMul(HeadedProduct):
         left = a.reshape(n, self.heads, -1, h * w).swapaxes(2, 3)  # [pixels, k]
         right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
         sums = products.matmul_sums(left, self.a_q, right if self.transposed else right.swapaxes(2, 3), self.b_q)
-        y = linear.requantize(sums, self.scale, self.y_q)  # [n, heads, pixels, channels of y]
+        y = (fixed_point if self.fixed_point else linear).requantize(sums, self.scale, self.y_q)  # [n, heads, pixels, channels of y]
         return y.swapaxes(2, 3).reshape(n, -1, h, w)
