@@ -17,7 +17,7 @@ from onnx import NodeProto, helper
 from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.handlers import concat, softmax_groups
 from compiler.frontend.pooling import pool_window
-from compiler.frontend.quantised_inputs import ALONE, integers_read, parameters, shift_of, shifted
+from compiler.frontend.quantised_inputs import columns, integers_read, parameters, shift_of, shifted
 from compiler.frontend.quantised_pairs import of_two
 from compiler.frontend.scales import MS, OURS
 from compiler.frontend.sequence import heads_of, over_axis
@@ -33,7 +33,7 @@ from compiler.ir.operators import (
     QuantisedSoftmax,
 )  # fmt: skip
 from compiler.ir.quantised import products, tables
-from compiler.ir.quantised.parameters import STORED, Integers, Quantisation
+from compiler.ir.quantised.parameters import ALONE, STORED, Integers, Quantisation
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
@@ -84,7 +84,8 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
 def conv_integer(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, x_q = shifted(state, node, 0)
     weights = state.constant(node, 1, "the weight")
-    _convolution(state, node, values, weights, shift_of(state, node, 1, weights, 0), x_q, ALONE, np.zeros(len(weights), np.int32))
+    w_q = shift_of(state, node, 1, weights, 0)
+    _convolution(state, node, values, weights, w_q, x_q, ALONE, np.zeros(len(weights), np.int32))
 
 
 def _convolution(
@@ -105,6 +106,7 @@ def _convolution(
     stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
     pads = padding(values, (h, w), kernel, stride, dilation)
     op = QuantisedConv(state.name(node), x, node.output[0], weights, bias, x_q, w_q, y_q, stride, dilation, pads, groups)
+    op = _with_columns(state, node, op)
     n, c, h, w = op.output_shape([(n, c, h, w)])
     state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
 
@@ -117,7 +119,13 @@ def _product(
     products.check_bound(x_q, weights, w_q, 0, bias, label(node))
     found = over_axis(state, node, axis, weights)
     op = QuantisedConv(state.name(node), found.tensor, node.output[0], found.kernel, bias, x_q, w_q, y_q, alpha=alpha)
-    state.finish_as(node, op, found.axes)
+    state.finish_as(node, _with_columns(state, node, op), found.axes)
+
+
+def _with_columns(state: Translator, node: NodeProto, op: QuantisedConv) -> QuantisedConv:
+    """What has scales among its columns makes floats of its sums."""
+    found = columns(state, node, len(op.weights))
+    return replace(op, of_columns=found, y_q=None if len(found) > 1 else op.y_q) if found else op
 
 
 def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -235,6 +243,8 @@ QUANTISED: dict[str, Handler] = {
     "DequantizeLinear": dequantize,
     "ConvInteger": conv_integer,
     "MatMulInteger": matmul_integer,
+    f"{OURS}.ConvInteger": conv_integer,
+    f"{OURS}.MatMulInteger": matmul_integer,
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
     f"{OURS}.Table": table,

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
+from compiler.frontend.columns import column_groups
 from compiler.frontend.enumerated import ENUMERATED, entries
 from compiler.frontend.scales import MOVES, MS, OURS
 from simulator.npu.errors import BadInputError
@@ -47,6 +48,30 @@ class Grouped(NamedTuple):
 
 def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
     """The argument is left alone.  beside: names of constants that it lacks."""
+    return _with_columns(_of_scales(model, beside))
+
+
+def _with_columns(found: Grouped) -> Grouped:
+    """Products whose columns are computed, and what is made of their sums, are one node each too."""
+    groups = column_groups(found.model)
+    if not groups:
+        return found
+    copy = ModelProto()
+    copy.CopyFrom(found.model)
+    gone = {i for group in groups.values() for i in group.members}
+    nodes: list[_Made] = []
+    for i, (node, members) in enumerate(zip(found.model.graph.node, found.members, strict=True)):
+        if i in groups:
+            nodes.append(_Made(groups[i].node, frozenset().union(*(found.members[k] for k in groups[i].members))))
+        elif i not in gone:
+            nodes.append(_Made(node, members))
+    del copy.graph.node[:]
+    copy.graph.node.extend(each.node for each in nodes)
+    return Grouped(copy, tuple(each.members for each in nodes))
+
+
+def _of_scales(model: ModelProto, beside: Collection[str]) -> Grouped:
+    """What lies between DequantizeLinear and QuantizeLinear."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
     copy = ModelProto()

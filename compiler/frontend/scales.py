@@ -48,6 +48,13 @@ SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
 }
 """Operators on integers less a zero point: where integers are among the inputs, and where their zero point."""
 
+_COLUMNS = 4  # inputs from there on are of the columns of a product
+
+
+def columns_read(node: NodeProto) -> list[str]:
+    """What a product of `compiler.frontend.columns` adds to its sums for each column, and what it multiplies them with; [] of others."""
+    return list(node.input[_COLUMNS:]) if node.domain == OURS and ("", node.op_type) in SHIFTED else []
+
 
 def shift_at(node: NodeProto, index: int) -> int:
     """Which input is the zero point of another."""

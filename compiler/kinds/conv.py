@@ -121,13 +121,13 @@ class ConvSpec(OperatorSpec):
             "lanes": lanes,
             "weights_at": into.constants.reserve(f"{op.name}/weights", blocks * BLOCK_BYTES, pack),
             "expansion": expansion,
-            "bias_at": into.constants.add(f"{op.name}/bias", cls.of_columns(op, y, n)),
+            "bias_at": cls.columns_at(op, y, n, into),
         }
 
-    @staticmethod
-    def of_columns(op: Any, y: Placement, n: int) -> Bytes:
-        """What FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
-        return weights.pack_columns(op.bias, y, n, DataType.float32)
+    @classmethod
+    def columns_at(cls, op: Any, y: Placement, n: int, into: Lowering) -> int:
+        """DDR block of what FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
+        return into.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y, n, DataType.float32))
 
     @property
     def weight_blocks(self) -> int:

@@ -52,6 +52,12 @@ class MatMulSpec(ConvSpec):
         }
 
     @property
+    def n1_step(self) -> int:
+        """With the fractal behind all pixels that a tensor of floats beside integers has: no tile may lie there."""
+        behind = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
+        return max(super().n1_step, 1 + behind)
+
+    @property
     def weight_blocks(self) -> int:
         return 0
 

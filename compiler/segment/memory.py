@@ -53,10 +53,11 @@ def named(plan: SegmentPlan) -> str:
     return f"segment {names[0]}" + (f"..{names[-1]}" if len(names) > 1 else "")
 
 
-def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False) -> Places | Infeasible:
+def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False, told: bool = True) -> Places | Infeasible:
     """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
 
     flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads.
+    told: whether what does not fit is named, which takes its time.
     """
     where = named(plan)
     for unit, blocks in strips:
@@ -72,7 +73,7 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
         have = room_blocks(unit.machine, memory)
         at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
-            return Infeasible(where, shortage(unit, blocks, memory, requests, need, have))
+            return Infeasible(where, shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}")
         if flip:
             at = {request.buffer: (have - at[request.buffer] - request.size) // align * align for request in requests}
         if memory == Memory.L1 and region:

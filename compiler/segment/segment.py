@@ -131,9 +131,9 @@ class Segment(NamedTuple):
         """How many slots every tensor that stays in L1 has (`segment.memory.slot_counts`)."""
         return slot_counts(strip.unit, strip.blocks, self.plan.prefetch, self.plan.window)
 
-    def memory(self, share: CoreShare, flip: bool = False) -> Places | Infeasible:
-        """Addresses in L1 and UB for a share, or why they do not suffice.  flip: see `segment.memory.place`."""
-        return place(share.strips, self.plan, flip)
+    def memory(self, share: CoreShare, flip: bool = False, told: bool = True) -> Places | Infeasible:
+        """Addresses in L1 and UB for a share, or why they do not suffice.  flip, told: see `segment.memory.place`."""
+        return place(share.strips, self.plan, flip, told)
 
 
 @lru_cache(maxsize=4096)

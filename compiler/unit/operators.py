@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -124,6 +124,11 @@ class OperatorSpec(ABC):
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         """Operators of a machine and data type whose sizes are equal have equal tilings and features; itself where only it has them."""
         return (self,)
+
+    def placed(self, address: Callable[[str], int]) -> Self:
+        """Itself, once tensors have their DDR blocks."""
+        del address
+        return self
 
     # what it reads, and where from
 
