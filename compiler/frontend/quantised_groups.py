@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
-from compiler.frontend.enumerated import ENUMERATED, entries
+from compiler.frontend.enumerated import ENUMERATED, channel_entries, entries
 from compiler.frontend.scales import MOVES, MS, OURS
+from compiler.ir.quantised.affine import fitted
+from compiler.ir.quantised.tables import integers_of_type
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 
@@ -215,7 +217,7 @@ class _Groups:
         after = self._quantised(node)
         if after is None:
             return None
-        return self._on_integers(node, after) or self._enumerated(node, after)
+        return self._on_integers(node, after) or self._by_channels(node, after) or self._enumerated(node, after)
 
     def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
         """Where onnxruntime has a kernel for the group."""
@@ -259,6 +261,31 @@ class _Groups:
         self.tables[name] = found
         made = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
         return _Made(made, self._numbers(nodes))
+
+    def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
+        """A batch normalisation as a multiply-add per channel, where that gives every integer that onnxruntime makes of its 256."""
+        before = self._dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
+        values, names = attributes(node), node.input[1:]
+        if before is None or len(names) != 4 or any(name not in self.constants for name in names) or values.get("training_mode", 0):
+            return None
+        if before.input[0] in self.types or any(self._type(each) not in _BYTES or self._several(each) for each in (before, after)):
+            return None
+        scale, _, _, variance = (self.constants[name].astype(np.float64) for name in names)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
+        types = self._type(before), self._type(after)
+        wanted = channel_entries([before, node, after], self.constants, types, self.opsets, self.ir_version, len(factor))
+        if wanted is None or not np.isfinite(factor).all():
+            return None
+        x_scale, y_scale = (self.constants[each.input[1]].reshape(()) for each in (before, after))
+        found = fitted(integers_of_type(helper.tensor_dtype_to_np_dtype(types[0])), wanted, x_scale * factor / y_scale)
+        if found is None:
+            return None
+        made = [f"{after.output[0]}.{field}" for field in found._fields]
+        self.tables |= dict(zip(made, found, strict=True))
+        inputs = [*self._three(before), *self._two(after), *made]
+        affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=OURS)
+        return _Made(affine, self._numbers([before, node, after]))
 
     def _several(self, node: NodeProto) -> bool:
         """Whether scales or zero points differ along an axis."""
