@@ -96,9 +96,9 @@ def propose(
         else:
             near = int(rng.integers(len(segmentations)))
             fresh = _moved(unit, segmentations[near], every, rng)
+        fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
         if fits is not None:
             fresh = [fits[near](gene) for gene in fresh]
-        fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
         if width is not None:
             fresh = [gene for gene in (on_cores(unit, gene, width) for gene in fresh) if gene is not None]
         elif unit.machine.cores > 1 and rng.random() < 0.5:

@@ -26,6 +26,6 @@ from compiler.ir.operators.windows import window_size
 __all__ = [
     "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "HeadedProduct", "LayerNorm",
     "LookUp", "MatMul", "Operator", "Pool", "Quantise", "QuantisedAffine", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul",
-    "QuantisedPair", "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values", "Vector",
-    "window_size",
+    "QuantisedPair", "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values",
+    "Vector", "window_size",
 ]  # fmt: skip
