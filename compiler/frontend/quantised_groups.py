@@ -13,7 +13,7 @@ DequantizeLinear nodes of its own (`apart`), as onnxruntime does it too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +23,13 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.enumerated import ENUMERATED, channel_entries, entries
 from compiler.frontend.scales import MOVES, MS, OURS
+from compiler.frontend.skeleton import Large
 from compiler.ir.quantised.affine import fitted
 from compiler.ir.quantised.tables import integers_of_type
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 
+NOT_HERE: Mapping[str, Large] = {}  # nothing is
 _BYTES = (TensorProto.INT8, TensorProto.UINT8)
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
@@ -47,8 +49,8 @@ class Grouped(NamedTuple):
     members: tuple[frozenset[int], ...]
 
 
-def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
-    """The argument is left alone.  beside: names of constants that it lacks."""
+def grouped(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> Grouped:
+    """The argument is left alone.  beside: constants that it lacks."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
     copy = ModelProto()
@@ -68,7 +70,7 @@ def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
     return Grouped(copy, tuple(each.members for each in nodes))
 
 
-def apart(model: ModelProto, beside: Collection[str] = ()) -> ModelProto:
+def apart(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelProto:
     """The model, in which no group reads a DequantizeLinear that somebody else reads, but one of its own.  The argument is left alone."""
     read = Counter(item.name for item in model.graph.output)
     for node in model.graph.node:
@@ -128,13 +130,13 @@ def _read(nodes: Iterable[_Made], wanted: set[str]) -> list[_Made]:
 
 
 class _Groups:
-    def __init__(self, model: ModelProto, beside: Collection[str]) -> None:
+    def __init__(self, model: ModelProto, beside: Mapping[str, Large]) -> None:
         self.nodes = list(model.graph.node)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
         self.opsets, self.ir_version = list(model.opset_import), model.ir_version
         self.tables: dict[str, NDArray[Any]] = {}
         self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the limit before it, which it does itself
-        self.beside = frozenset(beside)
+        self.beside = beside
         self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
         self.outputs = {item.name for item in model.graph.output}
         self.constants: dict[str, NDArray[Any]] = {
@@ -266,15 +268,19 @@ class _Groups:
         """A batch normalisation as a multiply-add per channel, where that gives every integer that onnxruntime makes of its 256."""
         before = self._dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
         values, names = attributes(node), node.input[1:]
-        if before is None or len(names) != 4 or any(name not in self.constants for name in names) or values.get("training_mode", 0):
+        if before is None or len(names) != 4 or values.get("training_mode", 0):
+            return None
+        large = {name: self.beside[name].array() for name in names if name in self.beside}
+        constants = self.constants | large
+        if any(name not in constants for name in names):
             return None
         if before.input[0] in self.types or any(self._type(each) not in _BYTES or self._several(each) for each in (before, after)):
             return None
-        scale, _, _, variance = (self.constants[name].astype(np.float64) for name in names)
+        scale, _, _, variance = (constants[name].astype(np.float64) for name in names)
         with np.errstate(invalid="ignore", divide="ignore"):
             factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
         types = self._type(before), self._type(after)
-        wanted = channel_entries([before, node, after], self.constants, types, self.opsets, self.ir_version, len(factor))
+        wanted = channel_entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
         if wanted is None or not np.isfinite(factor).all():
             return None
         x_scale, y_scale = (self.constants[each.input[1]].reshape(()) for each in (before, after))
