@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
@@ -56,7 +56,8 @@ class ConvSpec(OperatorSpec):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
     fractal: of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
-    blocks.
+    blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.hidden`), how many these
+    are, else 0.
     """
 
     word: ClassVar[str] = "conv"
@@ -71,6 +72,7 @@ class ConvSpec(OperatorSpec):
     lanes: int
     weights_at: int
     bias_at: int
+    run_of_k1: int = field(default=0, kw_only=True)
 
     @classmethod
     def lower(cls, index: int, op: Any, into: Lowering) -> Self:
@@ -119,7 +121,7 @@ class ConvSpec(OperatorSpec):
     @property
     def bias_blocks(self) -> int:
         """Of what FIXPIPE reads for its channels."""
-        return self.groups * self.n1 * self.column_blocks
+        return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
 
     @property
     def column_blocks(self) -> int:
@@ -130,6 +132,11 @@ class ConvSpec(OperatorSpec):
     def result_lanes(self) -> int:
         """C0 of the result."""
         return self.groups * self.n1 * self.fractal.columns // self.y.planes
+
+    @property
+    def residual_lanes(self) -> int:
+        """C0 of the residual; of the result without one."""
+        return self.result_lanes if self.residual is None else self.groups * self.n1 * self.fractal.columns // self.residual.planes
 
     @property
     def n1_step(self) -> int:
@@ -178,7 +185,7 @@ class ConvSpec(OperatorSpec):
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
         rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
-        return (*found, self.y.planes, *(read.planes for read in self.reads), *rows)
+        return (*found, self.y.planes, self.bias_at >= 0, *(read.planes for read in self.reads), *rows)
 
     @property
     def pixels_per_block(self) -> int:
@@ -238,9 +245,9 @@ class ConvSpec(OperatorSpec):
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
             found.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
-        tile = rounded(-(-min(tiling.tile_n1, self.n1) * self.fractal.columns // dtype.lanes) * tiling.tile_m, 8)
-        found += [UbBuffers("out", 2, tile)] if through_ub else []
-        found += [UbBuffers("residual", 2, tile)] if self.residual is not None else []
+        columns = min(tiling.tile_n1, self.n1) * self.fractal.columns
+        for kind, lanes, there in (("out", dtype.lanes, through_ub), ("residual", self.residual_lanes, self.residual is not None)):
+            found += [UbBuffers(kind, 2, rounded(-(-columns // lanes) * tiling.tile_m, 8))] if there else []
         return tuple(found)
 
     def nest(
@@ -295,6 +302,7 @@ class ConvSpec(OperatorSpec):
             weights_0=resident_at[0],
             weights_1=resident_at[1],
             weights_at=self.weights_at,
+            weights_k1=self.run_of_k1 or self.k1,
             chunk_n1=self.n1 if resident else min(tiling.chunk_n1, self.n1),
             chunk_k1=self.k1 if resident else min(tiling.chunk_k1, self.k1),
             tile_m=tiling.tile_m,
@@ -320,6 +328,7 @@ class ConvSpec(OperatorSpec):
             weight_blocks=self.fractal.weight_blocks,
             sum_blocks=self.fractal.sum_blocks,
             result_lanes=given.dtype.lanes,
+            residual_lanes=self.residual_lanes,
             fixpipe_engine=int(Engine[path.engine]),
             right=right,
             right_planes=right_planes,
@@ -333,7 +342,8 @@ class ConvSpec(OperatorSpec):
 
     def of_integers(self, given: Given) -> dict[str, int]:
         """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
-        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1}
+        added = 0 if self.residual is None else int(given.storages[self.residual.storage].dtype)
+        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": added}
 
     def _right_operand(self) -> tuple[int, int, int]:
         """`ConvJob`'s right, right_planes, right_pixels."""
@@ -345,7 +355,12 @@ class ConvSpec(OperatorSpec):
         if self.bias_blocks and given.tiling.constants == "resident":
             found.append(Fetch(Memory.UB, self.bias_at, given.constants[0], self.bias_blocks))
         if self.weight_blocks and given.tiling.weights == "resident":
-            found.append(Fetch(Memory.L1, self.weights_at, self.chunk_slots(given)[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
+            at, apart = self.chunk_slots(given)[0], (self.run_of_k1 - self.k1) * self.fractal.weight_blocks
+            runs = self.n1 if self.run_of_k1 else 1  # a run of k lies apart in every n1
+            size = self.weight_blocks // runs
+            found += [
+                Fetch(Memory.L1, self.weights_at + i * (size + apart), at + i * size, size, WEIGHT_PIECE_BLOCKS) for i in range(runs)
+            ]
         return found
 
 
