@@ -56,7 +56,7 @@ class ConvSpec(OperatorSpec):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
     fractal: of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
-    blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.hidden`), how many these
+    blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.passes`), how many these
     are, else 0.
     """
 
