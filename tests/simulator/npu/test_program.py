@@ -118,7 +118,6 @@ def test_the_legal_one_passes_and_runs():
         (FIXPIPE8, "F_RTYPE", I8, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without"),
         (FIXPIPE8, "F_OWN", 1, "own, other, fixed and last are of a result of 8 bits with a residual"),
         (FIXPIPE8, "F_LAST", 2, "parameter word 27 must be in 0..1"),
-        (FIXPIPE, "S2", -1, "own, other"),
         (FIXPIPE, "F_SUMS", F32, "sums must be int32, or 0"),
         (FIXPIPE, "F_SCALE", 9, "scale, zero, low and high are of int32 sums"),
         (FIXPIPE, "F_HIGH", 9, "scale, zero, low and high are of int32 sums"),
