@@ -358,9 +358,7 @@ class ConvSpec(OperatorSpec):
             at, apart = self.chunk_slots(given)[0], (self.run_of_k1 - self.k1) * self.fractal.weight_blocks
             runs = self.n1 if self.run_of_k1 else 1  # a run of k lies apart in every n1
             size = self.weight_blocks // runs
-            found += [
-                Fetch(Memory.L1, self.weights_at + i * (size + apart), at + i * size, size, WEIGHT_PIECE_BLOCKS) for i in range(runs)
-            ]
+            found += [Fetch(Memory.L1, self.weights_at + i * (size + apart), at + i * size, size, WEIGHT_PIECE_BLOCKS) for i in range(runs)]
         return found
 
 

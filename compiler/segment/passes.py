@@ -66,6 +66,20 @@ def pass_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
     return () if found is None else found[1]
 
 
+@lru_cache(maxsize=64)
+def runs_with_passes(unit: Unit, longest: int) -> tuple[tuple[int, int], ...]:
+    """Runs of at most so many operators that end with a product and begin with one of its hidden operators, or with the one before these."""
+    found = []
+    for spec in unit.operators:
+        if isinstance(spec, ConvSpec):
+            starts = range(max(0, spec.index + 1 - longest), spec.index)
+            able = [start for start in starts if pass_counts(unit, start, spec.index + 1)]
+            hidden = {k for start in able[:1] for k in _hidden(unit, start, spec.index, pass_counts(unit, start, spec.index + 1)[-1])}
+            first = min(hidden, default=0)
+            found += [(start, spec.index + 1) for start in able if start in hidden or start == first - 1]
+    return tuple(found)
+
+
 def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
     """The last product of the operators that can be made in passes, and in how many."""
     for k in range(stop - 1, start, -1):

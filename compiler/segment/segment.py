@@ -145,7 +145,11 @@ class Segment(NamedTuple):
 
 def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
     """The unit and the plan of all passes."""
-    for what, there in (("strips", plan.columns > 1), ("channels shared by cores", plan.channels > 1), ("staged weights", bool(plan.staged))):
+    for what, there in (
+        ("strips", plan.columns > 1),
+        ("channels shared by cores", plan.channels > 1),
+        ("staged weights", bool(plan.staged)),
+    ):
         if there:
             return Infeasible(named(plan), f"{plan.passes} passes and {what}: one of the two is accepted")
     found = passes(unit, start, start + len(plan.operators), plan.passes)

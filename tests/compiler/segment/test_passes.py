@@ -18,6 +18,7 @@ from scripts.traffic import traffic
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, make_case
+from tests.lacking import without
 from tests.models import Builder
 from tests.plans import resized, with_cores
 
@@ -63,6 +64,7 @@ MACHINES = {
     "edge": EDGE,
     "ascend310": load_machine("ascend310"),  # results come to L1 through UB
     "edge-2-cores": with_cores(EDGE, 2),
+    "bare": without(EDGE, "UB", "L0A", "L0B"),
     "little": resized(EDGE, L1=65536, UB=16384),
 }
 
