@@ -125,7 +125,7 @@ class SegmentPlan(_Gene):
     (`emit.ahead`).
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
-    passes: in how many runs the channels that its last product sums over are made and summed up, one run after the other
+    passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
     (`segment.passes`).
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
     `recompute` for all.

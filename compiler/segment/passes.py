@@ -28,12 +28,11 @@ from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.unit import Unit
 from simulator.npu.parts import DataType
 
-
 Parts = dict[int, tuple[OperatorSpec, ...]]  # operator -> its part in every pass
 
 
 class Passes(NamedTuple):
-    """unit: operators from `start` on are those of all passes.  order: which operator of the segment each of them is, by its place there."""
+    """unit: operators from `start` on are those of all passes.  order: the place in the segment of the operator that each of them is."""
 
     unit: Unit
     order: tuple[int, ...]
@@ -68,7 +67,7 @@ def pass_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def runs_with_passes(unit: Unit, longest: int) -> tuple[tuple[int, int], ...]:
-    """Runs of at most so many operators that end with a product and begin with one of its hidden operators, or with the one before these."""
+    """Runs of at most so many operators that end with a product and begin with a hidden operator of its, or with the one before these."""
     found = []
     for spec in unit.operators:
         if isinstance(spec, ConvSpec):
@@ -81,14 +80,16 @@ def runs_with_passes(unit: Unit, longest: int) -> tuple[tuple[int, int], ...]:
 
 
 def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
-    """The last product of the operators that can be made in passes, and in how many."""
-    for k in range(stop - 1, start, -1):
+    """The product that is made in passes, and in how many it can be: of those that can the one that sums over the most, the last of
+    equals."""
+    found = []
+    for k in range(start + 1, stop):
         spec = unit.operators[k]
         if type(spec) is ConvSpec and spec.groups == 1 and spec.lanes == spec.fractal.lanes and _of_floats(unit, spec):
             divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
             if counts := tuple(count for count in divisors if _main(unit, _hidden(unit, start, k, count), k) is not None):
-                return k, counts
-    return None
+                found.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
+    return max(found)[1:] if found else None
 
 
 def _of_floats(unit: Unit, spec: OperatorSpec) -> bool:

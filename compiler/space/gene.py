@@ -38,7 +38,7 @@ class Gene(NamedTuple):
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
-    passes: over the channels that its last product sums over (`segment.passes`).
+    passes: over the channels that one of its products sums over (`segment.passes`).
     pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
     () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
     """
