@@ -133,10 +133,10 @@ class Compiler:
         idle = np.zeros((0, isa.WORDS), np.int32)
         return Program(machine.digest, (*streams, *(idle for _ in range(machine.cores - len(streams)))), self.unit.memory)
 
-    def schedule(self, parts: Sequence[CorePart]) -> Schedule:
-        """The order of the program that `link` would write.  Valid until the next call."""
+    def schedule(self, parts: Sequence[CorePart], by: Synchroniser | None = None) -> Schedule:
+        """The order of the program that `link` would write.  Valid until the next call.  by: of the same unit, another one than its own."""
         footprints, cores, segments = ([*each] for each in zip(*((p.lowered.footprint, p.core, p.segment) for p in parts), strict=True))
-        return self.synchroniser.schedule(footprints, cores, segments, places_of(parts))
+        return (by or self.synchroniser).schedule(footprints, cores, segments, places_of(parts))
 
     def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
         """The plan's segments, lowered, share by share; the first one that does not fit otherwise.  Its order need not be the unit's."""

@@ -6,8 +6,8 @@
 What is measured is what workers do in a run: whole programs (each a mutation of the one before it, at every level of the machine, caches
 warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
 time of one thread, so that a neighbour on the host does not change them; what the farm adds is in `bench_farm.py`.  Beside the programs:
-the same with records written, priced and matched again, which is what evaluation does without.  ResNet-50 is there in int8 as well: an
-instruction of integers is to take no longer than one of floats.
+the same programs timed each from its beginning, and with records written, priced and matched again, which is what evaluation does without.
+ResNet-50 is there in int8 as well: an instruction of integers is to take no longer than one of floats.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -40,10 +40,11 @@ from compiler.unit.unit import Unit
 from scripts.studies import Networks, in_file_order, named
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
-from simulator.timing import prepare, simulate_levels
-from tuner.measure.evaluate import EvaluatorSpec
+from simulator.timing import prepare
+from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
-from tuner.measure.prepared import prepared
+from tuner.measure.npu import Npu
+from tuner.measure.timer import Timers
 
 WARM = 8  # items before the clock starts
 STAGES = ("realise", "features", "emission", "synchronise", "simulation")
@@ -97,17 +98,18 @@ def varied(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
 
 
 def rate(measure: Callable[[Request], Measurement], requests: Iterator[Request], seconds: float) -> dict[str, float]:
-    """Measurements per second of CPU time, over at least `seconds` of it."""
+    """Measurements per second of CPU time, over at least `seconds` of it, or all there are."""
     for request in islice(requests, WARM):
         measure(request)
     count = fitting = 0
     spent = longest = 0.0
-    while spent < seconds:
-        request = next(requests)
+    for request in requests:
         begin = time.thread_time()
         measurement = measure(request)
         took = time.thread_time() - begin
         spent, longest, count, fitting = spent + took, max(longest, took), count + 1, fitting + (measurement.status == "ok")
+        if spent >= seconds:
+            break
     return {
         "per_s": count / spent,
         "ms": 1e3 * spent / count,
@@ -122,6 +124,7 @@ class Stages:
 
     def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
         self.unit, self.levels, self.compiler = unit, levels, Compiler(unit)
+        self.timers = Timers(self.compiler, unit.machine, resuming=True)
         self.known: dict[Gene, tuple[SegmentPlan, Any] | None] = {}
         self.reset()
 
@@ -155,14 +158,13 @@ class Stages:
         )
         if isinstance(parts, Infeasible):
             return
-        footprints = [part.lowered.footprint for part in parts]
-        schedule = self._timed("synchronise", lambda: compiler.schedule(parts))
-        program = self._timed("simulation", lambda: prepared(machine, schedule, footprints))
-        self._timed("simulation", lambda: simulate_levels(program, machine, self.levels))
+        timer = self.timers.chosen(parts)
+        schedule = self._timed("synchronise", lambda: timer.scheduled(parts))
+        self._timed("simulation", lambda: timer.simulated(schedule, self.levels))
         linked = self._timed("link", lambda: compiler.link(parts))
         self._timed("prepare", lambda: prepare(linked, machine))
         self.count += 1
-        self.instructions += program.instructions
+        self.instructions += linked.instructions
 
     def run(self, genomes: Iterator[Genome], seconds: float) -> dict[str, Any]:
         """Milliseconds per genome that fits and share of every stage; record_times: records instead of footprints, as a ratio."""
@@ -216,6 +218,9 @@ def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     requests = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
     for name, items in requests.items():
         out[name] = rate(evaluator.measure, items, seconds)
+    plain = Evaluator(unit, spec.levels, Npu(unit, spec.levels, resuming=False))
+    same = islice(mutations(unit, seed), WARM + int(out["programs"]["count"]))
+    out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
     out["program_stages"] = Stages(unit, spec.levels).run(mutations(unit, seed + 1), seconds)
     out["segment_stages"] = Stages(unit, spec.levels).run(((gene,) for gene in genes(unit, seed + 2, 3.3)), seconds)
     return out
@@ -234,6 +239,8 @@ def _show(found: dict[str, Any], what: str) -> None:
         r = found[name]
         fit = f"{r['fitting_share']:.0%} fit"
         print(f"  {name:9s} {r['per_s']:9,.0f} per second and core   {r['ms']:7.3f} ms each, {fit}, {r['count']:,} measured")
+    plain = found["from_the_beginning"]
+    print(f"  programs each from its beginning {plain['per_s']:,.0f} per second and core, {plain['ms']:.3f} ms each")
     for name in ("program_stages", "segment_stages"):
         r = found[name]
         parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)

@@ -386,6 +386,5 @@ def measured_on(machine: str) -> Callable[[Unit, tuple[str, ...]], Evaluator]:
 
 
 def _clocked(clock: Machine, unit: Unit, levels: tuple[str, ...]) -> Evaluator:
-    target = Npu(unit, levels)
-    target.clock = clock
+    target = Npu(unit, levels, clock=clock)
     return Evaluator(unit, levels, target)

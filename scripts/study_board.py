@@ -92,8 +92,7 @@ def cell(network: str, arm: str, given: Machine, fitted: Machine, seed: int, mea
         plans = {level: Plan.load(run / "plans" / "own" / f"{level}.json") for level in summary.levels}
         unit = open_network(Source.named(model, load_machine(str(machine)), "float16", {}, weights)).unit
         untuned_unit = open_network(Source.named(model, given, "float16", {}, weights)).unit
-    tuned, untuned = Npu(unit, tuple(plans)), Npu(untuned_unit, tuple(plans))
-    tuned.clock = untuned.clock = HIDDEN["machine"]
+    tuned, untuned = (Npu(each, tuple(plans), clock=HIDDEN["machine"]) for each in (unit, untuned_unit))
     gains = []
     for at, (level, plan) in enumerate(plans.items()):
         base = default_plan(untuned_unit, level)

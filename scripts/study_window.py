@@ -34,8 +34,7 @@ from compiler.space.gene import ALL, FORMULA, WINDOWS, Gene
 from compiler.unit.unit import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
 from simulator.npu.machine import Machine
-from simulator.timing import simulate_levels
-from tuner.measure.prepared import prepared
+from tuner.measure.timer import Timers
 
 LARGE_L1_BYTES = 1 << 26
 FEWER_BYTES = 2.0  # the goal: greedy's peak over the formula's, somewhere
@@ -55,6 +54,7 @@ class Programs:
 
     def __init__(self, unit: Unit) -> None:
         self.unit, self.compiler = unit, Compiler(unit)
+        self.timers = Timers(self.compiler, unit.machine)
 
     def whole(self, segments: Sequence[SegmentPlan]) -> tuple[Cycles, list[int]] | None:
         """Cycles of the program per level, and the peak of L1 in bytes per segment; None where a segment does not fit."""
@@ -72,9 +72,7 @@ class Programs:
         return None if isinstance(parts, Infeasible) else self._cycles(parts)
 
     def _cycles(self, parts: Sequence[CorePart]) -> Cycles:
-        footprints = [part.lowered.footprint for part in parts]
-        program = prepared(self.unit.machine, self.compiler.schedule(parts), footprints)
-        return {level: timing.cycles for level, timing in simulate_levels(program, self.unit.machine).items()}
+        return {level: times.cycles for level, times in self.timers.times(list(parts), tuple(self.unit.machine.contention)).items()}
 
 
 def planned(programs: Programs, gene: Gene, level: str) -> dict[str, SegmentPlan]:

@@ -21,7 +21,7 @@ from simulator.npu.isa import Op
 from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import shared_traffic
 from simulator.timeline import Timeline, covered, union
-from simulator.timing_kernel import ENGINES, Ints
+from simulator.timing_state import ENGINES, Ints
 
 Intervals = tuple[Ints, Ints]  # starts and ends, ascending, disjoint
 

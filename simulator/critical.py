@@ -19,7 +19,7 @@ from simulator.npu.cycles import latency_cycles
 from simulator.npu.isa import Op
 from simulator.npu.parts import DMAS, Engine
 from simulator.timeline import Cause, Mask, Timeline, last_work_before, set_of_wait
-from simulator.timing_kernel import ENGINES, Ints
+from simulator.timing_state import ENGINES, Ints
 
 WORK = -1  # instead of a `Cause`
 WAITS = {

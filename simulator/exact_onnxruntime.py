@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
+# what a session raises of a model that it does not take, or of values that it does not
+REFUSALS = (ort.Fail, ort.InvalidArgument, ort.InvalidGraph, ort.InvalidProtobuf, ort.NotImplemented, ort.RuntimeException, RuntimeError)
 FEATURES = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8")  # what the kernels are chosen by
 
 

@@ -15,8 +15,9 @@ runs in stream order while no WAIT finds its flag empty, and queue by queue from
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +25,13 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
-from simulator.npu.machine import Machine
+from simulator.npu.machine import Machine, Rounding
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import DeadlockError, Program
 from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, mmad, mmad_im2col
 from simulator.vector_unit import vector
 
+Handler = Callable[[list[Bytes], Words], int]
 FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination core and engine, id
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
@@ -87,7 +89,8 @@ def execute(program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: in
         raise BadInputError(f"ddr: found {ddr.dtype} {list(ddr.shape)}, expected a writeable contiguous uint8 array of at least [{needed}]")
     memories = Memories(machine, ddr, scramble_seed)
     flags: dict[FlagKey, int] = {}
-    cores = [_Core(core, code.tolist(), memories.cores[core], flags) for core, code in enumerate(program.streams)]
+    handlers = _HANDLERS[machine.rounding]
+    cores = [_Core(core, code.tolist(), memories.cores[core], flags, handlers) for core, code in enumerate(program.streams)]
     with np.errstate(all="ignore"):
         _run(cores, _Core.run_stream)
         if any(not core.done for core in cores):
@@ -101,9 +104,9 @@ def execute(program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: in
     return _count(program, cores)
 
 
-def apply(memories: list[Bytes], record: Words) -> int:
-    """Do one record (not SET or WAIT) on one core's memories (`Memories.cores[i]`); returns its work."""
-    handler = _HANDLERS[record[isa.OP]]
+def apply(memories: list[Bytes], record: Words, rounding: Rounding = "float") -> int:
+    """Do one record (not SET or WAIT) on one core's memories (`Memories.cores[i]`), as a machine of that rounding; returns its work."""
+    handler = _HANDLERS[rounding][record[isa.OP]]
     if handler is None:
         raise BadInputError(f"opcode {record[isa.OP]}: expected one that works on memories, not a flag")
     with np.errstate(all="ignore"):
@@ -133,7 +136,10 @@ def _count(program: Program, cores: list[_Core]) -> Counters:
 class _Core:
     """One core's stream and how far it is."""
 
-    def __init__(self, core: int, words: list[Words], memories: list[Bytes], flags: dict[FlagKey, int]) -> None:
+    def __init__(
+        self, core: int, words: list[Words], memories: list[Bytes], flags: dict[FlagKey, int], handlers: Sequence[Handler | None]
+    ) -> None:
+        self.handlers = handlers
         self.core, self.words, self.memories, self.flags = core, words, memories, flags
         self.work = [0] * len(words)
         self.position = 0
@@ -145,10 +151,10 @@ class _Core:
 
     def run_stream(self) -> bool:
         """Stream order, up to the first WAIT that finds nothing; says whether anything was done."""
-        start, words, memories, work = self.position, self.words, self.memories, self.work
+        start, words, memories, work, handlers = self.position, self.words, self.memories, self.work, self.handlers
         for i in range(start, len(words)):
             record = words[i]
-            handler = _HANDLERS[record[0]]
+            handler = handlers[record[0]]
             if handler is not None:
                 work[i] = handler(memories, record)
             elif not self._flag(record):
@@ -168,7 +174,7 @@ class _Core:
         for queue in self.queues.values():
             while queue:
                 record = self.words[queue[0]]
-                handler = _HANDLERS[record[0]]
+                handler = self.handlers[record[0]]
                 if handler is not None:
                     self.work[queue[0]] = handler(self.memories, record)
                 elif not self._flag(record):
@@ -204,13 +210,22 @@ class _Core:
         return lines
 
 
-_HANDLERS: list[Callable[[list[Bytes], Words], int] | None] = [None] * 64
-_HANDLERS[Op.COPY] = copy
-_HANDLERS[Op.IM2COL] = im2col
-_HANDLERS[Op.FRACTAL] = fractal
-_HANDLERS[Op.MMAD] = mmad
-_HANDLERS[Op.MMAD_IM2COL] = mmad_im2col
-_HANDLERS[Op.FIXPIPE] = fixpipe
-for _op in isa.OPS:
-    if _op >= isa.FIRST_VECTOR_OP:
-        _HANDLERS[_op] = vector
+def _handlers(fixpipe: Handler) -> list[Handler | None]:
+    """By opcode."""
+    found: list[Handler | None] = [None] * 64
+    found[Op.COPY] = copy
+    found[Op.IM2COL] = im2col
+    found[Op.FRACTAL] = fractal
+    found[Op.MMAD] = mmad
+    found[Op.MMAD_IM2COL] = mmad_im2col
+    found[Op.FIXPIPE] = fixpipe
+    for op in isa.OPS:
+        if op >= isa.FIRST_VECTOR_OP:
+            found[op] = vector
+    return found
+
+
+_HANDLERS: dict[Rounding, list[Handler | None]] = {
+    "float": _handlers(fixpipe),
+    "fixed_point": _handlers(partial(fixpipe, fixed_point=True)),
+}

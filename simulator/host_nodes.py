@@ -18,16 +18,14 @@ import onnxruntime
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto
-from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
-from simulator.exact_onnxruntime import session_options
+from simulator.exact_onnxruntime import REFUSALS, session_options
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
 
 Array = NDArray[Any]
 Values = dict[str, Array]
 MAX_VALUES = 1 << 30  # of one input
-_REFUSALS = (ort.Fail, ort.InvalidArgument, ort.InvalidGraph, ort.InvalidProtobuf, ort.NotImplemented, ort.RuntimeException, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class _Run:
             if self._session is None:
                 self._session = self._load(values)
             found = self._session.run(self.wanted, {name: values[name] for name in self._names})
-        except _REFUSALS as error:
+        except REFUSALS as error:
             line = " ".join(str(error).split())[:300]
             raise BadInputError(f"{self.host.where}: onnxruntime cannot run the nodes of the host: {line}") from None
         return values | dict(zip(self.wanted, found, strict=True))

@@ -19,7 +19,7 @@ from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.cycles import port_units
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.timeline import Timeline
-from simulator.timing_kernel import Ints
+from simulator.timing_state import Ints
 
 _MEMORIES = len(Memory)
 

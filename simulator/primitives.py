@@ -15,6 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.npu import isa
+from simulator.npu.fixed_point import multiplied
 from simulator.npu.fused import fma
 from simulator.npu.parts import BLOCK_BYTES, BYTES, FRACTALS, DataType, Memory
 
@@ -202,8 +203,11 @@ def mmad_im2col(memories: list[Bytes], record: Words) -> int:
     return mmad(operands, product)
 
 
-def fixpipe(memories: list[Bytes], record: Words) -> int:
-    """L0C -> {UB, L1}: + bias, then what the type of sums and of the result say; [N1][M][16] becomes planes of C0."""
+def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> int:
+    """L0C -> {UB, L1}: + bias, then what the type of sums and of the result say; [N1][M][16] becomes planes of C0.
+
+    fixed_point: how the machine makes 8 bits of int32 sums (`Machine.rounding`).
+    """
     side = memories[record[F_SIDE] or _UB]
     m, n1 = record[F_M], record[F_N1]
     dtype, (_, c0, n0, *_) = _STORAGE[record[DTYPE]], FRACTALS[record[DTYPE]]
@@ -214,7 +218,7 @@ def fixpipe(memories: list[Bytes], record: Words) -> int:
     if record[S1] >= 0:
         value = c + np.ndarray((n1, 1, n0), sums, side, record[S1] * BLOCK_BYTES)
     if record[F_SUMS]:
-        value = _scaled(side, record, value)
+        value = _scaled(side, record, value, fixed_point)
     elif record[S2] >= 0:
         value = value + _residual(side, record)
     planes = -(-n1 * n0 // c0)
@@ -259,10 +263,13 @@ def _added(side: Bytes, record: Words, own: NDArray[Any], shape: tuple[int, int,
     return np.asarray(np.rint(fma(outer, last, fma(inner, first, fixed))).clip(limits.min, limits.max))
 
 
-def _scaled(side: Bytes, record: Words, value: NDArray[Any]) -> NDArray[Any]:
+def _scaled(side: Bytes, record: Words, value: NDArray[Any], fixed_point: bool) -> NDArray[Any]:
     """[N1][M][16] of int32 sums with their bias: scaled, and of a result of 8 bits clipped and rounded, still wide."""
     if record[DTYPE] == DataType.int32:
         return value
+    if fixed_point and record[DTYPE] in BYTES:
+        scale = np.ndarray((value.shape[0], 1, value.shape[2]), _FLOAT, side, record[F_SCALE] * BLOCK_BYTES)
+        return (multiplied(value, scale) + record[F_ZERO]).clip(record[F_LOW], record[F_HIGH])
     value = value.astype(_FLOAT)
     if record[F_SCALE] >= 0:
         n1, _, n0 = value.shape

@@ -15,7 +15,7 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
 from simulator.runtime import Served
-from simulator.timing_kernel import Ints
+from simulator.timing_state import Ints
 from simulator.trace_events import CLOSING, event, meta, nanoseconds, opening
 
 _PROCESS, _LANE = 1, 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,6 +36,7 @@ Array = NDArray[Any]
 PROVIDER, HOST_PROVIDER = "TilefarmExecutionProvider", "CPUExecutionProvider"
 _FLOAT16 = 10  # onnx's number
 LEVEL_ENTRY = "tilefarm.level"  # of onnxruntime's RunOptions
+Compute = Callable[[CompiledPiece, Mapping[str, Array]], Mapping[str, Array]]  # outputs of a piece from its inputs, both by name
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class InferenceSession:
 
     Nodes around the containers, which the NPU does not support, run on onnxruntime (`simulator.host_nodes`).  sess_options: see
     `SessionOptions`.  providers, provider_options: taken as onnxruntime takes them, and not heeded: there is one NPU, and one host.
+    compute: what stands for the programs of pieces, at every level.
     Raises `BadInputError` for a file that cannot be read, holds no container, or a damaged one (`ContainerError`).
     """
 
@@ -88,7 +90,10 @@ class InferenceSession:
         sess_options: SessionOptions | Any = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
+        *,
+        compute: Compute | None = None,
     ) -> None:
+        self._compute = compute
         where = "model bytes" if isinstance(path_or_bytes, bytes) else str(path_or_bytes)
         self.host: HostNodes | None = None
         self._facts: dict[str, object] = {}
@@ -158,7 +163,7 @@ class InferenceSession:
             if name not in known:
                 raise BadInputError(f"output {name!r}: the model has {', '.join(known)}")
         begin_ns = self._profile.now_ns if self._profile is not None else 0
-        values = self._run(input_feed, level, {})
+        values = self.values(input_feed, {}, level)
         if self._profile is not None:
             self._profile.run(begin_ns, level)
         return [values[name] for name in wanted]
@@ -168,16 +173,16 @@ class InferenceSession:
 
         Raises as `run`.
         """
-        values = self._run(input_feed, level, given)
+        values = self.values(input_feed, given, level)
         buffers = (buffer for piece in self.compiled.pieces for buffer in piece.container.memory.of_kind("output"))
         return {name: values[name] for name in dict.fromkeys([*(port.name for port in self.get_outputs()), *(b.name for b in buffers)])}
 
-    def _run(self, input_feed: Mapping[str, ArrayLike], level: str, given: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """Every value that passes between host and pieces."""
+    def values(self, input_feed: Mapping[str, ArrayLike], given: Mapping[str, ArrayLike], level: str) -> dict[str, Array]:
+        """Every value that passes between host and pieces, and those of `run_on`.  Raises as `run`."""
         values = dict(zip((port.name for port in self.get_inputs()), self.checked(input_feed), strict=True))
         for k, piece in enumerate(self.compiled.pieces):
             values = self._host(k, values)
-            values |= self._execute(piece, level, {**values, **given})
+            values |= self._piece(piece, level, {**values, **given})
         return self._host(len(self.compiled.pieces), values)
 
     def end_profiling(self) -> str:
@@ -207,8 +212,16 @@ class InferenceSession:
             self._profile.host([node.name or node.output[0] for node in nodes], time.perf_counter_ns() - begin)
         return found
 
-    def _execute(self, piece: CompiledPiece, level: str, values: Mapping[str, ArrayLike]) -> dict[str, Array]:
-        """What a piece makes of its inputs."""
+    def _piece(self, piece: CompiledPiece, level: str, values: Mapping[str, ArrayLike]) -> dict[str, Array]:
+        """What a piece makes of its inputs, in the types of the host."""
+        memory = piece.container.memory
+        given = {buffer.name: self._checked_array(buffer, values) for buffer in memory.of_kind("input")}
+        made = self._execute(piece, level, given) if self._compute is None else self._compute(piece, given)
+        with np.errstate(over="ignore"):  # beyond float16 is infinity
+            return {buffer.name: made[buffer.name].astype(self._dtype(buffer), copy=False) for buffer in memory.of_kind("output")}
+
+    def _execute(self, piece: CompiledPiece, level: str, given: Mapping[str, Array]) -> dict[str, Array]:
+        """What a piece's program makes of its inputs."""
         container = piece.container
         memory = container.memory
         try:
@@ -219,7 +232,7 @@ class InferenceSession:
         constants = np.frombuffer(container.constants, np.uint8)
         ddr[: constants.size] = constants
         for buffer in memory.of_kind("input"):
-            load_input(ddr, buffer, self._checked_array(buffer, values), container.memory.type_of(buffer))
+            load_input(ddr, buffer, given[buffer.name], memory.type_of(buffer))
         execute(program(container, level), container.machine, ddr, verify=False)  # `decode` did
         if self._profile is not None:
             variant = container.variant(level)
@@ -227,13 +240,8 @@ class InferenceSession:
             assert cycles is not None, "`decode` refuses a variant that does not fit its level"
             args = {"level": level, "variant": self.compiled.same_as(level) or level, "plan": variant.plan_digest, "cycles": cycles}
             self._profile.program(piece.name, round(cycles * 1e9 / container.machine.clock_hz), args)
-        with np.errstate(over="ignore"):  # beyond float16 is infinity
-            return {
-                buffer.name: read_output(ddr, buffer, container.memory.type_of(buffer))
-                .reshape(buffer.onnx_shape)
-                .astype(self._dtype(buffer), copy=False)
-                for buffer in memory.of_kind("output")
-            }
+        outputs = memory.of_kind("output")
+        return {buffer.name: read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape) for buffer in outputs}
 
     def checked(self, feeds: Mapping[str, ArrayLike]) -> list[Array]:
         """The feeds in the order of the inputs.  Raises `BadInputError` for a name, a shape or a type that the model does not have."""

@@ -38,7 +38,7 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code, Program
 from simulator.timing import prepare, simulate
-from simulator.timing_kernel import ENGINES, Ints
+from simulator.timing_state import ENGINES, Ints
 
 Mask = NDArray[np.bool_]
 

@@ -34,24 +34,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simulator import timing_kernel as kernel
-from simulator.ddr import ContentionTrace, Rates, lone_rates, shared_rates
+from simulator import timing_state as columns
+from simulator.ddr import ContentionTrace, lone_rates, shared_rates
 from simulator.npu import isa
-from simulator.npu.cycles import bank_wait_cycles, cap_units, cost_tables, latency_cycles, port_units, price
+from simulator.npu.cycles import cap_units, port_units, price
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import Machine
-from simulator.npu.parts import DMAS, Engine, Memory
+from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code, DeadlockError, Program, ProgramError
-from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
+from simulator.timing_kernel import run
+from simulator.timing_snapshot import no_snapshots
+from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
+from simulator.timing_tables import Load, constants, level_load, path_table
+from simulator.timing_union import compute_union
 
 Flags = NDArray[np.int32]
 
@@ -66,12 +69,12 @@ _CHUNK = 1 << 14  # rows priced at a time: their prices stay in the cache
 class Prepared:
     """A program as the event loop wants it; nothing in it depends on the level.
 
-    word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_kernel`).
+    word: int64 [n] entries in queue order and queue_start: int64 [cores * 7 + 1] (see `timing_state`).
     engine: uint8 [n] and stream_start: int64 [cores + 1], in stream order.
-    fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  paths: int64 [2, 8, 2] (see `timing_kernel.PATHS`).
+    fixed_cycles, transfers, bus_units: int64 [cores, 7], per queue.  paths: int64 [2, 8, 2] (see `timing_state.PATHS`).
     engine_cycles: `fixed_cycles`, the scalar unit's with those in which it issues.  drawn_units: of all transfers.
     computes_apart: cycles in which CUBE or VECTOR of a core works, summed over cores, where no core has work for both; else they are timed.
-    constants: int64 [PORT] of `timing_kernel`.
+    constants: int64 [PORT] of `timing_state`.
     """
 
     machine: Machine
@@ -106,7 +109,7 @@ class Prepared:
         return cls(
             machine, word, queue_start, engine, stream_start, flag_slots, fixed, transfers, bus_units, read_bytes, write_bytes,
             path_table(machine), engine_cycles, int(bus_units.sum()), None if any(map(all, computing)) else sum(map(sum, computing)),
-            _constants(machine),
+            constants(machine),
         )  # fmt: skip
 
     @property
@@ -116,6 +119,16 @@ class Prepared:
     @property
     def instructions(self) -> int:
         return len(self.word)
+
+    @cached_property
+    def queues(self) -> Ints:
+        """int64 [queues, 2]: the entries of each, from and to."""
+        return np.column_stack((self.queue_start[:-1], self.queue_start[1:]))
+
+    @cached_property
+    def streams(self) -> Ints:
+        """int64 [cores, 2]: the rows of each, from and to."""
+        return np.column_stack((self.stream_start[:-1], self.stream_start[1:]))
 
     @property
     def dma_ports(self) -> int:
@@ -273,73 +286,22 @@ def prepare(program: Program, machine: Machine) -> Prepared:
     return Prepared.of(machine, word, queue_start, engine, stream_start, int(need.sum()), totals[:3], read, written)
 
 
-class _Load(NamedTuple):
-    """A background load as the kernel wants it.  rates: int64 [steps, ..]; steps: int64 [2 * steps] (see `timing_kernel`)."""
-
-    rates: Rates
-    steps: Ints
-
-
-@lru_cache(maxsize=256)
-def _level_load(machine: Machine, share_units: int, latency_cycles: int, cores: int) -> _Load:
-    """A level holds for ever: worked out once, as a small program takes no longer than that."""
-    return _Load(shared_rates(machine, share_units, cores)[None], np.array([0, latency_cycles], np.int64))
-
-
 def _state(p: Prepared, record: bool) -> State:
     dma = p.machine.dma
-    return kernel.new_state(p.instructions, p.flag_slots, p.cores, dma.load_ports + dma.store_ports, int(p.constants[kernel.RING]), record)
+    return columns.new_state(
+        p.instructions, p.flag_slots, p.cores, dma.load_ports + dma.store_ports, int(p.constants[columns.RING]), record
+    )
 
 
-@lru_cache(maxsize=64)
-def _ring(machine: Machine) -> int:
-    """How many ends of a DMA port's transfers are remembered, a power of two: no fewer than are in flight, or than there are banks."""
-    dram = machine.ddr.timings
-    return 0 if dram is None else 1 << (min(machine.ddr.outstanding, dram.banks) - 1).bit_length()
-
-
-@lru_cache(maxsize=64)
-def path_table(machine: Machine) -> Ints:
-    """int64 [2, 8, 2] of `timing_kernel.PATHS`."""
-    tables = cost_tables(machine)
-    found = np.zeros((2, 8, 2), np.int64)
-    for k, engine in enumerate(DMAS):
-        cap = cap_units(machine, engine)
-        for memory in Memory:
-            path = (Memory.DDR, memory) if engine == Engine.MTE2 else (memory, Memory.DDR)
-            found[k, memory] = tables.startup[path], tables.rate[path] if tables.rate[path] < cap else 0
-    found.flags.writeable = False
-    return found
-
-
-@lru_cache(maxsize=64)
-def _constants(machine: Machine) -> Ints:
-    """int64 [PORT], what every run has: worked out once, as `_level_load`."""
-    port = np.zeros(kernel.PORT, np.int64)
-    port[kernel.ISSUE_CYCLES] = machine.issue_cycles
-    port[kernel.QUEUE_DEPTH] = machine.queue_depth
-    port[kernel.LATENCY] = machine.ddr.latency_cycles
-    port[kernel.OUTSTANDING] = machine.ddr.outstanding
-    port[kernel.REMOTE_CYCLES] = machine.flags.between_cores_cycles
-    port[kernel.LAUNCH] = machine.launch_cycles
-    port[kernel.MATRIX_LATENCY] = latency_cycles(machine)
-    port[kernel.BANK_WAIT] = bank_wait_cycles(machine)
-    port[kernel.RING] = _ring(machine)
-    port[kernel.PORTS : kernel.PATHS] = [machine.dma_ports(engine) for engine in DMAS]
-    port[kernel.PATHS :] = path_table(machine).reshape(-1)
-    port.flags.writeable = False
-    return port
-
-
-def _run(p: Prepared, state: State, load: _Load, record: bool) -> Timing:
+def _run(p: Prepared, state: State, load: Load, record: bool) -> Timing:
     port = p.constants.copy()
-    port[kernel.RECORD] = record
-    port[kernel.STEPS] = len(load.rates)
-    cycles = int(kernel.run(*state, p.word, p.engine, p.queue_start, p.stream_start, load.rates, load.steps, port))
+    port[columns.RECORD] = record
+    port[columns.STEPS] = len(load.rates)
+    cycles = int(run(*state, p.word, p.engine, p.queues, p.streams, load.rates, load.steps, port, *no_snapshots()))
     if cycles < 0:
         raise DeadlockError(_deadlock(p, state))
-    unit = state.unit.reshape(p.cores, kernel.UNITS, kernel.COLUMNS)
-    busy = p.engine_cycles + unit[:, :ENGINES, kernel.MOVED]
+    unit = state.unit.reshape(p.cores, columns.UNITS, columns.COLUMNS)
+    busy = p.engine_cycles + unit[:, :ENGINES, columns.MOVED]
     busy.flags.writeable = False
     computing = p.computes_apart
     return Timing(
@@ -348,8 +310,8 @@ def _run(p: Prepared, state: State, load: _Load, record: bool) -> Timing:
         ddr_read_bytes=p.ddr_read_bytes,
         ddr_write_bytes=p.ddr_write_bytes,
         bus_units=p.drawn_units,
-        load_store_cycles=sum(unit[:, kernel.SCALAR_UNIT, kernel.CORE_MOVED].tolist()),
-        compute_cycles=int(kernel.compute_union(state.time, p.word, p.queue_start, p.cores)) if computing is None else computing,
+        load_store_cycles=sum(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].tolist()),
+        compute_cycles=int(compute_union(state.time, p.word, p.queue_start, p.cores)) if computing is None else computing,
         instructions=p.instructions,
         recorded=_recorded(p, state) if record else None,
     )
@@ -377,15 +339,15 @@ def _deadlock(p: Prepared, state: State) -> str:
         return f"core {core} {Engine(engine).name} instruction {int(rows[entry] - p.stream_start[core])}"
 
     parts = []
-    for u, unit in enumerate(state.unit.reshape(-1, kernel.COLUMNS).tolist()):
-        core, e = divmod(u, kernel.UNITS)
-        head = unit[kernel.HEAD]
-        if e == kernel.SCALAR_UNIT:
-            if unit[kernel.FULL] >= 0:
-                full = Engine(unit[kernel.FULL] // kernel.COLUMNS % kernel.UNITS).name
-                where = f"instruction {unit[kernel.PC] - unit[kernel.FIRST]}"
+    for u, unit in enumerate(state.unit.reshape(-1, columns.COLUMNS).tolist()):
+        core, e = divmod(u, columns.UNITS)
+        head = unit[columns.HEAD]
+        if e == columns.SCALAR_UNIT:
+            if unit[columns.FULL] >= 0:
+                full = Engine(unit[columns.FULL] // columns.COLUMNS % columns.UNITS).name
+                where = f"instruction {unit[columns.PC] - unit[columns.FIRST]}"
                 parts.append(f"core {core} cannot dispatch {where}: the queue of {full} is full ({p.machine.queue_depth} entries)")
-        elif head < unit[kernel.TAIL] and int(p.word[head]) & KIND_MASK == WAIT:
+        elif head < unit[columns.TAIL] and int(p.word[head]) & KIND_MASK == WAIT:
             source = setter.get(int(p.word[head]) >> KIND_BITS)
             parts.append(f"{name(head)} waits for " + ("a SET that does not exist" if source is None else f"the SET at {name(source)}"))
     return "deadlock: " + "; ".join(parts)
@@ -420,9 +382,9 @@ def simulate(
         raise BadInputError(f"rate_divisor {rate_divisor}: only with shared=False")
     share, latency = level.share_units, level.latency_cycles
     if shared:
-        load = _level_load(machine, share, latency, p.cores)
+        load = level_load(machine, share, latency, p.cores)
     else:
-        load = _Load(lone_rates(machine, share, p.cores, rate_divisor)[None], np.array([0, latency], np.int64))
+        load = Load(lone_rates(machine, share, p.cores, rate_divisor)[None], np.array([0, latency], np.int64))
     return _run(p, _state(p, record), load, record)
 
 
@@ -437,7 +399,7 @@ def simulate_levels(program: Program | Prepared, machine: Machine, levels: Seque
     found = {}
     for name in names:
         level = machine.contention[name]
-        found[name] = _run(p, state, _level_load(machine, level.share_units, level.latency_cycles, p.cores), record=False)
+        found[name] = _run(p, state, level_load(machine, level.share_units, level.latency_cycles, p.cores), record=False)
     return found
 
 
@@ -450,7 +412,7 @@ def simulate_trace(program: Program | Prepared, machine: Machine, trace: Content
     shares, which = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
     rates = np.stack([shared_rates(machine, int(share), p.cores) for share in shares])[which]
     latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[which]
-    return _run(p, _state(p, record), _Load(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record)
+    return _run(p, _state(p, record), Load(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record)
 
 
 @njit(cache=True)

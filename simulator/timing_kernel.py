@@ -5,157 +5,96 @@ are known as soon as their sources have run, and may lie in the future.  So queu
 worklist of those that something woke), and only when none can move does the clock step to the next start or end of a data phase.
 Exact, because whatever is still unknown then waits for a transfer that has not ended, and so cannot come before that end.
 
-A unit is a queue, or the scalar unit that feeds a core's queues; u = (core * 8 + engine) * 16 is its place in `unit`, with engine 7 for
-the scalar unit.  Entries are instructions in queue order.
-
-| name   | dtype, shape           | meaning                                                                                  |
-|--------|------------------------|------------------------------------------------------------------------------------------|
-| word   | int64 [n]              | entry: value << 3 or kind; value = busy cycles, flag slot, or bus units << 3 or memory   |
-| engine | uint8 [n]              | engine of each instruction in stream order                                               |
-| time   | int64 [n]              | of an entry: dispatch cycle, then the cycle in which it left the queue                   |
-| flag   | int64 [slots]          | cycle in which the SET of a slot takes effect; -1 unknown; -2 - u: u waits for it        |
-| unit   | int64 [cores * 8 * 16] | state of queues (FIRST..) and of scalar units (PC..)                                     |
-| dma    | int64 [ports * 8]      | DMA ports: the load ports core after core, then the store ports                          |
-| ends   | int64 [ports, 1 + r]   | per DMA port: transfers that have ended, and when the last r did, r a power of two       |
-| load   | int64 [2 * steps]      | of the background load: from when on a step holds, and the latency that it adds          |
-| port   | int64 [50]             | state of the DDR port, constants of the run                                              |
-| record | int64 [3 * n or 0]     | dispatch, start and end of entries, one after the other; empty when not wanted           |
-
-Inside they are plain pointers (`simulator.pointer`): counting references to arrays took more than half of the time of this loop.
-
-Transfers of a queue take its DMA ports in turn: the next one of a port is so many transfers behind, and follows as in a queue of its own.
+`timing_state` says what the arrays are.  Transfers of a queue take its DMA ports in turn: the next one of a port is so many transfers
+behind, and follows as in a queue of its own.
 
 A transfer that starts when its kind has had `SERVED` bus units is through when it has had that + bus: all transfers of a kind run at one
 rate, so a step of the clock touches two counters only.  On a path slower than its engine's fastest it is held, without drawing, until
 bus / the path's rate cycles are over.
+
+Between two steps of the clock, when nothing can run ahead any more, a run is fully described by its state; there it may leave a snapshot,
+and a later run may go on from one (`timing_snapshot`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simulator.npu.parts import Engine
 from simulator.pointer import Pointer, pointer
-
-Ints = NDArray[np.int64]
-
-ENGINES = len(Engine)
-UNITS = ENGINES + 1  # of a core: its queues and its scalar unit
-SCALAR_UNIT = ENGINES
-FAR = np.iinfo(np.int64).max
-MTE2, MTE3, CUBE, VECTOR = int(Engine.MTE2), int(Engine.MTE3), int(Engine.CUBE), int(Engine.VECTOR)
-
-# entries
-KIND_BITS, KIND_MASK = 3, 7
-BUS_BITS = 6  # of a transfer: kind, and the memory on chip that it is from or to
-FIXED, TRANSFER, WAIT, SET, SET_REMOTE = range(5)
-
-# columns of `unit`: worklist (a linked stack), then of a queue
-QUEUED, NEXT = 0, 1
-FIRST, STOP = 2, 3  # its entries
-HEAD, TAIL = 4, 5  # next entry to leave, next entry to be dispatched
-FRONT = 6  # cycle of the last leaving
-DONE = 7  # cycle in which all that left has completed (DMA: the last one that has); without LAG
-STALLED = 8  # 1 while it waits for a flag or a completion, so that a dispatch need not wake it
-DATA = 9  # DMA: first entry whose effect is not settled; transfers in DATA..HEAD are issued
-INFLIGHT = 10  # DMA: transfers issued and not ended
-TURN = 11  # DMA: the port that the next transfer takes
-MOVED = 14  # DMA: cycles so far in which some port moved data
-LAG = 15  # from DONE to the results of a pipelined matrix unit; 0 elsewhere
-# and of a scalar unit (FIRST, STOP: its rows)
-PC, ISSUED = 4, 5  # next row to dispatch, cycle of the last dispatch
-FULL = 6  # queue whose lack of room stops it, or -1
-MOVING, MOVING_SINCE, CORE_MOVED = 7, 8, 9  # running transfers of the core, since when, cycles with at least one so far
-COLUMN_BITS = 4
-COLUMNS = 1 << COLUMN_BITS
-CORE = UNITS * COLUMNS  # from one core's units to the next's
-SCALAR = SCALAR_UNIT * COLUMNS  # u | SCALAR is the scalar unit of u's core
-
-# columns of a DMA port
-OWNER = 0  # its queue
-ENTRY = 1  # the transfer that has it and has not ended, or FAR
-BEGIN = 2  # known start of its data phase, or end of one that its path holds, or FAR
-FINISH = 3  # SERVED at which it ends, or FAR
-BEGAN = 4  # start of the running data phase, or -1
-FREE = 5  # end of what had the port before
-SINCE = 6  # since when some port of its queue has moved data without a break, while it does itself
-AFTER = 7  # the port of its queue whose turn is next
-PORT_COLUMNS = 8
-
-# columns of `port`
-SERVED, ACTIVE = 0, 2  # [2] each: bus units that every transfer of MTE2 / MTE3 would have had so far; running transfers
-TOP = 4  # top of the worklist, or -1
-ISSUE_CYCLES, QUEUE_DEPTH, LATENCY, OUTSTANDING, REMOTE_CYCLES, RECORD, LAUNCH, MATRIX_LATENCY, BANK_WAIT, RING, STEPS = range(5, 16)
-PORTS = STEPS + 1  # [2]: DMA ports of a core, to load and to store
-PATHS = PORTS + 2  # [2, 8, 2]: of MTE2 / MTE3, by memory: start-up, and rate where that is below the engine's, else 0
-PATHS_OF = 2 << KIND_BITS  # how many of these an engine has
-PORT = PATHS + 2 * PATHS_OF
-
-DISPATCHED, START, END = range(3)
+from simulator.timing_snapshot import COUNT, FROM, INTERVAL, resume, save
+from simulator.timing_state import (
+    ACTIVE,
+    AFTER,
+    BANK_WAIT,
+    BEGAN,
+    BEGIN,
+    BUS_BITS,
+    COLUMN_BITS,
+    COLUMNS,
+    CORE_MOVED,
+    DATA,
+    DISPATCHED,
+    DONE,
+    END,
+    ENTRY,
+    FAR,
+    FINISH,
+    FIRST,
+    FIXED,
+    FREE,
+    FRONT,
+    FULL,
+    HEAD,
+    INFLIGHT,
+    ISSUE_CYCLES,
+    ISSUED,
+    KIND_BITS,
+    KIND_MASK,
+    LAG,
+    LATENCY,
+    MOVED,
+    MOVING,
+    MOVING_SINCE,
+    MTE2,
+    MTE3,
+    NEXT,
+    OUTSTANDING,
+    OWNER,
+    PATHS,
+    PATHS_OF,
+    PC,
+    PORT_COLUMNS,
+    PORTS,
+    QUEUE_DEPTH,
+    QUEUED,
+    RECORD,
+    REMOTE_CYCLES,
+    RING,
+    SCALAR,
+    SCALAR_UNIT,
+    SERVED,
+    SET_REMOTE,
+    SINCE,
+    STALLED,
+    START,
+    STEPS,
+    STOP,
+    TAIL,
+    TOP,
+    TRANSFER,
+    TURN,
+    UNITS,
+    WAIT,
+    Ints,
+    reset,
+)  # fmt: skip
 
 # Helpers of the loop take ten pointers each and would return a status that nobody raises: as calls they cost a part of its time that shows.
 _inlined = njit(cache=True, forceinline=True, error_model="numpy")
-
-
-class State(NamedTuple):
-    """Arrays of a run (see the table at the top); `run` initialises them."""
-
-    time: Ints
-    flag: Ints
-    unit: Ints
-    dma: Ints
-    ends: Ints
-    record: Ints
-
-
-def new_state(instructions: int, slots: int, cores: int, ports: int, ring: int, record: bool) -> State:
-    """Room for a run.  ports: DMA ports of a core.  ring: how many ends of a port's transfers are remembered."""
-    return State(
-        np.empty(instructions, np.int64),
-        np.empty(slots, np.int64),
-        np.empty(cores * CORE, np.int64),
-        np.empty(cores * ports * PORT_COLUMNS, np.int64),
-        np.empty(cores * ports * (1 + ring), np.int64),
-        np.empty(3 * instructions if record else 0, np.int64),
-    )
-
-
-@njit(cache=True)
-def _reset(unit: Ints, dma: Ints, port: Ints, queue_start: Ints, stream_start: Ints) -> None:
-    port[SERVED], port[SERVED + 1], port[ACTIVE], port[ACTIVE + 1], port[TOP] = 0, 0, 0, 0, -1
-    for core in range(stream_start.shape[0] - 1):
-        for e in range(ENGINES):
-            u, q = core * CORE + e * COLUMNS, core * ENGINES + e
-            unit[u + FIRST] = unit[u + HEAD] = unit[u + TAIL] = unit[u + DATA] = queue_start[q]
-            unit[u + STOP] = queue_start[q + 1]
-            if e == CUBE:  # nothing is in flight yet
-                unit[u + LAG] = port[MATRIX_LATENCY]
-                unit[u + DONE] = -port[MATRIX_LATENCY]
-        u = core * CORE + SCALAR
-        unit[u + FIRST] = unit[u + PC] = stream_start[core]
-        unit[u + STOP] = stream_start[core + 1]
-        unit[u + FULL] = -1
-        unit[u + ISSUED] = port[LAUNCH]
-        unit[u + NEXT] = port[TOP]
-        unit[u + QUEUED] = 1
-        port[TOP] = u
-    s = 0
-    for k in range(2):
-        for core in range(stream_start.shape[0] - 1):
-            u = core * CORE + (MTE2 if k == 0 else MTE3) * COLUMNS
-            unit[u + TURN] = s
-            ports = port[PORTS + k]
-            for i in range(ports):
-                dma[s + AFTER] = s + PORT_COLUMNS if i + 1 < ports else unit[u + TURN]
-                dma[s + OWNER] = u
-                dma[s + ENTRY] = dma[s + BEGIN] = dma[s + FINISH] = FAR
-                dma[s + BEGAN] = -1
-                dma[s + FREE] = 0
-                s += PORT_COLUMNS
 
 
 @_inlined
@@ -483,29 +422,43 @@ def run(
     record_array: Ints,
     word_array: Ints,
     engine_array: NDArray[np.uint8],
-    queue_start: Ints,
-    stream_start: Ints,
+    queues: Ints,
+    streams: Ints,
     rates: Ints,
     load_array: Ints,
     port_array: Ints,
+    snapshots: Ints,
+    control: Ints,
 ) -> int:
     """Simulate; returns the last cycle, or -1 when all that is left waits for what cannot come.
 
+    queues: int64 [queues, 2], from which entry to which; streams: int64 [cores, 2], the same of `engine_array`.
     rates: int64 [steps, load ports + 1, store ports + 1, 2] (see `ddr`); rates[i] from load_array[i] on, of which the first is 0.
+    snapshots, control: see `timing_snapshot`; a run that goes on from one has a load of one step.
     """
-    flag_array[:] = -1
-    unit_array[:] = 0
-    ends_array[:] = 0
-    _reset(unit_array, dma_array, port_array, queue_start, stream_start)
+    now, step, pause = 0, 0, control[INTERVAL]
+    if control[FROM] >= 0:
+        row = snapshots[control[FROM]]
+        now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams)
+    else:
+        flag_array[:] = -1
+        unit_array[:] = 0
+        ends_array[:] = 0
+        reset(unit_array, dma_array, port_array, queues, streams)
     time, flag, unit, record = pointer(time_array), pointer(flag_array), pointer(unit_array), pointer(record_array)
     word, engine, port = pointer(word_array), pointer(engine_array), pointer(port_array)
     dma, ends, load, steps = pointer(dma_array), pointer(ends_array), pointer(load_array), rates.shape[0]
     units, dma_ports = unit_array.shape[0], dma_array.shape[0]
-    load_ports = (stream_start.shape[0] - 1) * port_array[PORTS] * PORT_COLUMNS
+    load_ports = streams.shape[0] * port_array[PORTS] * PORT_COLUMNS
     rate, loads, stores = pointer(rates), rates.shape[1] - 1, rates.shape[2] - 1
-    now, step = 0, 0
     while True:
         _drain(unit, port, time, flag, dma, ends, load, record, word, engine, now)
+        pause -= 1
+        if pause == 0:
+            pause = control[INTERVAL]
+            if control[COUNT] < snapshots.shape[0]:
+                save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
+                control[COUNT] += 1
         at = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
         read_rate, write_rate = rate[at], rate[at + 1]
         upcoming, read_end, write_end = FAR, FAR, FAR
@@ -547,31 +500,3 @@ def run(
             return -1
         last = max(last, unit[u + ISSUED]) if _engine(u) == SCALAR_UNIT else max(last, unit[u + FRONT], unit[u + DONE] + unit[u + LAG])
     return last
-
-
-@njit(cache=True)
-def compute_union(time_array: Ints, word_array: Ints, queue_start: Ints, cores: int) -> int:
-    """Cycles in which CUBE or VECTOR of a core works, summed over cores: the union of two ordered lists of intervals each."""
-    time, word = pointer(time_array), pointer(word_array)
-    total = 0
-    for core in range(cores):
-        a, a_end = queue_start[core * ENGINES + CUBE], queue_start[core * ENGINES + CUBE + 1]
-        b, b_end = queue_start[core * ENGINES + VECTOR], queue_start[core * ENGINES + VECTOR + 1]
-        a, b, covered = _work(word, a, a_end), _work(word, b, b_end), 0
-        while a < a_end or b < b_end:
-            if a < a_end and (b == b_end or time[a] <= time[b]):
-                i, a = a, _work(word, a + 1, a_end)
-            else:
-                i, b = b, _work(word, b + 1, b_end)
-            end = time[i] + (word[i] >> KIND_BITS)
-            total += max(0, end - max(covered, time[i]))
-            covered = max(covered, end)
-    return total
-
-
-@njit(cache=True)
-def _work(word: Pointer, i: int, end: int) -> int:
-    """The first entry from i on that occupies its engine, or `end`."""
-    while i < end and word[i] & KIND_MASK != FIXED:
-        i += 1
-    return i

@@ -27,7 +27,7 @@ from simulator.npu.machine import MOST_PORTS
 from simulator.npu.parts import BLOCK_BYTES, DMAS, SUM_BYTES, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, data_alone
-from simulator.timing_kernel import Ints
+from simulator.timing_state import Ints
 from simulator.trace_events import CLOSING, meta, nanoseconds, opening
 
 Columns = dict[str, Ints]

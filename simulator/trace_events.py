@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.timing_kernel import Ints
+from simulator.timing_state import Ints
 
 CLOSING = b"\n]}\n"
 

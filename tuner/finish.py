@@ -26,6 +26,7 @@ from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from simulator.terminal import say
 from tuner.checks.check import random_feeds
+from tuner.checks.fixed_point import referred
 from tuner.checks.reference import Stored, reference
 from tuner.checks.values import Compared, Values, values_of
 from tuner.config import NPU, TuneConfig
@@ -337,7 +338,7 @@ def _values(opened: Opened, folder: RunFolder[LocalPlace], same_as: Mapping[str,
         if style != "function":  # that file has no body
             body = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.path / ".tmp"))) / "body.onnx"
             write_body(opened.part, body)
-        expected = reference(body, feeds, Stored.of(session.compiled))
+        expected = referred(reference(body, feeds, Stored.of(session.compiled)), session.compiled, folder.best, feeds, body)
         for level, twin in same_as.items():
             values[level] = values_of(session, feeds, expected, level) if twin is None else values[twin]
     return values

@@ -32,9 +32,8 @@ def _sigmoid(values: Attributes) -> Steps:
 
 
 def _swish(values: Attributes) -> Steps:
-    """x * sigmoid(alpha * x)"""
-    scaled = (Step("muls", -_number(values, "alpha", 1.0)), Step("exp"), Step("adds", 1.0), Step("reciprocal"))
-    return (KEEP_X, *scaled, Step("mul", kept=X))
+    """x * sigmoid(alpha * x) = x / (1 + exp(-alpha * x))"""
+    return (KEEP_X, Step("muls", -_number(values, "alpha", 1.0)), Step("exp"), Step("adds", 1.0), Step("rdiv", kept=X))
 
 
 def _tanh(values: Attributes) -> Steps:

@@ -1,6 +1,9 @@
 """Functions of one quantised tensor by their 256 values, as onnxruntime computes them: chains of operators in floats between integers.
 
 A table is exact where the same chain in float16 would be a step off now and then.
+
+onnxruntime runs in this process here, unlike for whole models.  A chain is of operators in `ENUMERATED` with constants of one value, on 256
+integers, so nothing of the file says how much memory or time it takes.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ def entries(
 ) -> NDArray[Any] | None:
     """Results for every integer, the least first, of nodes that lead from one tensor of 8 bits to another.  dtypes: onnx's, of both.
 
-    None where onnxruntime does not run them, or where a value depends on its place in a tensor.
+    None where onnxruntime refuses them (a type or an opset without a kernel), or where a value depends on its place in a tensor: the
+    chain is then computed in floats.  Anything else that it raises is a bug, and goes on.
     """
     nodes = list(nodes)
     read = names_read(nodes)
@@ -51,7 +55,7 @@ def entries(
 def _run(model: bytes, dtype: str) -> bytes | None:
     import onnxruntime  # only a model that has such a chain pays for it
 
-    from simulator.exact_onnxruntime import session_options
+    from simulator.exact_onnxruntime import REFUSALS, session_options
 
     limits = np.iinfo(dtype)
     every = np.arange(limits.min, limits.max + 1).astype(dtype)
@@ -59,6 +63,6 @@ def _run(model: bytes, dtype: str) -> bytes | None:
         session = onnxruntime.InferenceSession(model, session_options(), providers=["CPUExecutionProvider"])
         (name,) = (item.name for item in session.get_inputs())
         found = [np.roll(session.run(None, {name: np.roll(every, turn)})[0], -turn) for turn in _TURNS]
-    except Exception:  # noqa: BLE001  onnxruntime raises many types; the chain is then computed in floats
+    except REFUSALS:
         return None
     return found[0].tobytes() if all(np.array_equal(found[0], other) for other in found[1:]) else None

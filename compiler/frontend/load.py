@@ -23,6 +23,7 @@ from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import LARGE, Hollow, Large, attach, detach, taken_out
 from compiler.frontend.weights import seeded
 from compiler.frontend.wire import Data, tensor_pieces
+from compiler.frontend.zero_points import add_zero_points
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import CONVERTED, widen, widened
 
@@ -170,6 +171,7 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
     except (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
     _check_sizes(settled, where)
+    add_zero_points(settled)
     return attach(settled, large)
 
 

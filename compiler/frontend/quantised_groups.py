@@ -142,6 +142,8 @@ class _Groups:
         }
         self.ranks = {item.name: len(item.dims) for item in model.graph.initializer}
         self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
+        typed = (*model.graph.input, *model.graph.value_info, *model.graph.output)
+        self.computed: Mapping[str, int] = {item.name: item.type.tensor_type.elem_type for item in typed}
         self._link()
 
     def _link(self) -> None:
@@ -198,7 +200,13 @@ class _Groups:
         """That of the integers of a QuantizeLinear or DequantizeLinear."""
         if len(node.input) > 2 and node.input[2]:
             return self.types[node.input[2]]
-        return self.types.get(node.input[0], 2) if node.op_type == "DequantizeLinear" else 2  # uint8
+        if node.op_type == "QuantizeLinear":
+            return TensorProto.UINT8  # another type has a zero point here (`compiler.frontend.zero_points`)
+        x = node.input[0]
+        source = self.producer.get(x)
+        if source is not None and source.op_type == "QuantizeLinear":
+            return self._type(source)
+        return self.types.get(x) or self.computed.get(x, TensorProto.UINT8)
 
     def as_it_is(self, node: NodeProto) -> _Made:
         return _Made(node, self._numbers([node]))

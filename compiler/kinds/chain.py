@@ -20,49 +20,45 @@ from compiler.unit.operators import Fetch, Given, Strip
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.parts import DataType, Memory
 
-_VCOPY, _VMADD = int(Op.VCOPY), int(Op.VMADD)
-ITSELF = -2  # the operand of a square
+_VMADD = int(Op.VMADD)
 _STEP_OPS = {
     "relu": Op.VRELU, "exp": Op.VEXP, "ln": Op.VLN, "sqrt": Op.VSQRT, "reciprocal": Op.VRECIPROCAL, "square": Op.VMUL,
     "adds": Op.VADDS, "muls": Op.VMULS, "maxs": Op.VMAXS, "mins": Op.VMINS, "scale_shift": Op.VMADD,
     "add": Op.VADD, "sub": Op.VSUB, "mul": Op.VMUL, "div": Op.VDIV, "max": Op.VMAX, "min": Op.VMIN,
-    "rsub": Op.VSUB, "rdiv": Op.VDIV, "keep": Op.VCOPY, "take": Op.VCOPY,
+    "rsub": Op.VSUB, "rdiv": Op.VDIV,
 }  # fmt: skip
-_SWAPPED = ("rsub", "rdiv", "keep")
+_SWAPPED = ("rsub", "rdiv")
 
 
 @dataclass(frozen=True, eq=False)
 class VectorSpec(OnVector):
-    """steps: int64 [s, 6] of (opcode, immediate bits, buffer of the other operand (-1: none, -2: v itself), scale blocks or -1, shift
-    blocks or -1, 1 where v and the other change places).  VCOPY with a buffer takes v from there; with places changed it keeps v there.
+    """steps: int64 [s, 7] of (opcode, immediate bits, left operand, right operand or -1, scale blocks or -1, shift blocks or -1, result).
 
     pixels: which inputs are one pixel of every channel.
-    Buffers of a tile: the inputs, v where `keeps_input` (else it is the first input), and what is put aside.
+    Operands and results are buffers of a tile: first the inputs, then as many as values are alive at once.
+    `result` is the buffer of the last value.
     """
 
     word: ClassVar[str] = "chain"
 
     steps: NDArray[np.int64]
     pixels: tuple[bool, ...]
+    result: int
 
     @classmethod
     def lower(cls, index: int, op: Vector, into: Lowering) -> Self:
         shapes = into.layout.graph.shapes
-        return cls(**into.fields(index, op), steps=_steps(op, into), pixels=tuple(shapes[name] != shapes[op.y] for name in op.inputs))
-
-    @property
-    def keeps_input(self) -> bool:
-        """Whether a later step reads the first input again, so that v needs a buffer of its own."""
-        return bool((self.steps[:, 2] == 0).any())
+        pixels = tuple(shapes[name] != shapes[op.y] for name in op.inputs)
+        steps, result = _steps(op, pixels, into)
+        return cls(**into.fields(index, op), steps=steps, pixels=pixels, result=result)
 
     @property
     def buffers(self) -> int:
         """Tiles in UB that the chain works on."""
-        return max(len(self.reads) + self.keeps_input, int(self.steps[:, 2].max(initial=-1)) + 1)
+        return max(len(self.reads), int(self.steps[:, 6].max(initial=0)) + 1)
 
     def described(self) -> dict[str, object]:
-        steps = [[int(s[0]), int(s[2]), int(s[5])] for s in self.steps]
-        return {"steps": steps, "pixels": self.pixels}
+        return {"steps": self.steps[:, [0, 2, 3, 6]].tolist(), "pixels": self.pixels, "result": self.result}
 
     @property
     def pixels_only(self) -> tuple[bool, ...]:
@@ -72,18 +68,18 @@ class VectorSpec(OnVector):
         return self.buffers * planes * rows * columns
 
     def constant_blocks(self, planes: int) -> int:
-        return 2 * len(self.steps) * planes if (self.steps[:, 3] >= 0).any() else 0
+        return 2 * len(self.steps) * planes if (self.steps[:, 4] >= 0).any() else 0
 
     def set_aside(self, rows: int) -> int:
         return self.constant_blocks(self.y.planes)
 
     @property
     def steps_of_tile(self) -> int:
-        return len(self.steps) + self.keeps_input
+        return len(self.steps)
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        scaled = [i for i, step in enumerate(self.steps) if step[3] >= 0]
+        scaled = [i for i, step in enumerate(self.steps) if step[4] >= 0]
         return tuple((f"{what}{i}", ("p",)) for i in scaled for what in ("scale", "shift"))
 
     def work(self, tiles: VectorTiles) -> VectorWork:
@@ -101,7 +97,7 @@ class VectorSpec(OnVector):
         if part is None:
             return None
         steps = self.steps.copy()
-        steps[:, 3:5] += first * (steps[:, 3:5] >= 0)
+        steps[:, 4:6] += first * (steps[:, 4:6] >= 0)
         return replace(part, steps=steps)
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
@@ -119,7 +115,7 @@ class VectorSpec(OnVector):
             tile_planes=self.planes_of_tile(given.tiling),
             consts=first_of(given.constants),
             fetches=int(streamed(given)),
-            keeps_input=int(self.keeps_input),
+            result=self.result,
         )
 
     def tables(self) -> list[NDArray[np.int64]]:
@@ -129,16 +125,16 @@ class VectorSpec(OnVector):
         if streamed(given):
             return []
         planes, at = self.y.planes, first_of(given.constants)
-        found = ((2 * i + j, int(step[3 + j])) for i, step in enumerate(self.steps) for j in (0, 1))
+        found = ((2 * i + j, int(step[4 + j])) for i, step in enumerate(self.steps) for j in (0, 1))
         return [Fetch(Memory.UB, source, at + offset * planes, planes) for offset, source in found if source >= 0]
 
 
 @lru_cache(maxsize=1 << 14)
 def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[int, int], ...], int]:
     """Of a tile of so many planes by pixels: (opcode, repeats) of every step, and instructions in all."""
-    found = [(_VCOPY, *end_to_end(planes * pixels, 1))] if spec.keeps_input else []
-    for op, _, operand, *_ in spec.steps.tolist():
-        pixel = 0 <= operand < len(spec.pixels) and spec.pixels[operand]
+    found = []
+    for op, _, _, other, *_ in spec.steps.tolist():
+        pixel = 0 <= other < len(spec.pixels) and spec.pixels[other]
         if not pixel and (op != _VMADD):
             found.append((op, *end_to_end(planes * pixels, 1)))
         elif pixel or by_planes(planes, pixels):
@@ -148,22 +144,46 @@ def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[in
     return tuple([(op, repeats) for op, repeats, _ in found]), sum([calls for _, _, calls in found])
 
 
-def _steps(op: Vector, into: Lowering) -> NDArray[np.int64]:
+def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArray[np.int64], int]:
+    """(steps, the buffer of the last value), as `VectorSpec` has them.
+
+    Values are numbered as they are made, inputs first.
+    To put a value aside and to take it back are names of values, not moves: a result has the buffer of an operand that nobody reads
+    again, or a new one (linear scan, Poletto and Sarkar 1999).
+    """
     steps, guard = op.guarded([into.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
-    aside = len(op.inputs) + any(step.operand == 0 for step in steps)
-    rows = []
+    made: list[tuple[int, int, int, int, int, int]] = []  # opcode, immediate bits, left value, right value, scale, shift
+    aside: dict[int, int] = {}
+    inputs = len(op.inputs)
+    v = 0
     if guard:
         one = np.ones(into.channels(op.y), np.float32)
         scale = into.pack(f"{op.name}/guard_scale", one, op.y)
-        shift = into.pack(f"{op.name}/guard_shift", 0 * one, op.y, GUARD)
-        rows.append((int(Op.VMADD), 0, -1, scale, shift, 0))
+        made.append((_VMADD, 0, v, -1, scale, into.pack(f"{op.name}/guard_shift", 0 * one, op.y, GUARD)))
+        v = inputs
     for i, step in enumerate(steps):
+        if step.op == "keep":
+            aside[step.kept] = v
+            continue
+        other = v if step.op == "square" else aside[step.kept] if step.kept >= 0 else step.operand
+        if step.op == "take":
+            v = other
+            continue
         scale = shift = -1
         if step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
             scale = into.pack(f"{op.name}/scale{i}", step.scale, op.y)
             shift = into.pack(f"{op.name}/shift{i}", step.shift, op.y)
-        other = ITSELF if step.op == "square" else step.operand if step.kept < 0 else aside + step.kept
-        rows.append((int(_STEP_OPS[step.op]), float_bits(step.value), other, scale, shift, int(step.op in _SWAPPED)))
-    return np.array(rows, np.int64).reshape(len(rows), 6)
+        left, right = (other, v) if step.op in _SWAPPED else (v, other)
+        made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, scale, shift))
+        v = inputs + len(made) - 1
+    last = {value: at for at, (_, _, left, right, *_) in enumerate(made) for value in (left, right)} | {v: len(made)}
+    buffers = list(range(inputs))  # of every value
+    rows = []
+    for at, (opcode, bits, left, right, scale, shift) in enumerate(made):
+        alive = {buffers[value] for value in range(len(buffers)) if last.get(value, -1) > at}
+        reach = {buffers[left]: None} | dict.fromkeys(range(inputs + len(made)))  # in place where it can be
+        buffers.append(next(buffer for buffer in reach if buffer not in alive and not (buffer < inputs and pixels[buffer])))
+        rows.append((opcode, bits, buffers[left], buffers[right] if right >= 0 else -1, scale, shift, buffers[-1]))
+    return np.array(rows, np.int64).reshape(len(rows), 7), buffers[v]

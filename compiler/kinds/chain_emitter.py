@@ -13,8 +13,7 @@ from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat,
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
-_VCOPY, _VMADD = int(Op.VCOPY), int(Op.VMADD)
-_ITSELF = -2
+_VMADD = int(Op.VMADD)
 
 
 class VectorJob(NamedTuple):
@@ -34,13 +33,13 @@ class VectorJob(NamedTuple):
     slot_1: int
     consts: int
     fetches: int
-    keeps_input: int
+    result: int  # the buffer of the last value
     rows: int = 0
 
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePlace, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 6] (see VectorSpec).
+    """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 7] (see VectorSpec).
 
     Returns the next row or -1.
     """
@@ -55,12 +54,12 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePla
         for s in range(steps.shape[0] if j.fetches else 0):
             if steps[s, 0] == _VMADD:
                 for side in range(2):
-                    here, source = j.consts + (2 * s + side) * deep, steps[s, 3 + side] + p
+                    here, source = j.consts + (2 * s + side) * deep, steps[s, 4 + side] + p
                     at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, source, here, planes, 1, 0, 0, 1, 0, 0)
         for tile in range(count):
             r, c = tile // across * tile_rows, tile % across * j.tile_columns
             rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.width - c)
-            if at + (2 * inputs + 4 + (steps.shape[0] + 1) * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
+            if at + (2 * inputs + 4 + steps.shape[0] * (planes * 2 + tile_blocks // 2040 + 2)) >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
@@ -70,35 +69,20 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePla
                 place = TilePlace(of[0], of[1], of[2], of[3], of[4], of[5], of[6])
                 first, pixels = (0, 1) if of[7] else (r * j.width + c, size)
                 at = load_tile(out, at, j.dtype, j.tag, place, p, first, pixels, planes, slot + i * tile_blocks)
-            v = slot
-            if j.keeps_input:
-                v = slot + inputs * tile_blocks
-                at = flat(out, at, _VCOPY, j.dtype, j.tag, v, slot, -1, -1, 0, 0, planes * size, 0)
             for s in range(steps.shape[0]):
-                op, imm, operand = steps[s, 0], steps[s, 1], steps[s, 2]
-                if operand >= 0 and operand < inputs and sources[operand, 7]:
-                    for plane in range(planes):
-                        begin, pixel = v + plane * size, slot + operand * tile_blocks + plane
-                        at = flat(out, at, op, j.dtype, j.tag, begin, begin, pixel, -1, 0, 0, size, imm)
-                    continue
+                op, imm, other = steps[s, 0], steps[s, 1], steps[s, 3]
+                made, left = slot + steps[s, 6] * tile_blocks, slot + steps[s, 2] * tile_blocks
+                right, step = (slot + other * tile_blocks, 1) if other >= 0 else (-1, 0)
                 if op == _VMADD:
                     scale = j.consts + 2 * s * deep + (0 if j.fetches else p)
-                    at = multiply_add(out, at, op, j.dtype, j.tag, v, scale, scale + deep, planes, size)
-                    continue
-                target_at, first, other, step = v, v, -1, 0
-                if operand >= 0:
-                    other, step = slot + operand * tile_blocks, 1
-                    if op == _VCOPY:
-                        if steps[s, 5]:
-                            target_at, other = other, -1
-                        else:
-                            first, other = other, -1
-                    elif steps[s, 5]:
-                        first, other = other, v
-                elif operand == _ITSELF:
-                    other, step = v, 1
-                at = flat(out, at, op, j.dtype, j.tag, target_at, first, other, -1, step, 0, planes * size, imm)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, v)
+                    at = multiply_add(out, at, op, j.dtype, j.tag, made, left, scale, scale + deep, planes, size)
+                elif 0 <= other < inputs and sources[other, 7]:
+                    for plane in range(planes):
+                        begin = plane * size
+                        at = flat(out, at, op, j.dtype, j.tag, made + begin, left + begin, right + plane, -1, 0, 0, size, imm)
+                else:
+                    at = flat(out, at, op, j.dtype, j.tag, made, left, right, -1, step, 0, planes * size, imm)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, slot + j.result * tile_blocks)
     return at
 
 
@@ -114,4 +98,4 @@ def chain_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> in
         p = operand(w, n, i, start)
         sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4] = p.memory, p.base, p.plane, p.wrap, p.back
         sources[i, 5], sources[i, 6], sources[i, 7] = p.width, p.gap, w.jobs.reads[begin + i, 5]
-    return emit_vector(out, at, j, sources, result(w, n, start), table(w, n, 0, 6), parity)
+    return emit_vector(out, at, j, sources, result(w, n, start), table(w, n, 0, 7), parity)

@@ -93,7 +93,7 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, targ
             at = flat(out, at, _VMINS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.largest)
             at = _convert(out, at, _F16, j.tag, factor, squares, size)
         at = with_pixels(out, at, j.dtype, j.tag, _VMUL, x, factor, size, j.planes)
-        at = multiply_add(out, at, _VMADD, j.dtype, j.tag, x, j.constants, j.constants + j.planes, j.planes, size)
+        at = multiply_add(out, at, _VMADD, j.dtype, j.tag, x, x, j.constants, j.constants + j.planes, j.planes, size)
         at = store_tile(out, at, j.dtype, j.tag, target, 0, r * j.width + c, size, j.planes, x)
     return at
 

@@ -397,19 +397,19 @@ def flat(
 
 @general
 @njit(cache=True)
-def multiply_add(out: Code, at: int, op: int, dtype: int, tag: int, d: int, scale: int, shift: int, planes: int, size: int) -> int:
-    """d [planes][size] = d * scale [planes] + shift [planes], a block for a plane: plane by plane, or 8 planes of a pixel at a time."""
+def multiply_add(out: Code, at: int, op: int, dtype: int, tag: int, d: int, s: int, scale: int, shift: int, planes: int, size: int) -> int:
+    """d [planes][size] = s * scale [planes] + shift [planes], a block for a plane: plane by plane, or 8 planes of a pixel at a time."""
     if by_planes(planes, size):
         for plane in range(planes):
-            begin = d + plane * size
-            at = flat(out, at, op, dtype, tag, begin, begin, scale + plane, shift + plane, 0, 0, size, 0)
+            begin = plane * size
+            at = flat(out, at, op, dtype, tag, d + begin, s + begin, scale + plane, shift + plane, 0, 0, size, 0)
         return at
     for plane in range(0, planes, 8):
         width = min(8, planes - plane)
         for pixel in range(0, size, 255):
-            begin = d + plane * size + pixel
+            begin = plane * size + pixel
             at = vector(
-                out, at, op, dtype, tag, begin, begin, scale + plane, shift + plane, width, min(255, size - pixel),
+                out, at, op, dtype, tag, d + begin, s + begin, scale + plane, shift + plane, width, min(255, size - pixel),
                 size, 1, size, 1, 1, 0, 1, 0, 0,
             )  # fmt: skip
     return at

@@ -26,6 +26,7 @@ from compiler.ir.operators.quantised_products import Added
 from compiler.ir.parts import runs
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.rewrites.engine import GraphView, Match, RewriteRule
+from compiler.rewrites.tables import merge_tables, table_of_pair
 from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
 AFFINE = ("scale_shift", "muls", "adds")
@@ -188,7 +189,7 @@ def swap_operands(op: Operator, view: GraphView) -> Match | None:
 
 
 def simplify_steps(op: Operator, view: GraphView) -> Match | None:
-    """Neighbouring scale-and-shift steps become one; steps that change nothing go."""
+    """Neighbouring scale-and-shift steps become one, a product with a reciprocal a division; steps that change nothing go."""
     if not isinstance(op, Vector):
         return None
     channels = view.shapes[op.y][1]
@@ -198,6 +199,11 @@ def simplify_steps(op: Operator, view: GraphView) -> Match | None:
         if (step.op == "muls" and step.value == 1) or (step.op == "adds" and step.value == 0):
             continue
         if previous is not None and previous.op == step.op == "relu":
+            continue
+        # of one pixel it stays a product: VECTOR takes a pixel for all on the right alone
+        whole = step.operand < 0 or view.shapes[op.inputs[step.operand]] == view.shapes[op.y]
+        if previous is not None and previous.op == "reciprocal" and step.op == "mul" and whole:
+            steps[-1] = Step("rdiv", operand=step.operand, kept=step.kept)
             continue
         if previous is not None and previous.op == step.op == "muls":
             steps[-1] = replace(step, value=previous.value * step.value)
@@ -419,6 +425,8 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("rows-into-conv", rows_into_conv),
     RewriteRule("fuse-residual", fuse_residual),
     RewriteRule("fuse-integer-residual", fuse_integer_residual),
+    RewriteRule("merge-tables", merge_tables),
+    RewriteRule("table-of-pair", table_of_pair),
     RewriteRule("fuse-relu", fuse_relu),
     RewriteRule("fuse-limit", fuse_limit),
     RewriteRule("simplify-steps", simplify_steps),

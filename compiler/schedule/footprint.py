@@ -27,6 +27,7 @@ Bytes8 = NDArray[np.uint8]
 Ints32 = NDArray[np.int32]
 Ints = NDArray[np.int64]
 
+ENGINE, SRC, DST = isa.ENGINE, isa.SRC, isa.DST
 _DDR, _SHARED = int(Memory.DDR), int(Memory.SHARED)
 _WEIGHTS_SHIFT = 8  # log2 of a granule of weights in the shared memory: 8 KiB
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
@@ -56,7 +57,7 @@ class Footprint:
     touched: uint8 [cells].  inside: what the records wait for among themselves, and what they meet and leave of their neighbours.
     cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n], of a DDR
     transfer the memory on chip, else 0.  cycles: int64 [n], alone on the bus, start-up included.
-    read_bytes, written_bytes: of DDR.
+    totals: int64 [2, 7], by engine: busy cycles of what is no transfer, and transfers.  read_bytes, written_bytes: of DDR.
     """
 
     engine: Bytes8
@@ -68,8 +69,14 @@ class Footprint:
     cost: Ints
     transfer: Bytes8
     cycles: Ints
+    totals: Ints
     read_bytes: int
     written_bytes: int
+
+    @property
+    def transfers(self) -> int:
+        """From and to DDR."""
+        return int(self.totals[1].sum())
 
     @property
     def nbytes(self) -> int:
@@ -166,6 +173,38 @@ def _compress(span: Ints32, at: Ints32, bound: Ints32) -> int:
     return bounds
 
 
+@njit(cache=True)
+def _tell(
+    code: Code,
+    busy: Ints,
+    bus: Ints,
+    useful: Ints,
+    several: NDArray[np.bool_],
+    engine: Bytes8,
+    overlaps: Bytes8,
+    transfer: Bytes8,
+    cost: Ints,
+    totals: Ints,
+) -> tuple[int, int]:
+    """Fills what `Footprint` has of every record, and overlaps, 1 where others of its queue may; returns bytes read and written.
+
+    busy, bus, useful: see `cycles.price`.  several: by engine, whether it has several DMA ports.  totals: all 0 before.
+    """
+    read = written = 0
+    for i in range(code.shape[0]):
+        e = code[i, ENGINE]
+        engine[i] = e
+        moves = bus[i] > 0
+        overlaps[i] = moves and several[e]
+        transfer[i] = code[i, SRC] + code[i, DST] if moves else 0  # the other one is DDR, which is 0
+        cost[i] = bus[i] if moves else busy[i]
+        totals[0, e] += 0 if moves else busy[i]
+        totals[1, e] += moves
+        read += max(0, useful[i])
+        written -= min(0, useful[i])
+    return read, written
+
+
 class Footprints:
     """Makes footprints for one unit."""
 
@@ -185,6 +224,7 @@ class Footprints:
         self._bound = np.empty(sum(granules) + 1, np.int32)
         self._span = np.empty((1 << 12, 2), np.int32)
         self._ranges = np.empty((MAX_RANGES, 8), np.int64)
+        self._several = np.array([e in DMAS and machine.dma_ports(e) > 1 for e in Engine])
 
     def granules_of(self, first: int, blocks: int) -> slice:
         """Those of a tensor or of an operator's weights, by its blocks in DDR, in the shared memory."""
@@ -202,23 +242,11 @@ class Footprints:
         span = self._span[:used].copy()
         bound = self._bound[: _compress(span, self._at, self._bound)].copy()
         cost = price(code, self.machine)
-        transfer = cost.bus > 0
-        on_chip = code[:, isa.SRC] + code[:, isa.DST]  # the other one is DDR, which is 0
-        engine = code[:, isa.ENGINE].astype(np.uint8)
-        several = np.array([e in DMAS and self.machine.dma_ports(e) > 1 for e in Engine])
-        overlaps = (transfer & several[engine]).astype(np.uint8)
+        n = len(code)
+        engine, overlaps, transfer = np.empty(n, np.uint8), np.empty(n, np.uint8), np.empty(n, np.uint8)
+        busy_or_bus, totals = np.empty(n, np.int64), np.zeros((2, len(Engine)), np.int64)
+        read, written = _tell(code, *cost, self._several, engine, overlaps, transfer, busy_or_bus, totals)
         ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
         among = inside(engine, span, start, max(0, len(bound) - 1), ddr_cells, overlaps)
-        return Footprint(
-            engine,
-            span,
-            start,
-            bound,
-            (among.last.max(1) >= 0).astype(np.uint8),
-            among,
-            np.where(transfer, cost.bus, cost.busy),
-            np.where(transfer, on_chip, 0).astype(np.uint8),
-            record_cycles(code, cost, self.machine),
-            int(cost.useful[cost.useful > 0].sum()),
-            -int(cost.useful[cost.useful < 0].sum()),
-        )
+        touched, cycles = (among.last.max(1) >= 0).astype(np.uint8), record_cycles(code, cost, self.machine)
+        return Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, int(read), int(written))

@@ -47,7 +47,10 @@ class RecordRows(NamedTuple):
 
 
 class Queues(NamedTuple):
-    """State of a pass over one core, per queue or pair of queues; -1: nobody."""
+    """State of a pass over one core, per queue or pair of queues; -1: nobody.
+
+    All but the ring and what is scratch are views of `numbers`.
+    """
 
     clock: Ints  # [6, 6]
     latest: Ints  # [6] last instruction of every queue
@@ -61,6 +64,25 @@ class Queues(NamedTuple):
     full: Ints  # [6] 1 where so many SETs of a queue may stand that it must wait for one to be taken
     need: Ints  # [6] scratch, as the next
     todo: Ints  # [6]
+    numbers: Ints
+
+
+def new_queues(limit: int, ports: Ints) -> Queues:
+    """Room for one core; limit: of the count of a flag."""
+    pairs = ENGINES * ENGINES
+    numbers = np.empty(3 * pairs + 5 * ENGINES, np.int64)
+    clock, ring_at, oldest = numbers[: 3 * pairs].reshape(3, ENGINES, ENGINES)
+    latest, free, key, first, full = numbers[3 * pairs :].reshape(5, ENGINES)
+    ring = np.empty((ENGINES, ENGINES, limit), np.int32)
+    need, todo = np.empty((2, ENGINES), np.int64)
+    return Queues(clock, latest, ring, ring_at, oldest, free, key, first, ports, full, need, todo, numbers)
+
+
+def begin(q: Queues) -> None:
+    """No instruction yet."""
+    q.numbers[:], q.ring[:] = -1, -1
+    for nothing in (q.ring_at, q.free, q.key, q.full):
+        nothing[:] = 0
 
 
 class Remote(NamedTuple):

@@ -110,19 +110,27 @@ def _touch(last: Pointer, k: int, stop: int, mine: Pointer, c: int, first: int) 
 
 
 @njit(cache=True)
+def leave_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32) -> int:
+    """The part of `leave` that is about DDR; returns how many cells that are."""
+    mine, rows = pointer(last), pointer(ddr)
+    c = 0
+    while c < touched.shape[0] and bound[c] < ddr.shape[0]:
+        if touched[c]:
+            _touch(rows, bound[c], bound[c + 1], mine, c, first)
+        c += 1
+    return c
+
+
+@njit(cache=True)
 def leave(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, past: Intervals, pieces: int, out: Intervals) -> int:
     """The past after a part whose first instruction is `first`: into `ddr`, and as pieces into `out`; returns how many.
 
     last: `Inside.last`.
     """
     begin, new_begin = past.bound, out.bound
-    mine, rows, old, new = pointer(last), pointer(ddr), pointer(past.last), pointer(out.last)
+    mine, old, new = pointer(last), pointer(past.last), pointer(out.last)
     cells = touched.shape[0]
-    c = 0
-    while c < cells and bound[c] < ddr.shape[0]:
-        if touched[c]:
-            _touch(rows, bound[c], bound[c + 1], mine, c, first)
-        c += 1
+    c = leave_ddr(bound, touched, last, first, ddr)
     at, stop = max(bound[c], ddr.shape[0]), bound[cells]
     if pieces:
         at, stop = min(at, begin[0]), max(stop, begin[pieces])

@@ -23,12 +23,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from compiler.schedule.footprint import Footprint, Footprints, Ints32
-from compiler.schedule.hazards import Queues, RecordRows, Remote, advance
-from compiler.schedule.history import CELL, no_pieces, no_rows, wipe
+from compiler.schedule.footprint import Footprint, Footprints, Ints, Ints32
+from compiler.schedule.hazards import Queues, RecordRows, Remote, advance, begin, new_queues
+from compiler.schedule.history import CELL, leave_ddr, no_pieces, no_rows, wipe
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
-from compiler.schedule.order import order
+from compiler.schedule.order import EVERY, MARK, marks_before, order
 from compiler.schedule.remote import forget, new_cross_core, waits
+from compiler.schedule.resume import BORDERS, NEVER, Border, cut, mark_changed, next_key
 from compiler.schedule.shared import NOWHERE, Resident, SharedPlaces
 from compiler.schedule.write import Schedule, write
 from compiler.unit.unit import Unit
@@ -43,11 +44,15 @@ _NOBODY = Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, 0)
 
 
 class Synchroniser:
-    """Holds the tables of one unit and scratch; it may be called for any number of programs, one after the other."""
+    """Holds the tables of one unit and scratch; it may be called for any number of programs, one after the other.
 
-    def __init__(self, unit: Unit) -> None:
+    What a program begins with as the one before it did is not looked at again (`resume`), unless residents lie in the shared memory.
+    """
+
+    def __init__(self, unit: Unit, footprints: Footprints | None = None) -> None:
+        """footprints: of the unit, of another one's; None: it makes its own."""
         machine = unit.machine
-        self.footprints = Footprints(unit)
+        self.footprints = footprints or Footprints(unit)
         self.count_limit = min(machine.flags.count_limit, _LONGEST_COUNT)
         self.shared = machine.shared is not None
         self.ports = np.array([machine.dma_ports(engine) if engine in DMAS else 1 for engine in list(Engine)[:ENGINES]], np.int64)
@@ -55,10 +60,14 @@ class Synchroniser:
         self._ddr: list[Ints32] = []  # of every core
         self._before = list[tuple[Footprint, int]]()  # whose past is in there
         self._pasts = [no_pieces(self.footprints.on_chip)]  # of every core, and one more to write the next one into
-        self._rings: list[np.ndarray[tuple[int, ...], np.dtype[np.int32]]] = []
+        self._queues = list[Queues]()  # of every core, behind the last program
         self._cross_core = new_cross_core(0, 0, False)
         self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's past that residents were given
         self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, CELL), np.int32)
+        self._borders, self._used, self._edges = list[Border](), 0, 0  # of the last program; how many cores and edges it has
+        self._stream, self._stream_room = np.empty(0, np.uint8), 0  # room for each core
+        self._lengths: tuple[int, ...] = ()
+        self._marks, self._marked = list[Ints](), list[int]()  # of every core's merge, and how many of them hold
 
     def schedule(
         self, parts: Sequence[Footprint], cores: Sequence[int], segments: Sequence[int] = (), shared: SharedPlaces = NOWHERE
@@ -68,37 +77,106 @@ class Synchroniser:
         cores: where each part runs.  shared: what lies in the shared memory; segments: the number of each part's, where something does.
         """
         n, used = sum(len(part.engine) for part in parts), max(cores, default=0) + 1
-        self._make_room(parts, n, used)
-        rows, pasts = self._rows, self._pasts
-        queues = [self._queues(core) for core in range(used)]
-        for part, core in self._before:
-            wipe(part.bound, part.touched, self._ddr[core])
-        for core, granules in self._taken_over:
-            self._ddr[core][granules] = -1
-        self._taken_over.clear()
-        self._before = list(zip(parts, cores, strict=True))
-        if used > 1:
-            forget(self._cross_core)
-        pieces = [0] * used
-        rows.edge_start[0] = first = 0
-        born = 0
+        fresh = self._make_room(parts, n, used) or used != self._used or bool(shared.residents)
+        new = list(zip(parts, cores, strict=True))
+        border = None if fresh else self._border(new)
+        changed, keys = np.full(used * ENGINES, NEVER, np.int64), [NEVER] * used
+        if border is not None:
+            keys = [next_key(q, last, self._rows) for q, last in zip(self._at(border), self._queues, strict=False)]
+            cut(border.first, border.edges, self._edges, self._rows, changed)
+        pieces = self._begin(border, new, used)
+        rows, pasts, queues = self._rows, self._pasts, self._queues[:used]
+        first, part_from, edges_from = (0, 0, 0) if border is None else (border.first, border.part, border.edges)
+        rows.edge_start[0], born, last_border = 0, 0, first
         arriving = sorted((r for r in shared.residents if r.after), key=lambda r: r.birth)
-        for index, (part, core) in enumerate(self._before):
+        for index, (part, core) in enumerate(new[part_from:], part_from):
             while born < len(arriving) and arriving[born].birth <= segments[index]:
                 self._take_over(arriving[born], shared, used)
                 born += 1
+            if (first - last_border) * BORDERS > n and not shared.residents:
+                last_border = first
+                self._borders.append(Border.of(index, first, int(rows.edge_start[first]), queues, pasts, pieces))
             remote = self._remote(part, core, first) if used > 1 else _NOBODY
             records = part.bound, part.touched, part.engine, part.inside, part.transfer, part.cycles
             past = self._ddr[core], pasts[core], pieces[core], pasts[-1]
             pieces[core] = advance(*records, self.latency, core, first, queues[core], *past, self._cell, remote, rows)
             pasts[core], pasts[-1] = pasts[-1], pasts[core]
             first += len(part.engine)
-        lengths = tuple(order(q.first, rows) for q in queues)
-        edges = int(rows.edge_start[n])
+        self._edges = int(rows.edge_start[n])
+        kept = 0
+        if border is not None:
+            kept = border.first
+            mark_changed(kept, edges_from, self._edges, rows, changed)
+            keys = [min(key, next_key(q, last, rows)) for key, q, last in zip(keys, self._at(border), queues, strict=True)]
+        merged = [self._merge(core, kept, keys[core], changed[core * ENGINES :][:ENGINES]) for core in range(used)]
+        self._lengths = tuple(length for length, _ in merged)
         return Schedule(
-            rows.place[:n], rows.core[:n], rows.engine[:n], rows.edge_start[: n + 1], rows.edge_from[:edges], rows.edge_to[:edges],
-            rows.set_head[:n], rows.set_next[:edges], lengths,
+            rows.place[:n], rows.core[:n], rows.engine[:n], rows.edge_start[: n + 1], rows.edge_from[: self._edges],
+            rows.edge_to[: self._edges], rows.set_head[:n], rows.set_next[: self._edges],
+            self._stream, tuple(core * self._stream_room for core in range(used)), self._lengths,
+            kept, changed, tuple(same for _, same in merged),
         )  # fmt: skip
+
+    def _border(self, new: Sequence[tuple[Footprint, int]]) -> Border | None:
+        """The last one up to which a program is what the one before was."""
+        same = 0
+        for (part, core), (old, old_core) in zip(new, self._before, strict=False):
+            if part is not old or core != old_core:
+                break
+            same += 1
+        while self._borders and self._borders[-1].part > same:
+            self._borders.pop()
+        return self._borders[-1] if self._borders else None
+
+    def _at(self, border: Border) -> list[Queues]:
+        """Queues of every core as they are at a border, in arrays of their own."""
+        found = [new_queues(0, self.ports) for _ in border.cores]
+        for queues, core in zip(found, border.cores, strict=True):
+            queues.numbers[:] = core.numbers
+        return found
+
+    def _begin(self, border: Border | None, new: list[tuple[Footprint, int]], used: int) -> list[int]:
+        """The state at a border, or of no instruction yet; returns how many pieces every core's past has."""
+        for part, core in self._before:
+            wipe(part.bound, part.touched, self._ddr[core])
+        for core, granules in self._taken_over:
+            self._ddr[core][granules] = -1
+        self._taken_over.clear()
+        self._before, self._used = new, used
+        if used > 1:
+            forget(self._cross_core)
+        if border is None:
+            self._borders.clear()
+            for queues in self._queues[:used]:
+                begin(queues)
+            return [0] * used
+        first = 0
+        for part, core in new[: border.part]:
+            leave_ddr(part.bound, part.touched, part.inside.last, first, self._ddr[core])
+            if used > 1:
+                self._remote(part, core, first)
+            first += len(part.engine)
+        for queues, past, core_then in zip(self._queues, self._pasts, border.cores, strict=False):
+            queues.numbers[:], queues.ring[:] = core_then.numbers, core_then.ring
+            past.bound[: len(core_then.past.bound)], past.last[: len(core_then.past.last)] = core_then.past
+            for latest in queues.latest.tolist():
+                if latest >= 0:
+                    self._rows.after[latest] = -1
+        return [len(core_then.past.last) for core_then in border.cores]
+
+    def _merge(self, core: int, kept: int, key: int, changed: Ints) -> tuple[int, int]:
+        """A core's stream; its length, and how many of its rows are what they were, its end counted as one."""
+        marks, known = self._marks[core], 0
+        if kept:
+            known = marks_before(marks[: self._marked[core]], kept, key, changed)
+        stream = self._stream[core * self._stream_room :][: self._stream_room]
+        before = self._lengths[core] if kept else 0
+        length, same, self._marked[core] = order(self._queues[core].first, self._rows, marks, known, stream, before)
+        return length, same
+
+    def forget_borders(self) -> None:
+        """The next program is looked at from its first instruction."""
+        self._borders.clear()
 
     def write(self, schedule: Schedule, codes: Sequence[Code], tags: Sequence[int]) -> tuple[Code, ...]:
         """The streams; `codes` are the records of the scheduled parts, `tags` what their TAGs get as segment."""
@@ -112,24 +190,6 @@ class Synchroniser:
                 write(code, first, tag_of(tag, 0), s.place, s.core, s.engine, *edges, stream)
             first += len(code)
         return out
-
-    def _queues(self, core: int) -> Queues:
-        pairs = (ENGINES, ENGINES)
-        self._rings[core][:] = -1
-        return Queues(
-            np.full(pairs, -1, np.int64),
-            np.full(ENGINES, -1, np.int64),
-            self._rings[core],
-            np.zeros(pairs, np.int64),
-            np.full(pairs, -1, np.int64),
-            np.zeros(ENGINES, np.int64),
-            np.zeros(ENGINES, np.int64),
-            np.full(ENGINES, -1, np.int64),
-            self.ports,
-            np.zeros(ENGINES, np.int64),
-            np.empty(ENGINES, np.int64),
-            np.empty(ENGINES, np.int64),
-        )
 
     def _remote(self, part: Footprint, core: int, first: int) -> Remote:
         room = len(part.engine) * (len(self._cross_core.seen) - 2)
@@ -156,20 +216,30 @@ class Synchroniser:
                     at = k * len(self._cross_core.last) // len(_MOVING) + core
                     queues[:, at] = np.maximum(queues[:, at], last[engine])
 
-    def _make_room(self, parts: Sequence[Footprint], n: int, cores: int) -> None:
-        """Scratch for so many instructions and cores; it is never given back."""
-        while len(self._rings) < cores:
+    def _make_room(self, parts: Sequence[Footprint], n: int, cores: int) -> bool:
+        """Scratch for so many instructions and cores; it is never given back.  True where nothing of the last program is left."""
+        lost = False
+        while len(self._queues) < cores:
             self._pasts.append(no_pieces(self.footprints.on_chip))
             self._ddr.append(no_rows(self.footprints.ddr_granules))
-            self._rings.append(np.empty((ENGINES, ENGINES, self.count_limit), np.int32))
+            self._queues.append(new_queues(self.count_limit, self.ports))
+            self._marks.append(np.empty((0, MARK), np.int64))
+            self._marked.append(0)
         if cores > 1 and len(self._cross_core.seen) < 2 * cores:
             self._cross_core = new_cross_core(self.footprints.ddr_granules, cores, self.shared)
         edges = n * (ENGINES + (2 if self.shared else 1) * (cores - 1))
         if n > len(self._rows.engine) or edges > len(self._rows.edge_from):
-            self._rows = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from)))
+            self._rows, lost = _rows(max(n, 2 * len(self._rows.engine)), max(edges, 2 * len(self._rows.edge_from))), True
+        room = len(self._rows.engine) + 2 * len(self._rows.edge_from)
+        if room > self._stream_room or len(self._stream) < cores * room:
+            self._stream, self._stream_room, lost = np.empty(len(self._queues) * room, np.uint8), room, True
+        for core in range(cores):
+            if len(self._marks[core]) < len(self._rows.engine) // EVERY:
+                self._marks[core], lost = np.empty((len(self._rows.engine) // EVERY, MARK), np.int64), True
         cells = max((len(part.touched) for part in parts), default=0)
         if cells > len(self._cell):
             self._cell = np.empty((2 * cells, CELL), np.int32)
+        return lost
 
 
 def _rows(room: int, edges: int) -> RecordRows:

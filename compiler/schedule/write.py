@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from numba import njit
 
-from compiler.schedule.footprint import Bytes8, Ints32
+from compiler.schedule.footprint import Bytes8, Ints, Ints32
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
@@ -22,7 +22,11 @@ class Schedule:
     place: int32 [n], row of its core's stream; the WAITs stand before it, the SETs behind it.  core, engine: uint8 [n].
     Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; those to i are edge_start[i] .. edge_start[i + 1].
     set_head: int32 [n], set_next: int32 [edges]: the edges from an instruction as a list, or -1.
-    lengths: rows of every core's stream.
+    stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.
+
+    It has the first `kept` instructions of the schedule before; of these, from changed[c * 6 + e] on (int64), those of queue e of core c
+    may have other SETs.  same_rows: of how many rows each stream is what it was, its end
+    counted as one.
     """
 
     place: Ints32
@@ -33,7 +37,12 @@ class Schedule:
     edge_to: Ints32
     set_head: Ints32
     set_next: Ints32
+    stream: Bytes8
+    stream_start: tuple[int, ...]
     lengths: tuple[int, ...]
+    kept: int
+    changed: Ints
+    same_rows: tuple[int, ...]
 
 
 @njit(cache=True)

@@ -287,10 +287,27 @@ def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machi
 
 def record_cycles(code: NDArray[np.int32], cost: Price, machine: Machine) -> NDArray[np.int64]:
     """int64 [n]: what a record has its engine for where nobody else is: of a DDR transfer its start-up and its data at the whole port."""
-    alone = (
-        alone_cycles(code, cost.bus, machine, port_units(machine, SHARE_UNIT)) + cost_tables(machine).startup[code[:, SRC], code[:, DST]]
-    )
-    return np.where(cost.bus > 0, alone, cost.busy)
+    tables, found = cost_tables(machine), np.empty(len(code), np.int64)
+    _record_cycles(code, cost.busy, cost.bus, tables.rate, tables.startup, port_units(machine, SHARE_UNIT), found)
+    return found
+
+
+@njit(cache=True)
+def _record_cycles(
+    code: NDArray[np.int32],
+    busy: NDArray[np.int64],
+    bus: NDArray[np.int64],
+    rate: NDArray[np.int64],
+    startup: NDArray[np.int64],
+    port: int,
+    found: NDArray[np.int64],
+) -> None:
+    for i in range(code.shape[0]):
+        found[i] = busy[i]
+        if bus[i] > 0:
+            src, dst = code[i, SRC], code[i, DST]
+            alone = max(1, min(rate[src, dst], port))
+            found[i] = startup[src, dst] + (bus[i] + alone - 1) // alone
 
 
 def cap_units(machine: Machine, engine: Engine) -> int:
@@ -298,11 +315,13 @@ def cap_units(machine: Machine, engine: Engine) -> int:
     return max(1, int(machine.path_bytes_per_cycle(engine) * SHARE_UNIT))
 
 
+@lru_cache(maxsize=256)
 def port_units(machine: Machine, share_units: int) -> int:
     """What is left of the DDR port for the NPU at a share, in 1/65536 bytes per cycle; at least 1."""
     return max(1, int(machine.ddr.deliverable * share_units))
 
 
+@lru_cache(maxsize=256)
 def turned_units(machine: Machine, share_units: int) -> int:
     """The same where reads and writes take turns."""
     return max(1, int(machine.ddr.turned * share_units))

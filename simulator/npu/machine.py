@@ -70,6 +70,7 @@ class _Spec(BaseModel):
 
 MatrixSide = Annotated[int, Field(ge=1, le=1 << 16)]
 ProductCycles = Annotated[int, Field(ge=1, le=1 << 20)]  # of the smallest product too, 1 x 1 x 1: a tile of them stays in int64
+Rounding = Literal["float", "fixed_point"]
 MemoryName = Literal["DDR", "L1", "L0A", "L0B", "L0C", "UB", "SHARED"]
 
 
@@ -355,7 +356,10 @@ class Host(_Spec):
 
 
 class Machine(_Spec):
-    """An NPU.  Sizes in bytes, rates in bytes per cycle, times in cycles of `clock_hz`."""
+    """An NPU.  Sizes in bytes, rates in bytes per cycle, times in cycles of `clock_hz`.
+
+    rounding: how FIXPIPE makes 8 bits of int32 sums: by a product in float32, or by one in fixed point with two roundings, as TFLite does.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=64)]
     description: str = ""
@@ -376,11 +380,12 @@ class Machine(_Spec):
     )
     host: Host = Host()
     shared: SharedMemory | None = None
+    rounding: Rounding = "float"
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A machine that says nothing of its host or its DMA ports, or has no shared memory, is written, and has the digest, as if without
-        that key."""
+        """A machine that says nothing of its host or its DMA ports, has no shared memory, or rounds in floats is written, and has the
+        digest, as if without that key."""
         found: dict[str, Any] = whole(self)
         if self.dma == Dma():
             found.pop("dma", None)
@@ -388,7 +393,15 @@ class Machine(_Spec):
             found.pop("host", None)
         if self.shared is None:
             found.pop("shared", None)
+        if self.rounding == "float":
+            found.pop("rounding", None)
         return found
+
+    @model_validator(mode="after")
+    def _fixed_point_of_integers(self) -> Self:
+        if self.rounding == "fixed_point" and self.matrix.data_types != ("int8",):
+            raise ValueError(f"rounding: fixed_point of products of {', '.join(self.matrix.data_types)}; accepted: of int8 alone, or float")
+        return self
 
     @model_validator(mode="after")
     def _paths_once(self) -> Self:

@@ -118,6 +118,7 @@ def _changed(machine: Machine, changes: str, where: str) -> Machine:
     raw.setdefault("host", machine.host.model_dump(mode="json"))
     raw.setdefault("dma", machine.dma.model_dump(mode="json"))
     raw.setdefault("shared", None)
+    raw.setdefault("rounding", machine.rounding)
     raw["name"] = re.sub("[^a-z0-9_.]+", "-", f"{machine.name}-{changes}".lower()).strip("-")[:64]
     given = {_given(raw, change, where) for change in changes.split(",")}
     if raw["shared"] is None:

@@ -21,6 +21,7 @@ from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.skeleton import NOTHING, Beside, Hollow
 from compiler.frontend.trial import Abilities, trial
 from compiler.ir.graph import Graph
+from compiler.ir.interpret import evaluate
 from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -31,6 +32,7 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.onnx_names import names_read
+from tuner.checks.fixed_point import WHOSE, in_fixed_point
 from tuner.checks.reference import IntegerReference, differing
 
 Array = NDArray[Any]
@@ -42,11 +44,14 @@ class OfOperators:
 
     kinds: operator -> (how many, values, differing values).  first: one with a value that differs, or ''.  left_out: those that could not
     be run by themselves.
+    steps: on a machine that rounds in fixed point values differ from formulas of that; by how many steps from onnxruntime's -> how many do.
+    None elsewhere.
     """
 
     kinds: Mapping[str, tuple[int, int, int]]
     first: str
     left_out: tuple[str, ...]
+    steps: Mapping[str, int] | None = None
 
     @property
     def total(self) -> tuple[int, int, int]:
@@ -83,9 +88,16 @@ class Quantised:
     @property
     def faults(self) -> tuple[str, ...]:
         _, values, wrong = self.operators.total
-        if not wrong:
-            return ()
-        return (f"operators on integers: {wrong:,} of {values:,} values differ from onnxruntime's, first in {self.operators.first!r}",)
+        steps = self.operators.steps
+        out = []
+        if wrong:
+            whose = "onnxruntime's" if steps is None else WHOSE
+            out.append(f"operators on integers: {wrong:,} of {values:,} values differ from {whose}, first in {self.operators.first!r}")
+        if steps is not None and steps.keys() - {"1"}:
+            out.append(
+                f"operators on integers: values up to {max(steps, key=float)} steps off onnxruntime's; expected 1, which a rounding is"
+            )
+        return tuple(out)
 
 
 def quantised(expected: IntegerReference, made: Mapping[str, Array], machine: Machine, dtype: DataType) -> Quantised:
@@ -105,7 +117,8 @@ def quantised(expected: IntegerReference, made: Mapping[str, Array], machine: Ma
 def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) -> OfOperators:
     """Every one that can be compiled by itself."""
     kinds, left_out = expected.told["kinds"], list(expected.told["left_out"])
-    found = executed(expected, machine, dtype) if kinds else {}
+    found, formulas = executed(expected, machine, dtype) if kinds else ({}, {})
+    steps: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
     first = ""
     for name, kind in kinds.items():
@@ -113,31 +126,38 @@ def of_operators(expected: IntegerReference, machine: Machine, dtype: DataType) 
             left_out.append(name)
             continue
         theirs = expected.expected[name]
+        if machine.rounding == "fixed_point":
+            off = np.abs(theirs.astype(np.float64) - formulas[name])
+            steps.update(f"{step:g}" for step in off[off > 0].tolist())
+            theirs = formulas[name]
         wrong = differing(found[name], theirs)
         first = first or (name if wrong else "")
         counts.setdefault(kind, Counter()).update(operators=1, values=theirs.size, wrong=wrong)
-    return OfOperators({kind: (c["operators"], c["values"], c["wrong"]) for kind, c in sorted(counts.items())}, first, tuple(left_out))
+    by_kind = {kind: (c["operators"], c["values"], c["wrong"]) for kind, c in sorted(counts.items())}
+    return OfOperators(by_kind, first, tuple(left_out), dict(sorted(steps.items())) if machine.rounding == "fixed_point" else None)
 
 
-def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> dict[str, Array]:
-    """Outputs of the operators that the machine can run."""
+def executed(expected: IntegerReference, machine: Machine, dtype: DataType) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Outputs of the operators that the machine can run; and by formulas, of a machine that rounds in fixed point."""
 
     model, data = load(expected.alone, where="operators on integers")
-    packed = _packed(model, data, machine, dtype)
+    lowered, packed = _packed(model, data, machine, dtype)
     program = Infeasible("", "") if packed is None else Compiler(packed.unit).compile(default_plan(packed.unit))
-    if packed is None or isinstance(program, Infeasible):
-        return {}
+    if lowered is None or packed is None or isinstance(program, Infeasible):
+        return {}, {}
+    formulas = evaluate(in_fixed_point(lowered), expected.given) if machine.rounding == "fixed_point" else {}
     memory = program.memory
     ddr = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
     ddr[: packed.constants.size] = packed.constants
     for buffer in memory.of_kind("input"):
         load_input(ddr, buffer, expected.given[buffer.name], memory.type_of(buffer))
     execute(program, machine, ddr)
-    return {buffer.name: read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape) for buffer in memory.of_kind("output")}
+    outputs = memory.of_kind("output")
+    return {buffer.name: read_output(ddr, buffer, memory.type_of(buffer)).reshape(buffer.onnx_shape) for buffer in outputs}, formulas
 
 
-def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> Packed | None:
-    """As many of the operators as the machine can run, as one graph."""
+def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) -> tuple[Graph | None, Packed | None]:
+    """As many of the operators as the machine can run, as one graph; that of the unit has no weights any more."""
 
     def pack(graph: Graph) -> Packed:
         return pack_unit(graph, machine, dtype)
@@ -145,11 +165,12 @@ def _packed(model: ModelProto, data: Beside, machine: Machine, dtype: DataType) 
     left: ModelProto | None = model
     while left is not None:
         try:
-            return pack(lower(left, data=data))
+            graph = lower(left, data=data)
+            return graph, pack(graph)
         except UnsupportedError:
             able = Abilities(pack, no_floats(machine, dtype))
             left, data = _without(Hollow(left, data).filled(), trial(left, SUPPORTED, able).refused), NOTHING
-    return None
+    return None, None
 
 
 def _without(model: ModelProto, refused: Collection[int]) -> ModelProto | None:

@@ -17,6 +17,7 @@ from simulator.compiled import Compiled
 from simulator.sanitizer import check as sanitize
 from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
+from tuner.checks.fixed_point import referred
 from tuner.checks.reference import Reference, Stored, reference
 from tuner.checks.values import Values, values_of
 
@@ -115,7 +116,8 @@ def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[st
     session = InferenceSession(path)
     given = random_feeds(session, seed)
     session.checked(given)
-    return session, given, reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
+    expected = reference(path, {name: np.asarray(value) for name, value in given.items()}, Stored.of(session.compiled))
+    return session, given, referred(expected, session.compiled, path, given)
 
 
 def check_levels(

@@ -54,6 +54,8 @@ class Fused:
 def as_it_is(model: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str], precise: bool | None = None) -> dict[str, Array]:
     """Tensors of a model by name, node by node: nothing is grouped or moved."""
     exposed, names = ModelProto(), list(dict.fromkeys(wanted))
+    if not names:  # onnxruntime takes no model without nodes
+        return {}
     exposed.CopyFrom(model)
     there = {item.name for item in exposed.graph.output}
     # a type has to be there, and onnxruntime finds the right one

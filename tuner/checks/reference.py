@@ -66,6 +66,7 @@ class Reference:
     logits_scale: for a tensor that a Softmax makes, max|what that Softmax reads|.
     stepped: outputs that jump with values of the NPU (an index, a comparison, what is chosen by one).
     exact, steps: of a quantised model, as `reference_integers.Borders` has them; empty of others.
+    whose: the values, for people.
     """
 
     values: Mapping[str, Array]
@@ -76,6 +77,7 @@ class Reference:
     steps: Mapping[str, float]
     quantised: bool
     _child: _Child = field(repr=False)
+    whose: str = "onnxruntime's"
 
     @cached_property
     def beyond(self) -> Beyond | None:

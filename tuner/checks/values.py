@@ -41,7 +41,7 @@ class Compared:
     """A tensor.  error: max|out - ref| / max|ref|.  rounding: the same of rounded references, None where nothing is rounded to float16.
 
     exact: whether no value may differ.  step: of its integers, by the same measure; 0 of what is not quantised.  differing: of `count`.
-    quantised: whether the model is, so that a rounding turns integers, and those further ones.
+    quantised: whether the model is, so that a rounding turns integers, and those further ones.  whose: the reference.
     """
 
     error: float
@@ -51,6 +51,7 @@ class Compared:
     differing: int = 0
     count: int = 0
     quantised: bool = False
+    whose: str = "onnxruntime's"
 
     @property
     def limit(self) -> float:
@@ -69,7 +70,7 @@ class Compared:
 
     def __str__(self) -> str:
         if self.exact or self.step:
-            said = f"{self.differing:,} of {self.count:,} values differ from onnxruntime's"
+            said = f"{self.differing:,} of {self.count:,} values differ from {self.whose}"
             if self.exact:
                 return f"{said}, none may"
             return f"{said}, by {self.error / self.step:.3g} steps at most, rounding alone {(self.rounding or 0.0) / self.step:.3g}"
@@ -162,7 +163,7 @@ def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Comp
     most = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
     wrong = differing(out, ref.astype(out.dtype)) if out.shape == ref.shape else ref.size
     step = expected.steps.get(name, 0.0) / most
-    return replace(found, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True)
+    return replace(found, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True, whose=expected.whose)
 
 
 def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Values:

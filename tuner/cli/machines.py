@@ -53,6 +53,7 @@ def machines(
     if name is not None:
         machine = load_machine(name)
         raw = machine.model_dump(mode="json") | {key: getattr(machine, key).model_dump(mode="json") for key in ("dma", "host")}
+        raw["rounding"] = machine.rounding
         if as_json:
             derived = {
                 "digest": machine.digest,

@@ -50,6 +50,7 @@ def run(
     from simulator.session import InferenceSession
     from tuner.checks.alone import quantised
     from tuner.checks.check import check_level, random_feeds
+    from tuner.checks.fixed_point import referred
     from tuner.checks.reference import Stored, reference
     from tuner.networks.load import load_network
 
@@ -73,7 +74,7 @@ def run(
     integers: Quantised | None = None
     if check:
         arrays = {name: np.asarray(value) for name, value in feeds.items()}
-        expected = reference(compiled, arrays, Stored.of(session.compiled))
+        expected = referred(reference(compiled, arrays, Stored.of(session.compiled)), session.compiled, compiled, arrays)
         if floats is not None and not expected.quantised:
             raise BadInputError(f"--float {floats}: {compiled} is not quantised")
         checked = check_level(session, feeds, expected, level)
@@ -158,7 +159,8 @@ def _integers(found: Quantised) -> dict[str, Any]:
     by_kind = {kind: dict(zip(("operators", "values", "differing"), counts, strict=True)) for kind, counts in found.operators.kinds.items()}
     told: dict[str, Any] = {
         "operators": operators, "values": values, "differing": wrong, "first": found.operators.first or None, "kinds": by_kind,
-        "left_out": list(found.operators.left_out), "unfused_steps": dict(found.unfused), "unfused_through_steps": dict(found.through),
+        "left_out": list(found.operators.left_out), "fixed_point_steps": found.operators.steps and dict(found.operators.steps),
+        "unfused_steps": dict(found.unfused), "unfused_through_steps": dict(found.through),
         "stock": {"differing": found.stock[0], "of": found.stock[1]}, "cpu": list(found.cpu), "exact_products": found.exact_products,
         "faults": list(found.faults), "float": None,
     }  # fmt: skip
@@ -171,6 +173,9 @@ def _integers(found: Quantised) -> dict[str, Any]:
 def _print_integers(found: Quantised) -> None:
     operators, values, wrong = found.operators.total
     print_line(f"integers: {operators} operators given onnxruntime's, {wrong:,} of {values:,} values differ")
+    if (steps := found.operators.steps) is not None:
+        said = ", ".join(f"{count:,} by {step}" for step, count in steps.items()) or "none"
+        print_line(f"  compared with TFLite's rounding in fixed point, as the machine's; off onnxruntime's: {said} steps")
     for kind, (count, size, off) in found.operators.kinds.items():
         print_line(f"  {kind}: {count} operators, {off:,} of {size:,} values differ")
     if found.operators.left_out:

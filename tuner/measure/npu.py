@@ -14,14 +14,14 @@ from compiler.kinds.build import Packed
 from compiler.pipeline import Compiler, CorePart, needs_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.unit.unit import Unit
+from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
 from simulator.npu.shared_traffic import SharedTraffic
-from simulator.timing import Timing, simulate_levels
 from tuner.measure.canary import Canary
 from tuner.measure.encode import encoded
-from tuner.measure.prepared import prepared
 from tuner.measure.reading import Bench, Kind, Reading
 from tuner.measure.target import Timed
+from tuner.measure.timer import ProgramTimes, Timer, Timers
 from tuner.store.drift import NOTHING_SAID, BoardSaid
 from tuner.store.schema import RESULTS
 
@@ -32,15 +32,24 @@ _PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
 class Npu:
     """A `Target`.  Holds the compiler's caches.
 
-    clock: the machine whose time is taken; another one than the unit's stands for a board that is not as it was described.
+    clock: the machine whose time is taken, the unit's by default; another one stands for a board that is not as it was described.
     bench: the runner, None for the simulator alone; it is given records and constants, which are kept for nothing else.
-    canary: see `bring`.
+    canary: see `bring`.  resuming: False times each program from its beginning, which is slower and says the same.
     """
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...], cache_bytes: int = 128 << 20, records: bool = False) -> None:
+    def __init__(
+        self,
+        unit: Unit,
+        levels: tuple[str, ...],
+        cache_bytes: int = 128 << 20,
+        records: bool = False,
+        clock: Machine | None = None,
+        resuming: bool = True,
+    ) -> None:
         self.unit, self.levels = unit, levels
         self.compiler = Compiler(unit, cache_bytes, records)
-        self.clock = unit.machine
+        self.clock = clock or unit.machine
+        self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
         self.bench: Bench | None = None
         self.canary: Canary | None = None
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -63,7 +72,7 @@ class Npu:
             return
         needs = needs_of(parts)
         fits = [level for level in self.levels if needs.fits(self.unit.machine.granted(level))]
-        values = self._simulated(parts, fits, needs.shared_bytes)
+        values = self._simulated("program", parts, fits, needs.shared_bytes)
         expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
         program = encoded(Packed(self.unit, constants), "program", self.compiler.link(parts), canary.segments, expected)
         self.canary = Canary(bench, program if fits else None, (fits or self.levels)[0], readings)
@@ -81,7 +90,7 @@ class Npu:
         fits = [level for level in self.levels if needs.fits(machine.granted(level))]
         if not fits:
             return Infeasible(kind, f"{needs.beyond(machine.granted(self.levels[0]))} at {self.levels[0]}, and so at every other level")
-        values = self._simulated(parts, fits, needs.shared_bytes)
+        values = self._simulated(kind, parts, fits, needs.shared_bytes)
         if self.bench is not None:
             at = [self.levels.index(level) for level in fits]
             expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
@@ -94,25 +103,23 @@ class Npu:
             values[at, 0] = found
         return values
 
-    def _simulated(self, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
+    def _simulated(self, kind: Kind, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
         """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
-        footprints = [part.lowered.footprint for part in parts]
-        program = prepared(self.clock, self.compiler.schedule(parts), footprints)
-        timings = simulate_levels(program, self.clock, fits)
+        timings = (self._programs if kind == "program" else self._alone).times(parts, fits)
+        moved = [sum(part.lowered.footprint.read_bytes for part in parts), sum(part.lowered.footprint.written_bytes for part in parts)]
         peaks = [*(max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS), shared_bytes]
         shared = SharedTraffic(*(sum(moved) for moved in zip(*(part.lowered.shared for part in parts), strict=True)))
         nothing = [0] * len(RESULTS)
-        return np.array([_row(timings[level], shared, peaks) if level in timings else nothing for level in self.levels], np.int64)
+        return np.array([_row(timings[level], moved, shared, peaks) if level in timings else nothing for level in self.levels], np.int64)
 
 
-def _row(timing: Timing, shared: SharedTraffic, peaks: list[int]) -> list[int]:
-    """One level's results in the order of `RESULTS`."""
-    busy = timing.busy_cycles.sum(0)
+def _row(timing: ProgramTimes, moved: list[int], shared: SharedTraffic, peaks: list[int]) -> list[int]:
+    """One level's results in the order of `RESULTS`.  moved: bytes read from DDR, and written to it."""
+    busy = timing.busy_cycles
     return [
         timing.cycles,
         0,
-        timing.ddr_read_bytes,
-        timing.ddr_write_bytes,
+        *moved,
         *shared,
         *(int(busy[engine]) for engine in _BUSY),
         timing.load_store_cycles,

@@ -2,104 +2,159 @@
 
 Evaluating a program needs times only, and records are 128 bytes each.  Equal to the last cycle, which a test holds; what is shipped is
 measured from its own streams (`compiler.build`).
+
+Every queue has its place in one array, with room behind it, so that what a schedule has in common with the one before stays where it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Footprint, Ints, Ints32
 from compiler.schedule.write import Schedule
-from simulator.npu.machine import Machine
 from simulator.pointer import pointer
-from simulator.timing import Prepared
-from simulator.timing_kernel import BUS_BITS, ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
+from simulator.resuming import Entries
+from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
+_EVERY = 1 << 10  # instructions from one row of cursors to the next
+_ENGINES = ENGINES - 1  # that a schedule has queues for: SCALAR takes no instruction
 
 
 @njit(cache=True)
 def _fill(
-    place: Ints32,
+    first: int,
+    start: int,
     core: Bytes8,
     engine: Bytes8,
     edge_start: Ints32,
-    edge_from: Ints32,
     edge_to: Ints32,
     set_head: Ints32,
     set_next: Ints32,
     cost: Ints,
     transfer: Bytes8,
-    stream_start: Ints,
-    length_array: Ints,
-    cursor_array: Ints,
     word: Ints,
-    queue_start: Ints,
-    stream: Bytes8,
-    totals: Ints,
-) -> None:
-    """Fills word [rows], queue_start [cores * ENGINES + 1], stream [rows], totals [3, cores * ENGINES]; an edge is its own flag slot.
+    limit: Ints,
+    before: Ints,
+    cursor: Ints,
+    same: Ints,
+    cursors: Ints,
+) -> bool:
+    """Entries of a part, whose first instruction is `first`, from its instruction `start` on; an edge is its own flag slot.
 
-    length_array, cursor_array: [cores * ENGINES], scratch, the first all 0.
+    limit, before, cursor, same: int64 [queues], where a queue's room ends, where its entries of the last schedule end, where its next one
+    goes, and up to where they are what they were (or -1: so far they are).  cursors: int64 [.., queues], cursor in front of every
+    `_EVERY`-th instruction.  Returns whether there was room.
     """
-    queues, n = queue_start.shape[0] - 1, engine.shape[0]
-    length, cursor, words, rows, sums = pointer(length_array), pointer(cursor_array), pointer(word), pointer(stream), pointer(totals)
-    at_core, at_engine, begins, nexts = pointer(core), pointer(engine), pointer(edge_start), pointer(set_next)
-    for i in range(n):
-        q: Any = np.int64(at_core[i]) * ENGINES + at_engine[i]
-        length[q] += 1 + begins[i + 1] - begins[i]
-    for edge in range(begins[n]):
-        source = edge_from[edge]
-        length[np.int64(at_core[source]) * ENGINES + at_engine[source]] += 1
-    queue_start[0] = 0
-    for q in range(queues):
-        cursor[q] = queue_start[q]
-        queue_start[q + 1] = queue_start[q] + length[q]
-    for i in range(n):
-        e = at_engine[i]
-        q = np.int64(at_core[i]) * ENGINES + e
-        at, row = cursor[q], stream_start[at_core[i]] + place[i] - (begins[i + 1] - begins[i])
+    words, nexts, begins = pointer(word), pointer(set_next), pointer(edge_start)
+    ends, olds, at_of, equal = pointer(limit), pointer(before), pointer(cursor), pointer(same)
+    cores, engines = pointer(core), pointer(engine)
+    for j in range(start, cost.shape[0]):
+        i = first + j
+        if i % _EVERY == 0:
+            for q in range(cursor.shape[0]):
+                cursors[i // _EVERY, q] = at_of[q]
+        q = np.int64(cores[i]) * ENGINES + engines[i]
+        at, end = at_of[q], ends[q]
+        if at + begins[i + 1] - begins[i] >= end:
+            return False
         for edge in range(begins[i], begins[i + 1]):
-            words[at] = edge << KIND_BITS | _WAIT
-            rows[row] = e
+            value = np.int64(edge) << KIND_BITS | _WAIT
+            if equal[q] < 0 and (at >= olds[q] or words[at] != value):
+                equal[q] = at
+            words[at] = value
             at += 1
-            row += 1
-        if transfer[i]:
-            words[at] = cost[i] << BUS_BITS | np.int64(transfer[i]) << KIND_BITS | _TRANSFER
-            sums[queues + q] += 1
-            sums[2 * queues + q] += cost[i]
+        if transfer[j]:
+            value = cost[j] << BUS_BITS | np.int64(transfer[j]) << KIND_BITS | _TRANSFER
         else:
-            words[at] = cost[i] << KIND_BITS | _FIXED
-            sums[q] += cost[i]
-        rows[row] = e
+            value = cost[j] << KIND_BITS | _FIXED
+        if equal[q] < 0 and (at >= olds[q] or words[at] != value):
+            equal[q] = at
+        words[at] = value
         at += 1
-        row += 1
-        out: Any = np.int64(set_head[i])
+        out = np.int64(set_head[i])
         while out >= 0:
-            words[at] = out << KIND_BITS | (_SET if at_core[edge_to[out]] == at_core[i] else _SET_REMOTE)
-            rows[row] = e
+            if at >= end:
+                return False
+            value = out << KIND_BITS | (_SET if cores[edge_to[out]] == cores[i] else _SET_REMOTE)
+            if equal[q] < 0 and (at >= olds[q] or words[at] != value):
+                equal[q] = at
+            words[at] = value
             at += 1
-            row += 1
             out = nexts[out]
-        cursor[q] = at
+        at_of[q] = at
+    return True
 
 
-def prepared(machine: Machine, schedule: Schedule, parts: Sequence[Footprint]) -> Prepared:
-    """The schedule of `parts`, on the cores that it uses: the first len(schedule.lengths) of the machine."""
-    s, cores = schedule, len(schedule.lengths)
-    rows = sum(s.lengths)
-    word, stream = np.empty(rows, np.int64), np.empty(rows, np.uint8)
-    totals = np.zeros((3, cores * ENGINES), np.int64)
-    queue_start = np.empty(cores * ENGINES + 1, np.int64)
-    stream_start = np.concatenate(([0], np.cumsum(s.lengths))).astype(np.int64)
-    cost = np.concatenate([part.cost for part in parts])
-    transfer = np.concatenate([part.transfer for part in parts])
-    edges = (s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next)
-    scratch = np.zeros((2, cores * ENGINES), np.int64)
-    _fill(s.place, s.core, s.engine, *edges, cost, transfer, stream_start, *scratch, word, queue_start, stream, totals)
-    read, written = sum(part.read_bytes for part in parts), sum(part.written_bytes for part in parts)
-    return Prepared.of(machine, word, queue_start, stream, stream_start, len(s.edge_from), totals, read, written)
+@njit(cache=True)
+def _lengths(core: Bytes8, engine: Bytes8, edge_start: Ints32, edge_from: Ints32, length: Ints) -> None:
+    """length: int64 [queues], all 0 before: entries of every queue."""
+    for i in range(engine.shape[0]):
+        length[np.int64(core[i]) * ENGINES + engine[i]] += 1 + edge_start[i + 1] - edge_start[i]
+    for edge in range(edge_from.shape[0]):
+        source = edge_from[edge]
+        length[np.int64(core[source]) * ENGINES + engine[source]] += 1
+
+
+class Preparer:
+    """Holds the entries of the last schedule; schedules of one synchroniser come to it one after the other, all of them."""
+
+    def __init__(self) -> None:
+        self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
+        self._limit, self._cursors = np.empty(0, np.int64), np.empty((0, 0), np.int64)
+
+    def entries(self, schedule: Schedule, parts: Sequence[Footprint]) -> tuple[Entries, Ints, Ints]:
+        """The schedule of `parts`, on the cores that it uses: the first len(schedule.lengths) of the machine.
+
+        Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before, the end of a
+        stream counted as a row.  Arrays are written again by the next call.
+        """
+        s, cores = schedule, len(schedule.lengths)
+        same = None
+        if s.kept and len(self._limit) == cores * ENGINES and len(s.engine) // _EVERY < len(self._cursors):
+            same = self._filled(s, parts, min(s.kept, int(s.changed.min())))
+        if same is None:
+            self._lay_out(s, cores)
+            same = self._filled(s, parts, 0)
+            assert same is not None, "a queue has as many entries as were counted"
+            same[:] = -1  # what was there is elsewhere
+        start = np.array(s.stream_start, np.int64)
+        streams = np.column_stack((start, start + s.lengths))
+        transfers = sum(part.transfers for part in parts)
+        return Entries(self._word, self._queues, s.stream, streams, len(s.edge_from), transfers), same, start + s.same_rows
+
+    def _lay_out(self, s: Schedule, cores: int) -> None:
+        """Room for the entries of a schedule, and some more."""
+        length = np.zeros(cores * ENGINES, np.int64)
+        _lengths(s.core, s.engine, s.edge_start, s.edge_from, length)
+        room = length + length // 4 + _EVERY
+        self._limit = np.cumsum(room)
+        begin = self._limit - room
+        self._queues = np.column_stack((begin, begin))
+        if self._limit[-1] > len(self._word):
+            self._word = np.empty(self._limit[-1], np.int64)
+        self._cursors = np.empty((len(s.engine) // _EVERY * 5 // 4 + 2, cores * ENGINES), np.int64)
+        self._cursors[0] = begin
+
+    def _filled(self, s: Schedule, parts: Sequence[Footprint], kept: int) -> Ints | None:
+        """Entries of instructions from `kept` on, or a little before.
+
+        Returns int64 [queues], up to where they are what they were; None where there is no room.
+        """
+        row = kept // _EVERY
+        cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
+        begun, first = row * _EVERY, 0
+        edges = s.edge_start, s.edge_to, s.set_head, s.set_next
+        before = self._queues[:, 1].copy()
+        for part in parts:
+            count = len(part.engine)
+            if begun < first + count:
+                known = part.cost, part.transfer, self._word, self._limit, before, cursor, same, self._cursors
+                if not _fill(first, max(0, begun - first), s.core, s.engine, *edges, *known):
+                    return None
+            first += count
+        self._queues[:, 1] = cursor
+        return np.where(same < 0, cursor, same)

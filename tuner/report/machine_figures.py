@@ -16,7 +16,7 @@ from simulator.npu.level import SHARE_UNIT
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
 from simulator.occupancy import bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Timeline, union
-from simulator.timing_kernel import ENGINES
+from simulator.timing_state import ENGINES
 from tuner.report.html import as_text
 from tuner.report.style import CAUSES, INK, MUTED, color, figure, log_axis
 from tuner.report.view import RunView

@@ -14,7 +14,7 @@ import numpy as np
 from compiler.ir.operators.base import Floats, Shape, Spell, Values
 from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.ir.quantised import elementwise, linear, products
+from compiler.ir.quantised import elementwise, fixed_point, linear, products
 from compiler.ir.quantised.parameters import SUMS, Integers, Quantisation, integers_of
 from compiler.ir.quantised.tables import every_integer
 from simulator.npu.errors import UnsupportedError
@@ -42,7 +42,7 @@ class Added:
 class QuantisedConv(Convolution):
     """y = requantise(conv(x - its zero point, weights - theirs) + bias); y_q None: floats.  Also products with constants.
 
-    alpha: a factor of the scale.  added: to the integers of y_q.
+    alpha: a factor of the scale.  added: to the integers of y_q.  fixed_point: whether sums become integers so.
     """
 
     name: str
@@ -59,6 +59,7 @@ class QuantisedConv(Convolution):
     groups: int = 1
     alpha: float = 1.0
     added: Added | None = None
+    fixed_point: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -128,7 +129,7 @@ class QuantisedConv(Convolution):
         scale = self.scale[:, None, None]
         if self.y_q is None:
             return linear.scaled(sums, scale)
-        made = linear.requantize(sums, scale, self.y_q)
+        made = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)
         return made if self.added is None else self._sum(made, inputs[1])
 
     def _sum(self, own: Any, other: Any) -> Any:
@@ -149,7 +150,7 @@ def kept(name: str, x: str, y: str, q: Quantisation, order: Sequence[int], chann
 
 @dataclass(frozen=True, eq=False)
 class QuantisedMatMul(HeadedProduct):
-    """A product of integers: both zero points are taken off, so sums over rows and columns count."""
+    """A product of integers: both zero points are taken off, so sums over rows and columns count.  fixed_point: as of `QuantisedConv`."""
 
     name: str
     a: str
@@ -160,6 +161,7 @@ class QuantisedMatMul(HeadedProduct):
     a_q: Quantisation
     b_q: Quantisation
     y_q: Quantisation
+    fixed_point: bool = False
 
     @property
     def scale(self) -> Floats:
@@ -186,5 +188,5 @@ class QuantisedMatMul(HeadedProduct):
         left = a.reshape(n, self.heads, -1, h * w).swapaxes(2, 3)  # [pixels, k]
         right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
         sums = products.matmul_sums(left, self.a_q, right if self.transposed else right.swapaxes(2, 3), self.b_q)
-        y = linear.requantize(sums, self.scale, self.y_q)  # [n, heads, pixels, channels of y]
+        y = (fixed_point if self.fixed_point else linear).requantize(sums, self.scale, self.y_q)  # [n, heads, pixels, channels of y]
         return y.swapaxes(2, 3).reshape(n, -1, h, w)

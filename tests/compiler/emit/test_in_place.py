@@ -29,11 +29,14 @@ from tests.compiler.frontend.test_quantised import HOW, onnxruntime_of, quantise
 from tests.lacking import without
 from tests.models import random_model, small_model
 from tests.plans import random_plan
+from tuner.checks.fixed_point import referred
+from tuner.checks.reference import Stored, reference
 from tuner.networks.made import build
 
 EDGE = load_machine("edge")
 LACKING = [without(EDGE, *buffers) for buffers in (("UB",), ("L0A", "L0B"), ("UB", "L0A", "L0B"))]
 ETHOS = ["ethos-u65-512", "ethos-u85-1024"]
+OF_INTEGERS = [*ETHOS, "ethos-u65-512:rounding=float"]
 
 
 def programs_of(case: Case, seed: int) -> list[Program]:
@@ -67,10 +70,10 @@ def test_values_do_not_depend_on_what_buffers_there_are(machine: Machine) -> Non
     assert (moved > 0) != machine.has(Memory.UB)
 
 
-@pytest.mark.parametrize("name", ETHOS)
+@pytest.mark.parametrize("name", OF_INTEGERS)
 def test_integers_on_machines_without_floats(name: str, tmp_path: Path) -> None:
-    """The host makes integers of floats and back; all between is onnxruntime's to the bit."""
-    machine, whole = load_machine(name), 0
+    """The host makes integers of floats and back; all between is the reference's to the bit: onnxruntime, or TFLite's rounding."""
+    machine, whole, turned = load_machine(name), 0, 0
     for seed in range(1, 6):
         model, feeds = quantised_model(load_model(random_model(seed)), HOW[seed % len(HOW)], seed)
         opened = open_source(Source(Path(f"seed{seed}"), machine, DataType.float16), model)
@@ -86,11 +89,14 @@ def test_integers_on_machines_without_floats(name: str, tmp_path: Path) -> None:
         out = tmp_path / "out.onnx"
         plans = default_plans(opened)
         package(opened, containers_of(opened, measure(opened, dict.fromkeys(machine.contention, plans))), out)
-        theirs = onnxruntime_of(model, feeds)
-        for output, mine in zip(theirs, InferenceSession(out).run(None, feeds), strict=True):
-            np.testing.assert_array_equal(mine, theirs[output])
+        session, theirs = InferenceSession(out), onnxruntime_of(model, feeds)
+        expected = referred(reference(out, feeds, Stored.of(session.compiled)), session.compiled, out, feeds)
+        for output, mine in zip(theirs, session.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(mine, expected.values[output])
+            turned += int((mine != theirs[output]).sum())
         whole += all(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in opened.part.host)
     assert whole >= 3
+    assert (turned > 0) == (machine.rounding == "fixed_point")
 
 
 def test_floats_are_refused_where_there_are_none() -> None:

@@ -235,7 +235,7 @@ def test_norms_have_signatures_of_their_own() -> None:
 def test_scale_and_shift_of_planes(planes: int, size: int) -> None:
     """Plane by plane or across planes, whichever takes less: every block once, with the constants of its plane."""
     code = np.zeros((256, isa.WORDS), np.int32)
-    used = multiply_add(code, 0, int(Op.VMADD), 0, 0, 1000, 100, 200, planes, size)
+    used = multiply_add(code, 0, int(Op.VMADD), 0, 0, 1000, 1000, 100, 200, planes, size)
     found = {}
     for row in code[:used].tolist():
         for r in range(row[isa.V_REPEATS]):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model
+from compiler.frontend.enumerated import entries
 from compiler.frontend.lower import lower
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import LookUp
@@ -70,3 +72,21 @@ def test_all_values_are_those_of_onnxruntime(name, kind):
 )
 def test_what_is_no_function_of_one_value_is_no_table(middle, more):
     assert LookUp not in {type(op) for op in lower(chain(middle, U, more)).operators}
+
+
+def in_opset(version):
+    """Results of a Tanh."""
+    nodes = [node("DequantizeLinear", "x", "s", out="xd"), node("Tanh", "xd"), node("QuantizeLinear", "m", "s", out="y")]
+    return entries(nodes, {"s": F(0.03125)}, (TensorProto.UINT8, TensorProto.UINT8), [helper.make_opsetid("", version)], 9)
+
+
+def test_what_onnxruntime_refuses_has_no_table_and_what_is_a_bug_is_raised(monkeypatch):
+    assert in_opset(13)[32] == round(np.tanh(1.0) * 32)
+    assert in_opset(9) is None  # has no QuantizeLinear yet
+
+    def broken(*_, **__):
+        raise TypeError("not a refusal")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", broken)
+    with pytest.raises(TypeError, match="not a refusal"):
+        in_opset(14)

@@ -14,17 +14,16 @@ from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
 from compiler.source import Source, open_source
 from simulator.npu.machine_file import load_machine
-from simulator.session import InferenceSession
 from tests.models import Builder
 from tuner.checks.alone import agreement, of_operators, quantised
-from tuner.checks.check import check_level, random_feeds
-from tuner.checks.reference import Stored, reference
+from tuner.checks.check import check_level, prepared_check, random_feeds
 from tuner.cli import main
 from tuner.networks.quantise import quantised as quantise
 from tuner.networks.quantise import random_samples
 from tuner.networks.quantiser import Quantiser
 
 EDGE, QDQ = load_machine("edge"), Quantiser("qdq", "uint8", per_channel=True)
+ETHOS, ITS_FLOATS = load_machine("ethos-u65-512"), load_machine("ethos-u65-512:rounding=float")
 
 
 def whole(b):
@@ -42,9 +41,9 @@ def mixed(b):
     return b.conv(b.node("LRN", [b.conv("x", 4)], size=3), 5)
 
 
-def files(folder, build, how=QDQ, machine=EDGE):
+def files(folder, build, how=QDQ, machine=EDGE, side=6):
     """The float model and the compiled one, layer by layer at one level."""
-    b = Builder(np.random.default_rng(0), (1, 3, 6, 6))
+    b = Builder(np.random.default_rng(0), (1, 3, side, side))
     floats = load_model(b.model(build(b)))
     onnx.save(floats, folder / "floats.onnx")
     (folder / "q.onnx").write_bytes(quantise(floats, random_samples(floats, 2, 0), how))
@@ -55,9 +54,7 @@ def files(folder, build, how=QDQ, machine=EDGE):
 
 
 def checked(path):
-    session = InferenceSession(path)
-    feeds = random_feeds(session, 1)
-    expected = reference(path, feeds, Stored.of(session.compiled))
+    session, feeds, expected = prepared_check(path, 1)
     return session, expected, check_level(session, feeds, expected, "none")
 
 
@@ -100,6 +97,24 @@ def test_a_wrong_value_is_found_and_named(tmp_path):
     assert (told.total[2], told.first) == (1, second)
 
 
+def test_a_machine_of_fixed_point_has_a_reference_of_its_own(tmp_path):
+    """It differs from onnxruntime's by steps, which the check counts; a program that rounds as onnxruntime does is wrong there."""
+    session, expected, found = checked(files(tmp_path, whole, QDQ, ETHOS, side=24))
+    assert found.ok
+    assert {(one.exact, one.differing) for one in found.values.compared.values()} == {(True, 0)}
+    told = quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    assert told.faults == ()
+    assert told.operators.total[::2] == (3, 0)
+    assert set(told.operators.steps) == {"1"}
+    (tmp_path / "floats").mkdir()
+    other, of_onnxruntime, as_it_is = checked(files(tmp_path / "floats", whole, QDQ, ITS_FLOATS, side=24))
+    assert as_it_is.ok
+    again = check_level(other, random_feeds(other, 1), expected, "none")
+    assert any("values differ from those of TFLite's rounding, none may" in fault for fault in again.faults)
+    alone = quantised(of_onnxruntime.integers(), as_it_is.values.made, ITS_FLOATS, other.compiled.dtype)
+    assert (alone.operators.steps, alone.faults) == (None, ())
+
+
 def test_behind_floats_a_rounding_may_turn_a_value(tmp_path):
     session, expected, found = checked(files(tmp_path, mixed))
     assert found.ok
@@ -124,6 +139,16 @@ def test_the_command_says_all_of_it(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert next(line for line in lines if line.startswith("integers: ")).endswith("values differ")
     assert lines[-1] == "check of level none: passed"
+
+
+def test_the_command_says_how_a_machine_of_fixed_point_differs(tmp_path, capsys):
+    out = files(tmp_path, whole, QDQ, ETHOS, side=24)
+    assert main(["run", str(out), "--input", "random:3", "--check", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["check"]["integers"]
+    assert (told["operators"], told["differing"], set(told["fixed_point_steps"])) == (3, 0, {"1"})
+    assert main(["run", str(out), "--input", "random:3", "--check"]) == 0
+    said = f"off onnxruntime's: {told['fixed_point_steps']['1']} by 1 steps"
+    assert any(line.endswith(said) for line in capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.parametrize(

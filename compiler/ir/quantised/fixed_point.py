@@ -1,0 +1,52 @@
+"""int32 sums as int8 in fixed point: TFLite's arithmetic, the reference of machines that have no floats behind their products."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.quantised.parameters import SUMS, Floats, Integers, Quantisation
+from compiler.ir.quantised.rounding import saturated
+
+Wide = NDArray[np.int64]
+_INT32 = np.iinfo(np.int32)
+_BITS = 31  # of a multiplier, behind the point
+
+
+def requantize(sums: NDArray[np.int32], scale: Floats, q: Quantisation) -> Integers:
+    """`times` by the `multiplier` of each scale, plus the zero point, saturated.  scale: in a shape that broadcasts over the sums.
+
+    Sums that are asked for as int32 are what they are.
+    """
+    if q.dtype == SUMS:
+        return sums
+    _, zero = q.along(sums.ndim)
+    return saturated(times(sums.astype(np.int64), *multiplier(scale)) + zero, q)
+
+
+def multiplier(scale: Floats) -> tuple[Wide, Wide]:
+    """QuantizeMultiplier: (m, e) with scale = m * 2^(e - 31) and m of 31 bits; no float32 is rounded.  Scales below 2^-32 are 0."""
+    mantissa, exponent = np.frexp(scale.astype(np.float64))
+    found, power = (mantissa * 2.0**_BITS).astype(np.int64), exponent.astype(np.int64)
+    small = power < -_BITS
+    return np.where(small, 0, found), np.where(small, 0, power)
+
+
+def times(x: Wide, m: Wide, e: Wide) -> Wide:
+    """MultiplyByQuantizedMultiplier with two roundings; x * 2^e saturates where e is above 0."""
+    shifted = np.clip(x * 2 ** np.clip(e, 0, _BITS), _INT32.min, _INT32.max)
+    return divided(doubled_high(shifted, m), np.maximum(-e, 0))
+
+
+def doubled_high(a: Wide, b: Wide) -> Wide:
+    """SaturatingRoundingDoublingHighMul of b that is positive: a * b / 2^31, to the nearest, a half up."""
+    product, half = a * b, 1 << _BITS - 1
+    nudged = product + np.where(product >= 0, half, 1 - half)
+    return np.sign(nudged) * (np.abs(nudged) // 2**_BITS)
+
+
+def divided(x: Wide, power: Wide) -> Wide:
+    """RoundingDivideByPOT: x / 2^power, to the nearest, a half away from zero."""
+    unit = 2**power
+    rest, threshold = x % unit, (unit - 1) // 2 + (x < 0)
+    return x // unit + (rest > threshold)

@@ -1,0 +1,31 @@
+"""What FIXPIPE computes of int32 sums and float32 scales where it has no floats: a product in fixed point with two roundings.
+
+It is `MultiplyByQuantizedMultiplier` of TFLite and gemmlowp, the rounding mode TFL of Arm's Ethos-U.  A float32 scale is exactly a
+multiplier of 31 bits behind the point and a power of two, so records and scales are those of other machines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+POINT = 31
+_LEAST, _MOST = -(2**31), 2**31 - 1
+
+
+def multiplied(sums: NDArray[np.int32], scale: NDArray[np.float32]) -> NDArray[Any]:
+    """int64: sums * scale.  Shapes broadcast.
+
+    The product is rounded at the point, a half up; then the power of two divides it, a half away from zero.  A power above 1 multiplies the
+    sum first, which saturates.  Scales below 2^-32 are 0, as are those that are not finite.
+    """
+    mantissa, power = np.frexp(np.where(np.isfinite(scale), scale, np.float32(0)))
+    factor = np.where(power < -POINT, 0, np.ldexp(mantissa.astype(np.float64), POINT)).astype(np.int64)
+    left, right = np.clip(power, 0, POINT).astype(np.int64), np.clip(-power, 0, POINT).astype(np.int64)
+    wide = np.clip(sums.astype(np.int64) << left, _LEAST, _MOST)
+    high = (wide * factor + (1 << POINT - 1)) >> POINT
+    # of -h.5 the shift goes up; one less makes it go down
+    half = (np.int64(1) << right) >> 1
+    return np.asarray((high + half - ((high < 0) & (right > 0))) >> right)

@@ -1,0 +1,111 @@
+"""Programs timed one after the other at a level, each from where it differs from the one before.
+
+A run leaves snapshots (`timing_snapshot`).  The next one goes on from the last of them that dispatched nothing but what both programs begin
+with, so it ends as if it had run from its first cycle.  Nothing here changes a time: without snapshots every run begins at the beginning.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import timing_state as columns
+from simulator.npu.level import Level
+from simulator.npu.machine import Machine
+from simulator.npu.program import DeadlockError
+from simulator.timing_kernel import run
+from simulator.timing_snapshot import CONTROL, COUNT, FROM, INTERVAL, UNIT, row_length
+from simulator.timing_state import ENGINES, Ints
+from simulator.timing_tables import constants, level_load
+
+SNAPSHOTS = 64  # of a run at most
+_BYTES = 4 << 20  # of them at most; a machine of deep queues and many cores has fewer
+_STEPS = 2  # of the clock for each transfer: its first data and its end
+_BETWEEN = 48  # so many stretches of equal steps, with some room for steps that a path adds
+
+
+class Entries(NamedTuple):
+    """A program as the event loop wants it, in arrays with room behind each queue.
+
+    word: int64, queue q has word[queues[q, 0] : queues[q, 1]].  engine: uint8, core c has engine[streams[c, 0] : streams[c, 1]], in stream
+    order.  slots: flags.  transfers: from and to DDR.
+    """
+
+    word: Ints
+    queues: Ints
+    engine: NDArray[np.uint8]
+    streams: Ints
+    slots: int
+    transfers: int
+
+
+class Times(NamedTuple):
+    """cycles: of the program.  moved: int64 [cores, 7], cycles in which a DMA moves DDR data.  load_store_cycles: see `timing.Timing`."""
+
+    cycles: int
+    moved: Ints
+    load_store_cycles: int
+
+
+class ResumingRuns:
+    """Runs at one level, of programs on so many cores.
+
+    resuming: False leaves no snapshots.
+    """
+
+    def __init__(self, machine: Machine, level: Level, cores: int, resuming: bool = True) -> None:
+        self._machine, self._level, self._cores = machine, level, cores
+        dma = machine.dma.load_ports + machine.dma.store_ports
+        ring = int(constants(machine)[columns.RING])
+        self._state = columns.new_state(0, 0, cores, dma, ring, False)
+        items = sum(len(array) for array in (self._state.unit, self._state.dma, self._state.ends))
+        row = row_length(items, cores * ENGINES, machine.queue_depth)
+        room = min(SNAPSHOTS, _BYTES // (8 * row)) if resuming else 0
+        self._snapshots = np.empty((room, row if room else 0), np.int64)
+        self._count = 0
+
+    def differs(self, words: Ints, rows: Ints) -> None:
+        """Tells how far the next program is what the last one was; if nothing was run of that, both are told.
+
+        Up to entry words[q] of queue q, and up to row rows[c] of stream c, the end of a stream counted as a row.
+        """
+        unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
+        fit = (unit[:, :, :ENGINES, columns.TAIL] <= words.reshape(self._cores, ENGINES)).all((1, 2))
+        fit &= (unit[:, :, columns.SCALAR_UNIT, columns.PC] < rows).all(1)
+        self._count = int(fit.sum())  # both grow from snapshot to snapshot
+
+    def forget(self) -> None:
+        """The next program has nothing in common with the last one."""
+        self._count = 0
+
+    def run(self, program: Entries) -> Times:
+        """Raises `DeadlockError`."""
+        self._make_room(program)
+        load = level_load(self._machine, self._level.share_units, self._level.latency_cycles, self._cores)
+        port = constants(self._machine).copy()
+        port[columns.STEPS] = len(load.rates)
+        control = np.empty(CONTROL, np.int64)
+        control[FROM], control[COUNT] = self._count - 1, self._count
+        control[INTERVAL] = 1 + _STEPS * program.transfers // _BETWEEN if len(self._snapshots) else 0
+        s, p = self._state, program
+        arrays = s.time, s.flag[: p.slots], *s[2:], p.word, p.engine, p.queues, p.streams, *load, port, self._snapshots, control
+        cycles = int(run(*arrays))
+        self._count = int(control[COUNT])
+        if cycles < 0:
+            self._count = 0
+            raise DeadlockError("deadlock: an entry waits for a SET that does not come")
+        unit = s.unit.reshape(self._cores, columns.UNITS, columns.COLUMNS)
+        return Times(cycles, unit[:, :ENGINES, columns.MOVED].copy(), int(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].sum()))
+
+    def _make_room(self, program: Entries) -> None:
+        """Longer arrays hold nothing of an earlier run; a full table of snapshots keeps every second one."""
+        if len(program.word) > len(self._state.time) or program.slots > len(self._state.flag):
+            slots = max(2 * program.slots, len(self._state.flag))
+            self._state = self._state._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
+            self._count = 0
+        if 2 * self._count > len(self._snapshots):
+            kept = self._snapshots[: self._count : 2].copy()
+            self._snapshots[: len(kept)] = kept
+            self._count = len(kept)

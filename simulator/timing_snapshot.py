@@ -1,0 +1,107 @@
+"""Snapshots of a run between two steps of its clock, and a run that goes on from one.
+
+A snapshot tells nothing of entries that are not dispatched, but that each stream goes on with one for a full queue, or has ended.
+Whatever program has the same ones up to there goes on from it and ends as if it had run from its first cycle on.  `time` and `flag` stay
+where they are from run to run; a snapshot has of them what later cycles overwrite.
+
+| name      | dtype, shape      | meaning                                                                                             |
+|-----------|-------------------|-----------------------------------------------------------------------------------------------------|
+| snapshots | int64 [room, row] | a row: NOW, the state of the DDR port, `unit`, `dma`, `ends`, then per queue `time` of what it holds |
+| control   | int64 [3]         | FROM, COUNT, INTERVAL                                                                               |
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from simulator.timing_state import (
+    COLUMNS,
+    CORE,
+    DATA,
+    ENGINES,
+    HEAD,
+    KIND_BITS,
+    KIND_MASK,
+    MTE2,
+    MTE3,
+    QUEUE_DEPTH,
+    SCALAR,
+    SET,
+    SET_REMOTE,
+    STALLED,
+    STOP,
+    TAIL,
+    TOP,
+    WAIT,
+    Ints,
+)
+
+FROM = 0  # the row that the run goes on from, or -1
+COUNT = 1  # rows so far; more are added while there is room
+INTERVAL = 2  # steps of the clock between two of them; 0: none
+CONTROL = 3
+
+NOW, DDR = 0, 1  # of a row; the state of the port is what lies before TOP in `port`
+UNIT = DDR + TOP
+
+
+def no_snapshots() -> tuple[Ints, Ints]:
+    """`snapshots` and `control` of a run that leaves none."""
+    return np.empty((0, 0), np.int64), np.array([-1, 0, 0], np.int64)
+
+
+def row_length(items: int, queues: int, depth: int) -> int:
+    """Items of a row: of `unit`, `dma` and `ends` with so many together, and queues of so many entries."""
+    return UNIT + items + queues * depth
+
+
+@njit(cache=True)
+def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, now: int) -> None:
+    """Nothing is on the worklist."""
+    row[NOW] = now
+    row[DDR:UNIT] = port[:TOP]
+    at = UNIT
+    for array in (unit, dma, ends):
+        row[at : at + array.shape[0]] = array
+        at += array.shape[0]
+    for core in range(unit.shape[0] // CORE):
+        for e in range(ENGINES):
+            u = core * CORE + e * COLUMNS
+            held = unit[u + TAIL] - unit[u + HEAD]
+            row[at : at + held] = time[unit[u + HEAD] : unit[u + TAIL]]
+            at += port[QUEUE_DEPTH]
+
+
+@njit(cache=True)
+def resume(
+    row: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, queues: Ints, streams: Ints
+) -> int:
+    """The state of a snapshot, of what may be another program behind it; returns the cycle.
+
+    Every SET that has not taken effect is unknown.
+    """
+    port[:TOP] = row[DDR:UNIT]
+    port[TOP] = -1
+    at = UNIT
+    for array in (unit, dma, ends):
+        array[:] = row[at : at + array.shape[0]]
+        at += array.shape[0]
+    for core in range(streams.shape[0]):
+        for e in range(ENGINES):
+            u, stop = core * CORE + e * COLUMNS, queues[core * ENGINES + e, 1]
+            unit[u + STOP] = stop
+            head = unit[u + HEAD]
+            time[head : unit[u + TAIL]] = row[at : at + unit[u + TAIL] - head]
+            at += port[QUEUE_DEPTH]
+            for i in range(unit[u + DATA] if e in (MTE2, MTE3) else head, stop):
+                if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
+                    flag[word[i] >> KIND_BITS] = -1
+        unit[core * CORE + SCALAR + STOP] = streams[core, 1]
+    for core in range(streams.shape[0]):
+        for e in range(ENGINES):
+            u = core * CORE + e * COLUMNS
+            head = unit[u + HEAD]
+            if unit[u + STALLED] and word[head] & KIND_MASK == WAIT:
+                flag[word[head] >> KIND_BITS] = -2 - u
+    return int(row[NOW])

@@ -1,0 +1,159 @@
+"""Programs timed from where they differ from the one before take what they take from their beginning, to the last cycle."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from compiler.frontend import lower
+from compiler.kinds.build import make_unit
+from compiler.pipeline import Compiler, CorePart
+from compiler.plan.plan import Infeasible
+from compiler.space.decode import decode_all
+from compiler.space.gene import Genome
+from compiler.unit.unit import Unit
+from scripts.bench_evaluate import mutations
+from simulator.npu.level import Level
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from simulator.npu.program import Program
+from simulator.resuming import Entries, ResumingRuns
+from simulator.timing import Prepared, prepare, simulate, simulate_levels
+from simulator.timing_state import ENGINES, KIND_BITS, KIND_MASK, SET, SET_REMOTE, WAIT, Ints
+from tests.everywhere import MACHINES
+from tests.models import random_model
+from tests.programs import programs
+from tests.properties.test_timing_properties import MACHINES as TIMED
+from tuner.measure.timer import Timers
+
+ROOM = 1 << 12  # entries of a queue
+WHERE = MACHINES | {name: load_machine(name) for name in ("edge-shared", "ascend310-l2", "ascend310p")}
+
+
+class Laid(NamedTuple):
+    """A program in arrays with room, and up to where it is what lay there before."""
+
+    entries: Entries
+    words: Ints
+    rows: Ints
+
+
+def joined(parts: tuple[Program, ...]) -> Program:
+    """Programs one after the other in every stream, without a wait between them."""
+    streams = [np.concatenate(codes) for codes in zip(*(part.streams for part in parts), strict=True)]
+    return Program(parts[0].machine, tuple(streams), parts[0].memory)
+
+
+def numbered(p: Prepared, parts: tuple[Program, ...]) -> Ints:
+    """Entries whose flag slots follow the order of parts: what two programs begin with is the same."""
+    word, rows = p.word.copy(), p.stream_rows()
+    kind = word & KIND_MASK
+    lengths = np.array([[len(code) for code in part.streams] for part in parts])
+    core = np.searchsorted(p.stream_start, rows, side="right") - 1
+    part_of = (np.cumsum(lengths, 0)[:, core] <= rows - p.stream_start[core]).sum(0)
+    sets = np.flatnonzero((kind == SET) | (kind == SET_REMOTE))
+    sets = sets[np.lexsort((rows[sets], part_of[sets]))]
+    slot = np.empty(p.flag_slots, np.int64)
+    slot[word[sets] >> KIND_BITS] = np.arange(len(sets))
+    flags = np.flatnonzero((kind == WAIT) | (kind == SET) | (kind == SET_REMOTE))
+    word[flags] = slot[word[flags] >> KIND_BITS] << KIND_BITS | kind[flags]
+    return word
+
+
+class Layout:
+    """Programs in the same arrays, one after the other."""
+
+    def __init__(self, cores: int) -> None:
+        self.cores = cores
+        self.word, self.engine = np.zeros(cores * ENGINES * ROOM, np.int64), np.zeros(cores * ROOM, np.uint8)
+        self.words: Ints = np.arange(cores * ENGINES, dtype=np.int64) * ROOM
+        self.rows: Ints = np.arange(cores, dtype=np.int64) * ROOM
+        self.queue_stop, self.stream_stop = self.words.copy(), self.rows.copy()
+
+    def lay(self, machine: Machine, parts: tuple[Program, ...]) -> Laid:
+        p = prepare(joined(parts), machine)
+        word = numbered(p, parts)
+        new = [word[a:b] for a, b in zip(p.queue_start[:-1], p.queue_start[1:], strict=True)]
+        same = [_replaced(self.word, int(at), int(stop), of) for at, stop, of in zip(self.words, self.queue_stop, new, strict=True)]
+        streams = np.split(p.engine, p.stream_start[1:-1])
+        ended = [stop - at == len(of) for at, stop, of in zip(self.rows, self.stream_stop, streams, strict=True)]
+        rows = [_replaced(self.engine, int(at), int(stop), of) for at, stop, of in zip(self.rows, self.stream_stop, streams, strict=True)]
+        rows = [row + (end and row == at + len(of)) for row, end, at, of in zip(rows, ended, self.rows, streams, strict=True)]
+        self.queue_stop, self.stream_stop = self.words + np.array(list(map(len, new))), self.rows + np.array(list(map(len, streams)))
+        queues, rows_of = np.column_stack((self.words, self.queue_stop)), np.column_stack((self.rows, self.stream_stop))
+        entries = Entries(self.word, queues, self.engine, rows_of, p.flag_slots, int(p.transfers.sum()))
+        return Laid(entries, np.array(same), np.array(rows))
+
+
+def _replaced(array: NDArray[Any], at: int, stop: int, new: NDArray[Any]) -> int:
+    """Up to where it is what it was."""
+    shared = min(len(new), stop - at)
+    differing = np.flatnonzero(array[at : at + shared] != new[:shared])
+    array[at : at + len(new)] = new
+    return at + (int(differing[0]) if len(differing) else shared)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), TIMED, st.lists(st.integers(0, 3), min_size=2, max_size=6), st.sampled_from([1 << 16, 30_000, 9_001]))
+def test_any_programs_that_begin_alike(data: st.DataObject, machine: Machine, kept: list[int], share: int) -> None:
+    """kept: with how many parts of the program before each one begins."""
+    layout, level = Layout(machine.cores), Level.of_units(share, 3)
+    runs, parts = ResumingRuns(machine, level, machine.cores), tuple[Program, ...]()
+    for count in kept:
+        parts = (*parts[:count], *(data.draw(programs(machine, 12)) for _ in range(2)))
+        laid = layout.lay(machine, parts)
+        runs.differs(laid.words, laid.rows)
+        found, wanted = runs.run(laid.entries), simulate(joined(parts), machine, level)
+        assert found.cycles == wanted.cycles
+        assert found.load_store_cycles == wanted.load_store_cycles
+        fixed = prepare(joined(parts), machine).engine_cycles
+        assert (found.moved + fixed).tolist() == wanted.busy_cycles.tolist()
+
+
+def test_runs_do_go_on() -> None:
+    """The property above would hold as well of runs that always begin at the beginning."""
+    machine = load_machine("edge")
+    unit = make_unit(lower(random_model(3)), machine, DataType.float16)
+    timers, compiler = Timers(Compiler(unit), machine), Compiler(unit)
+    for genome in islice(mutations(unit, 3), 3):
+        parts = parts_of(compiler, unit, genome)
+        timers.times(parts, ("none",))
+    timer = timers.chosen(parts)
+    assert timer.scheduled(parts).kept > 0
+
+
+def parts_of(compiler: Compiler, unit: Unit, genome: Genome) -> list[CorePart]:
+    plan = decode_all(unit, genome)
+    assert not isinstance(plan, Infeasible)
+    parts = compiler.parts(plan)
+    return [] if isinstance(parts, Infeasible) else parts
+
+
+@pytest.mark.parametrize(("seed", "where"), [*enumerate(WHERE), *((seed, "edge-4-cores") for seed in range(20, 24))])
+def test_mutated_programs(seed: int, where: str) -> None:
+    """Two searches take turns, so that a program's parent is not always the one before; some levels are left out now and then."""
+    machine = WHERE[where]
+    unit = make_unit(lower(random_model(seed)), machine, DataType(seed % 2))
+    compiler, plain, rng = Compiler(unit), Compiler(unit), np.random.default_rng(seed)
+    timers, levels = Timers(compiler, machine), tuple(machine.contention)
+    walks = [mutations(unit, seed), mutations(unit, seed + 1000)]
+    for i in range(12):
+        genome = next(walks[int(rng.integers(2))], None)
+        parts = [] if genome is None else parts_of(compiler, unit, genome)
+        if not parts:
+            continue
+        assert genome is not None
+        asked = levels if i % 3 else levels[:1]
+        found = timers.times(parts, asked)
+        program = plain.link(parts_of(plain, unit, genome))
+        for level, wanted in simulate_levels(program, machine, asked).items():
+            assert found[level].cycles == wanted.cycles, (i, level)
+            assert found[level].load_store_cycles == wanted.load_store_cycles
+            assert found[level].busy_cycles.tolist() == wanted.busy_cycles.sum(0).tolist()
