@@ -246,8 +246,9 @@ class ConvSpec(OperatorSpec):
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
             found.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
         columns = min(tiling.tile_n1, self.n1) * self.fractal.columns
-        for kind, lanes, there in (("out", dtype.lanes, through_ub), ("residual", self.residual_lanes, self.residual is not None)):
-            found += [UbBuffers(kind, 2, rounded(-(-columns // lanes) * tiling.tile_m, 8))] if there else []
+        out, residual = (rounded(-(-columns // lanes) * tiling.tile_m, 8) for lanes in (dtype.lanes, self.residual_lanes))
+        found += [UbBuffers("out", 2, out)] if through_ub else []
+        found += [UbBuffers("residual", 2, residual)] if self.residual is not None else []
         return tuple(found)
 
     def nest(

@@ -28,6 +28,7 @@ from compiler.unit.storages import Piece, StorageSpec
 from compiler.unit.unit import Unit
 from simulator.npu.parts import DataType
 
+_FAR = 16  # operators before a product, at most, that its hidden ones are among
 Parts = dict[int, tuple[OperatorSpec, ...]]  # operator -> its part in every pass
 
 
@@ -105,7 +106,7 @@ def _main(unit: Unit, hidden: Parts, product: int) -> int | None:
 def _hidden(unit: Unit, start: int, product: int, count: int) -> Parts:
     """The hidden operators before a product, in their order."""
     found: Parts = {}
-    for k in range(product - 1, start - 1, -1):
+    for k in range(product - 1, max(start, product - _FAR) - 1, -1):
         y, readers = unit.operators[k].y, unit.consumers[k]
         if k in unit.escapes or not readers or not all(c in found or c == product for c in readers):
             continue
