@@ -79,7 +79,7 @@ class IntegerProductSpec(ConvSpec):
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
         found = [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks)] if self.zero_blocks else []
         for fetch in super().fetches(given):
-            if fetch.memory != Memory.UB or not self.scale_at:
+            if fetch.source != self.bias_at or not self.scale_at:
                 found.append(fetch)
                 continue
             half = fetch.blocks // 2

@@ -86,11 +86,16 @@ def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] |
     found = []
     for k in range(start + 1, stop):
         spec = unit.operators[k]
-        if type(spec) is ConvSpec and spec.groups == 1 and spec.lanes == spec.fractal.lanes and _of_floats(unit, spec):
+        if type(spec) is ConvSpec and _is_dense(spec) and _of_floats(unit, spec):
             divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
             if counts := tuple(count for count in divisors if _main(unit, _hidden(unit, start, k, count), k) is not None):
                 found.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
     return max(found)[1:] if found else None
+
+
+def _is_dense(spec: ConvSpec) -> bool:
+    """Whether it sums over all channels, and its weights lie in DDR as in L1."""
+    return spec.groups == 1 and spec.expansion is None and spec.lanes == spec.fractal.lanes
 
 
 def _of_floats(unit: Unit, spec: OperatorSpec) -> bool:

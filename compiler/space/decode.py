@@ -17,6 +17,7 @@ from compiler.segment.buffers import fits, packed
 from compiler.segment.granted import fits_l1
 from compiler.segment.memory import (
     apart_rule,
+    pooled,
     repeated,
     stays,
     tensor_blocks,
@@ -230,7 +231,7 @@ class _Fitting:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
         requests = [ub_requests_of(k, asked.buffers, last) for k, asked in self.taken.items()]
-        return fits(tuple(chain.from_iterable(requests)), have, self.apart)
+        return fits(tuple(pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), have, self.apart)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
