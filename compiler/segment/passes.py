@@ -67,16 +67,14 @@ def pass_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def runs_with_passes(unit: Unit, longest: int) -> tuple[tuple[int, int], ...]:
-    """Runs of at most so many operators that end with a product and begin with a hidden operator of its, or with the one before these."""
+def runs_with_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
+    """Runs that end with a product and begin with a hidden operator of its, or with the one before these."""
     found = []
     for spec in unit.operators:
-        if isinstance(spec, ConvSpec):
-            starts = range(max(0, spec.index + 1 - longest), spec.index)
-            able = [start for start in starts if pass_counts(unit, start, spec.index + 1)]
-            hidden = {k for start in able[:1] for k in _hidden(unit, start, spec.index, pass_counts(unit, start, spec.index + 1)[-1])}
-            first = min(hidden, default=0)
-            found += [(start, spec.index + 1) for start in able if start in hidden or start == first - 1]
+        if able := _able(unit, spec.index):
+            hidden = _hidden(unit, spec.index, able[-1][0])
+            starts = (max(0, min(hidden) - 1), *hidden)
+            found += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(unit, start, spec.index + 1)]
     return tuple(found)
 
 
@@ -85,12 +83,22 @@ def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] |
     equals."""
     found = []
     for k in range(start + 1, stop):
-        spec = unit.operators[k]
-        if type(spec) is ConvSpec and _is_dense(spec) and _of_floats(unit, spec):
-            divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
-            if counts := tuple(count for count in divisors if _main(unit, _hidden(unit, start, k, count), k) is not None):
-                found.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
+        if counts := tuple(count for count, main in _able(unit, k) if main >= start):
+            spec = unit.operators[k]
+            assert isinstance(spec, ConvSpec)
+            found.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
     return max(found)[1:] if found else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
+    """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
+    spec = unit.operators[product]
+    if type(spec) is not ConvSpec or not _is_dense(spec) or not _of_floats(unit, spec):
+        return ()
+    divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
+    mains = ((count, _main(unit, _hidden(unit, product, count), product)) for count in divisors)
+    return tuple((count, main) for count, main in mains if main is not None)
 
 
 def _is_dense(spec: ConvSpec) -> bool:
@@ -108,10 +116,10 @@ def _main(unit: Unit, hidden: Parts, product: int) -> int | None:
 
 
 @lru_cache(maxsize=1 << 14)
-def _hidden(unit: Unit, start: int, product: int, count: int) -> Parts:
-    """The hidden operators before a product, in their order."""
+def _hidden(unit: Unit, product: int, count: int) -> Parts:
+    """The hidden operators before a product, in their order; of a segment those that it has."""
     found: Parts = {}
-    for k in range(product - 1, max(start, product - _FAR) - 1, -1):
+    for k in range(product - 1, max(0, product - _FAR) - 1, -1):
         y, readers = unit.operators[k].y, unit.consumers[k]
         if k in unit.escapes or not readers or not all(c in found or c == product for c in readers):
             continue
@@ -150,7 +158,8 @@ def passes(unit: Unit, start: int, stop: int, count: int) -> Passes | Infeasible
         accepted = ", ".join(map(str, (1, *pass_counts(unit, start, stop))))
         return Infeasible(unit.operators[start].name, f"{count} passes over hidden channels; accepted: {accepted}")
     at_product, _ = found
-    hidden, product = _hidden(unit, start, at_product, count), unit.operators[at_product]
+    product = unit.operators[at_product]
+    hidden = {k: parts for k, parts in _hidden(unit, at_product, count).items() if k >= start}
     main = _main(unit, hidden, at_product)
     assert isinstance(product, ConvSpec)
     assert main is not None

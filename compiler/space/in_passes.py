@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.space.decode import decode
-from compiler.space.gene import EVERY_LENGTH, Gene, block_counts
+from compiler.space.gene import Gene, block_counts
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 
@@ -19,7 +19,7 @@ def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene
     like: the gene's other fields, its cores as far as there are blocks for them.
     """
     found, known = list[Gene](), dict[str, list[tuple[int, int]]]()
-    for start, stop in runs_with_passes(unit, EVERY_LENGTH):
+    for start, stop in runs_with_passes(unit):
         structure = structures.structure(start, stop)
         if structure not in known:
             known[structure] = _divisions(unit, like._replace(start=start, stop=stop))

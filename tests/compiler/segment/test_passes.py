@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+from compiler.frontend import load_model, lower
+from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, parse_plan
 from compiler.segment.passes import pass_counts, passes
@@ -13,6 +15,7 @@ from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
 from compiler.space.gene_of import gene_of
+from compiler.space.predicted import Covers, by_estimate
 from compiler.unit.unit import Unit
 from scripts.traffic import traffic
 from simulator.npu.machine_file import load_machine
@@ -21,6 +24,8 @@ from tests.compiled import Case, check_program, make_case
 from tests.lacking import without
 from tests.models import Builder
 from tests.plans import resized, with_cores
+from tuner.networks.made.net import Net
+from tuner.networks.made.transformer import mlp
 
 EDGE = load_machine("edge")
 
@@ -131,3 +136,12 @@ def test_who_cannot_be_made_in_passes() -> None:
     wrong = Segment.of(unit, plan.model_copy(update={"columns": 2}), start)
     assert isinstance(wrong, Infeasible)
     assert wrong.what == "2 passes and strips: one of the two is accepted"
+
+
+def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> None:
+    net = Net("mlp")
+    model = net.model(mlp(net, net.input("x", (1, 64, 128))))
+    unit = make_unit(lower(load_model(model, random_weights=0)), resized(EDGE, L1=65536), DataType.float16)
+    found = Covers(unit, ["severe"], by_estimate(unit)).cheapest(0)
+    assert found is not None
+    assert any(gene.passes > 1 and gene.blocks == 1 for gene in found[0])
