@@ -44,12 +44,12 @@ from simulator import timing_state as columns
 from simulator.ddr import ContentionTrace, lone_rates, shared_rates
 from simulator.npu import isa
 from simulator.npu.cycles import cap_units, port_units, price
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, DeadlockError, ProgramError
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine
-from simulator.npu.program import Code, DeadlockError, Program, ProgramError
+from simulator.npu.program import Code, Program
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import no_snapshots
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
