@@ -33,7 +33,7 @@ PRODUCT_FEATURES = (
 class _Product(NamedTuple):
     """Sizes of a product; bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`.
 
-    times: products of the matrix unit for each of the sum.
+    planes, residual: planes of the result, and of a residual.  times: products of the matrix unit for each of the sum.
     """
 
     out_h: int
@@ -45,6 +45,7 @@ class _Product(NamedTuple):
     bias: int
     right: int
     planes: int
+    residual: int
     times: int
     cut: Cut
 
@@ -53,9 +54,9 @@ class _Product(NamedTuple):
 def _product(kind: Kind) -> _Product:
     s = product_of(kind.spec)
     assert s is not None, kind.spec.name
-    return _Product(
-        s.out_h, s.out_w, s.groups, s.n1, s.k1, stored_weights(s), s.bias_blocks, s.right_blocks, s.y.planes, s.products, s.parts.cut
-    )
+    residual = 0 if s.residual is None else s.residual.planes
+    sizes = s.out_h, s.out_w, s.groups, s.n1, s.k1, stored_weights(s), s.bias_blocks, s.right_blocks
+    return _Product(*sizes, s.y.planes, residual, s.products, s.parts.cut)
 
 
 class ProductStanding(NamedTuple):
@@ -113,8 +114,9 @@ def _add_up(
     ideal = float(pixels) * (s.k1 * c.lanes) * (s.n1 * c.columns) / c.macs_per_cycle * times
     mte1 = closed.mte1(c, closed.a_cycles(c, moved_a), loads_a, closed.b_cycles(c, moved_b), loads_b) * times
     fixpipe = closed.fixpipe(c, closed.out_cycles(c, pixels * s.n1), results) * times
-    result = float(pixels) * s.planes * BLOCK_BYTES * images  # its bytes, and those of a residual
-    mte1 += closed.moves(result, c.in_rate, results * times, c.in_startup) if residual_in == _L1 else 0.0
+    result = float(pixels) * s.planes * BLOCK_BYTES * images
+    added = float(pixels) * s.residual * BLOCK_BYTES * images
+    mte1 += closed.moves(added, c.in_rate, results * times, c.in_startup) if residual_in == _L1 else 0.0
     mte3 = closed.moves(result, c.back_rate, results * times, c.back_startup) if inside and not c.direct else 0.0
     every_block = float(blocks * images)
     # what stays is loaded by each core that has a block, in its first strip: a share of that in each, so that they add up
@@ -124,7 +126,7 @@ def _add_up(
     times_expanded = loads if resident else every_block
     vector, mte3 = expanded.vector * times_expanded, mte3 + expanded.mte3 * times_expanded
     weights, right = own * BLOCK_BYTES, operand * BLOCK_BYTES
-    residual, shared = result if residual_in == _DDR else 0.0, result if residual_in == _SHARED else 0.0
+    residual, shared = added if residual_in == _DDR else 0.0, added if residual_in == _SHARED else 0.0
     if right_in == _SHARED:
         shared, right = shared + right, 0.0
     if staged:

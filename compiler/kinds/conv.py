@@ -62,7 +62,8 @@ class ConvSpec(OperatorSpec):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
     fractal: of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
-    blocks.  expansion: how weights lie in DDR, where they do not lie there as in L1.
+    blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.passes`), how many these
+    are, else 0.  expansion: how weights lie in DDR, where they do not lie there as in L1.
     """
 
     word: ClassVar[str] = "conv"
@@ -77,6 +78,7 @@ class ConvSpec(OperatorSpec):
     lanes: int
     weights_at: int
     bias_at: int
+    run_of_k1: int = field(default=0, kw_only=True)
     expansion: Expansion | None = field(default=None, kw_only=True)
 
     @classmethod
@@ -140,7 +142,7 @@ class ConvSpec(OperatorSpec):
     @property
     def bias_blocks(self) -> int:
         """Of what FIXPIPE reads for its channels."""
-        return self.groups * self.n1 * self.column_blocks
+        return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
 
     @property
     def column_blocks(self) -> int:
@@ -151,6 +153,11 @@ class ConvSpec(OperatorSpec):
     def result_lanes(self) -> int:
         """C0 of the result."""
         return self.groups * self.n1 * self.fractal.columns // self.y.planes
+
+    @property
+    def residual_lanes(self) -> int:
+        """C0 of the residual; of the result without one."""
+        return self.result_lanes if self.residual is None else self.groups * self.n1 * self.fractal.columns // self.residual.planes
 
     @property
     def n1_step(self) -> int:
@@ -206,7 +213,8 @@ class ConvSpec(OperatorSpec):
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
         rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
-        return (*found, tuple(self._expanded_sizes), self.y.planes, *(read.planes for read in self.reads), *rows)
+        sizes = tuple(self._expanded_sizes), self.y.planes, self.bias_at >= 0
+        return (*found, *sizes, *(read.planes for read in self.reads), *rows)
 
     @property
     def pixels_per_block(self) -> int:
@@ -272,9 +280,10 @@ class ConvSpec(OperatorSpec):
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
             found.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
-        tile = rounded(-(-min(tiling.tile_n1, self.n1) * self.fractal.columns // dtype.lanes) * tiling.tile_m, 8)
-        found += [UbBuffers("out", 2, tile)] if through_ub else []
-        found += [UbBuffers("residual", 2, tile)] if self.residual is not None else []
+        columns = min(tiling.tile_n1, self.n1) * self.fractal.columns
+        out, residual = (rounded(-(-columns // lanes) * tiling.tile_m, 8) for lanes in (dtype.lanes, self.residual_lanes))
+        found += [UbBuffers("out", 2, out)] if through_ub else []
+        found += [UbBuffers("residual", 2, residual)] if self.residual is not None else []
         return (*found, *self._expanding(tiling))
 
     def _expanding(self, tiling: ConvTiling) -> tuple[UbBuffers, ...]:
@@ -353,6 +362,7 @@ class ConvSpec(OperatorSpec):
             weights_0=resident_at[0],
             weights_1=resident_at[1],
             weights_at=self.weights_at,
+            weights_k1=self.run_of_k1 or self.k1,
             chunk_n1=self.n1 if resident else min(tiling.chunk_n1, self.n1),
             chunk_k1=self.k1 if resident else min(tiling.chunk_k1, self.k1),
             tile_m=tiling.tile_m,
@@ -378,6 +388,7 @@ class ConvSpec(OperatorSpec):
             weight_blocks=self.fractal.weight_blocks,
             sum_blocks=self.fractal.sum_blocks,
             result_lanes=given.dtype.lanes,
+            residual_lanes=self.residual_lanes,
             fixpipe_engine=int(Engine[path.engine]),
             right=right,
             right_planes=right_planes,
@@ -417,7 +428,8 @@ class ConvSpec(OperatorSpec):
 
     def of_integers(self, given: Given) -> dict[str, int]:
         """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
-        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1}
+        added = 0 if self.residual is None else int(given.storages[self.residual.storage].dtype)
+        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": added}
 
     def _right_operand(self) -> tuple[int, int, int]:
         """`ConvJob`'s right, right_planes, right_pixels."""
@@ -435,7 +447,11 @@ class ConvSpec(OperatorSpec):
             if at.kept:
                 found.append(Fetch(Memory.UB, self.weights_at, at.overlaid_0, self.stored_weight_blocks))
         elif self.weight_blocks and resident:
-            found.append(Fetch(Memory.L1, self.weights_at, self.chunk_slots(given)[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
+            target, apart = self.chunk_slots(given)[0], (self.run_of_k1 - self.k1) * self.fractal.weight_blocks
+            runs = self.n1 if self.run_of_k1 else 1  # a run of k lies apart in every n1
+            size = self.weight_blocks // runs
+            starts = ((self.weights_at + i * (size + apart), target + i * size) for i in range(runs))
+            found += [Fetch(Memory.L1, source, to, size, WEIGHT_PIECE_BLOCKS) for source, to in starts]
         return found
 
 

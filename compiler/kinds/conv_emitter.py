@@ -57,13 +57,13 @@ from simulator.npu.program import Code
 class ConvJob(NamedTuple):
     """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
 
-    weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
+    weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address; weights_k1: k1 there.
     operands: type of what is multiplied; right_type: of the right operand where that may differ.  pad: around the image, see IM2COL.
     bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
     -1.
     sums: of FIXPIPE.  Where integers become others a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at
     in DDR, which is 0 without one.
-    zero, low, high: of the result.  added, own, other, fixed, last: of a residual of bytes, RTYPE and what follows it.
+    zero, low, high: of the result.  added, own, other, fixed, last: of a residual, RTYPE and, of bytes, what follows it.
     alike: whether the columns of every group have the same biases and scales.
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
     `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
@@ -102,6 +102,7 @@ class ConvJob(NamedTuple):
     weights_0: int
     weights_1: int
     weights_at: int
+    weights_k1: int
     chunk_n1: int
     chunk_k1: int
     tile_m: int
@@ -127,6 +128,7 @@ class ConvJob(NamedTuple):
     weight_blocks: int
     sum_blocks: int
     result_lanes: int
+    residual_lanes: int
     fixpipe_engine: int
     pad: int
     sums: int
@@ -227,9 +229,9 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
                         if at < 0:
                             return -1
                     elif j.right == WEIGHTS:
-                        source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * j.weight_blocks
+                        source = j.weights_at + ((group * j.n1 + n_start) * j.weights_k1 + k_start) * j.weight_blocks
                         at = copy(
-                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * j.weight_blocks, w_row,
+                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.weights_k1 * j.weight_blocks, w_row,
                             1, 0, 0,
                         )  # fmt: skip
                     else:
@@ -480,7 +482,8 @@ def _way_out(
         added = j.res_1 if parity[RES_SLOT] else j.res_0
         parity[RES_SLOT] ^= 1
         engine = MTE2 if residual.memory == DDR else MTE1
-        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, dense(UB, added, m), 0, plane, planes, m)
+        first, several = _planes(j, n_out, n, j.residual_lanes)
+        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
     if j.to == TO_L1:
         done = 0
         while done < m:

@@ -62,10 +62,6 @@ class MatMulSpec(ConvSpec):
         return 0
 
     @property
-    def bias_blocks(self) -> int:
-        return 0
-
-    @property
     def residual(self) -> Piece | None:
         return None
 
