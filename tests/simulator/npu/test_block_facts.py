@@ -25,6 +25,7 @@ HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and 
 ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
+    ("compiler/segment/passes.py", "_FAR"): "operators",
     ("compiler/unit/halves.py", "_BIAS"): "of float16's exponents",
     ("compiler/unit/halves.py", "_round"): "bits of float16",
     ("tuner/search/beginning.py", "_ROUNDS"): "rounds of a search",
