@@ -119,9 +119,9 @@ class SegmentPlan(_Gene):
 
     blocks: of output rows.  columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
     columns of its own (`segment.strips`).
-    prefetch: slots per loaded tensor.  spread: buffers of neighbouring operators lie apart where they fit, so that the next one's loads
-    need not wait for the last reads of this one.  ahead_kib: so much of its weights the segment loads before its first tensor
-    (`emit.ahead`).
+    prefetch: slots per loaded tensor.  spread: buffers take the places that have been free for the longest time, where that fits, so that
+    loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
+    tensor (`emit.ahead`).
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is

@@ -1,4 +1,9 @@
-"""Addresses: buffers with lifetimes into one memory, first fit, largest first."""
+"""Addresses: buffers with lifetimes into one memory.
+
+As little of it as possible: first fit, largest first.  Or so that loads run ahead as far as they can: what fills a buffer waits for whoever
+used its place before, so each buffer takes the place that has been free for the longest time, in the order of their births.  Tensors come
+first, and close together: what makes them would wait for its operands anyway, and the room that is left is one.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +50,10 @@ _NO_PAIRS = np.zeros((0, 0), np.bool_)
 
 
 @njit(cache=True)
-def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, stretch: int, at: NDArray[np.int64]) -> int:
+def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, at: NDArray[np.int64]) -> int:
     """Fill `at` with offsets of buffers, int64 [n, 3] of (size, birth, death), taken in their order; returns the blocks needed in all.
 
-    pairs: bool [n, n], those that must not share, or none.  lives: nor may those share whose lives, `stretch` steps longer at both ends,
-    overlap.
+    pairs: bool [n, n], those that must not share, or none.  lives: nor may those share whose lives overlap.
     """
     n = spans.shape[0]
     by_offset = np.empty(n, np.int64)  # those placed so far, by offset
@@ -59,7 +63,7 @@ def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, stre
         for p in range(i):
             j = by_offset[p]
             apart = pairs.size > 0 and pairs[i, j]
-            if lives and birth - stretch <= spans[j, 2] + stretch and spans[j, 1] - stretch <= death + stretch:
+            if lives and birth <= spans[j, 2] and spans[j, 1] <= death:
                 apart = True
             if not apart:
                 continue
@@ -76,18 +80,48 @@ def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, stre
     return peak
 
 
+@njit(cache=True)
+def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, capacity: int, at: NDArray[np.int64]) -> bool:
+    """Fill `at` with offsets within `capacity` blocks, where that goes; whether it does.
+
+    spans, pairs: as `_place` has them; the first `tensors` take the first place that fits, each of the others the one whose last user is
+    the earliest, of equals the first.
+    """
+    for i in range(spans.shape[0]):
+        size, birth, death = spans[i]
+        best, since = np.int64(-1), np.int64(0)
+        for c in range(-1, i):  # at 0, or behind one that is placed
+            offset = at[c] + spans[c, 0] if c >= 0 else np.int64(0)
+            if offset + size > capacity or (best >= 0 and offset >= best and (i < tensors or since < 0)):
+                continue
+            free, last = True, np.int64(-1)
+            for j in range(i):
+                if at[j] < offset + size and offset < at[j] + spans[j, 0]:
+                    if (birth <= spans[j, 2] and spans[j, 1] <= death) or (pairs.size > 0 and pairs[i, j]):
+                        free = False
+                        break
+                    if i >= tensors and spans[j, 1] < birth:
+                        last = max(last, spans[j, 2])
+            if free and (best < 0 or last < since or (last == since and offset < best)):
+                best, since = offset, last
+        if best < 0:
+            return False
+        at[i] = best
+    return True
+
+
 def allocate(requests: Sequence[BufferRequest]) -> tuple[dict[Buffer, int], int]:
     """Offsets, and the blocks needed in all.  Of equal sizes the earlier, then by buffer, so the same requests get the same places."""
-    return fit(requests, 0, 0)
+    return fit(requests, 0, False)
 
 
-def fit(requests: Sequence[BufferRequest], capacity: int, reach: int, apart: Apart | None = None) -> tuple[dict[Buffer, int], int]:
-    """`allocate`, with lifetimes stretched by `reach` steps where that still fits, so that neighbours in time can overlap.
+def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None = None) -> tuple[dict[Buffer, int], int]:
+    """`allocate`, or, where that still fits, so that loads run ahead.
 
     apart: says which of the ordered requests must not share, where that does not follow from their lifetimes.
     """
     ordered = sorted(requests, key=_order)
-    at, peak = _placed(ordered, capacity, reach, apart)
+    at, peak = _placed(ordered, capacity, spread, apart)
     return {request.buffer: offset for request, offset in zip(ordered, at.tolist(), strict=True)}, peak
 
 
@@ -96,17 +130,19 @@ def _order(request: BufferRequest) -> tuple[int, int, str, str, str]:
     return -size, birth, kind, str(of), str(slot)  # numbers as they are spelt: plans that are there keep their addresses
 
 
-def _placed(ordered: Sequence[BufferRequest], capacity: int, reach: int, apart: Apart | None) -> tuple[NDArray[np.int64], int]:
+def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None) -> tuple[NDArray[np.int64], int]:
     """Offsets, int64 [n], and the blocks needed in all."""
     spans = np.array([request[1:4] for request in ordered], np.int64).reshape(-1, 3)
     at = np.empty(len(ordered), np.int64)
     pairs = _NO_PAIRS if apart is None else apart(ordered)
-    peak = 0
-    for stretch in range(reach, -1, -1):
-        peak = _place(spans, pairs, apart is None or stretch > 0, stretch, at)
-        if peak <= capacity:
-            break
-    return at, peak
+    if spread and ordered:
+        others = np.array([request.buffer.kind != "tensor" for request in ordered])
+        order = np.lexsort((np.where(others, spans[:, 1], 0), others))
+        turned = pairs[np.ix_(order, order)] if pairs.size else pairs
+        if _spread(spans[order], turned, int((~others).sum()), capacity, places := np.empty_like(at)):
+            at[order] = places
+            return at, int((at + spans[:, 0]).max())
+    return at, _place(spans, pairs, apart is None, at)
 
 
 def live(requests: Sequence[BufferRequest], steps: int) -> list[int]:
@@ -130,4 +166,4 @@ def fits(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None
 @lru_cache(maxsize=1 << 13)
 def packed(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None = None) -> bool:
     """`fits` where sums do not tell; remembered, as every second gene asks for buffers that another one asked for."""
-    return _placed(sorted(requests, key=_order), capacity, 0, apart)[1] <= capacity
+    return _placed(sorted(requests, key=_order), capacity, False, apart)[1] <= capacity

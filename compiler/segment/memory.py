@@ -67,7 +67,7 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
         (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
     ):
         have = room_blocks(unit.machine, memory)
-        at, need = fit(requests, have, int(plan.spread), apart_rule(unit, blocks, plan.sliding, plan.window))
+        at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
             return Infeasible(where, shortage(unit, blocks, memory, requests, need, have))
         if flip:

@@ -39,7 +39,7 @@ def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart |
         requests = ub_requests(unit, layout, out)
     stuck: set[int] = set()
     while True:
-        _, need = fit(requests, have, 0, apart)
+        _, need = fit(requests, have, False, apart)
         if need <= have:
             return out
         k = _largest_tile(requests, have, stuck)

@@ -19,7 +19,7 @@ from compiler.segment.segment import Outline
 from compiler.unit.unit import Unit
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
-MAX_SEGMENT = 24  # operators; longer segments recompute more halo than they save, and cost more to measure
+EVERY_LENGTH = 24  # operators of the longest runs that are looked at one by one; longer segments come from joining what is good
 ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]

@@ -23,7 +23,7 @@ from compiler.cost.features import FEATURES, raw_features
 from compiler.cost.moved import ddr_rates
 from compiler.segment.blocks import needed
 from compiler.space.decode import decode
-from compiler.space.gene import MAX_SEGMENT, Gene
+from compiler.space.gene import EVERY_LENGTH, Gene
 from compiler.space.structures import Structures
 from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
@@ -115,7 +115,7 @@ def guesses(unit: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floa
     machine = unit.machine
     port = np.array([(level.share, level.latency_cycles) for level in levels], np.float64)
     counts = np.array([(way.blocks, min(len(way.cores), way.blocks * unit.images)) for way in ways], np.int64)
-    out: Floats = np.full((len(levels), len(ways), len(unit.operators), MAX_SEGMENT), np.inf)
+    out: Floats = np.full((len(levels), len(ways), len(unit.operators), EVERY_LENGTH), np.inf)
     rates = np.array([ddr_rates(machine, len(way.cores)) for way in ways]) / BLOCK_BYTES
     _guess(*found, counts, cycles, unit.images, room_blocks(machine, Memory.L1), rates, port, out)
     return out

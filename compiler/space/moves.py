@@ -16,7 +16,6 @@ from compiler.plan.plan import MAX_PREFETCH, Split
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
     AHEAD_KIB,
-    MAX_SEGMENT,
     WINDOWS,
     Gene,
     Genome,
@@ -92,8 +91,6 @@ def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
         return None
     i = int(rng.integers(len(genome) - 1))
     a, b = genome[i], genome[i + 1]
-    if b.stop - a.start > MAX_SEGMENT:
-        return None
     base = a if rng.random() < 0.5 else b
     return _swap(genome, i, resized(unit, base, a.start, b.stop), width=2)
 
@@ -105,7 +102,7 @@ def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     i = int(rng.integers(len(genome) - 1))
     a, b = genome[i], genome[i + 1]
     at = a.stop + int(rng.choice([-2, -1, 1, 2]))
-    if not a.start < at < b.stop or max(at - a.start, b.stop - at) > MAX_SEGMENT:
+    if not a.start < at < b.stop:
         return None
     return _swap(genome, i, resized(unit, a, a.start, at), resized(unit, b, at, b.stop), width=2)
 
@@ -284,7 +281,7 @@ def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0
     """Random block splits, random cores and random DDR writes and reads over the topological order."""
     genes, start = [], 0
     while start < len(unit.operators):
-        stop = min(len(unit.operators), start + min(MAX_SEGMENT, int(rng.geometric(1 / mean_length))))
+        stop = min(len(unit.operators), start + int(rng.geometric(1 / mean_length)))
         counts = block_counts(unit, start, stop)
         blocks, columns = counts[int(rng.integers(len(counts)))], fewest_strips(unit, start, stop)
         genes.append(on_random_cores(unit, Gene(start, stop, blocks, columns=columns), rng))

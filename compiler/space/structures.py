@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from compiler.segment.blocks import needed
 from compiler.segment.residence import hidden
-from compiler.space.gene import MAX_SEGMENT, Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
+from compiler.space.gene import EVERY_LENGTH, Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.unit.unit import Unit
 
 
@@ -52,7 +52,7 @@ class Structures:
         """Structure -> (start, stop) of its first run, of every run that may be a segment."""
         count, found = len(self.unit.operators), dict[str, tuple[int, int]]()
         for start in range(count):
-            for stop in range(start + 1, min(count, start + MAX_SEGMENT) + 1):
+            for stop in range(start + 1, min(count, start + EVERY_LENGTH) + 1):
                 found.setdefault(self.structure(start, stop), (start, stop))
         return found
 

@@ -13,7 +13,7 @@ import numpy as np
 from compiler.place.annealing import DRAWS, Choices, annealed
 from compiler.place.replay import Ints, core_masks, replayed
 from compiler.place.segments import Cores, kernel_edges, segment_wiring
-from compiler.space.gene import MAX_SEGMENT, Gene, Genome, Tail, widths
+from compiler.space.gene import EVERY_LENGTH, Gene, Genome, Tail, widths
 from tuner.measure.grants import NEVER
 from tuner.search.table import SegmentTable
 
@@ -56,7 +56,7 @@ class Annealer:
         if noise:
             prices *= np.exp(rng.normal(0.0, noise, len(prices)))
         cores = np.concatenate((self._cores, core_masks([gene.cores for gene in genome])))
-        choices = Choices(MAX_SEGMENT, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.unit))
+        choices = Choices(EVERY_LENGTH, self._first, self._option, prices[kind], moved[kind], cores, *kernel_edges(self.unit))
         starts = np.array([gene.start for gene in genome], np.int64)
         chosen = np.arange(known, known + len(genome))
         _, starts, chosen = annealed(choices, starts, chosen, rng.random((steps, DRAWS)), self.port, self.delay)
@@ -71,7 +71,7 @@ class Annealer:
         options: dict[str, list[int]] = {}
         first, option = [0], list[int]()
         for start in range(self.table.operators):
-            for stop in range(start + 1, start + MAX_SEGMENT + 1):
+            for stop in range(start + 1, start + EVERY_LENGTH + 1):
                 if stop <= self.table.operators:
                     structure = self.table.structures.structure(start, stop)
                     if structure not in options:

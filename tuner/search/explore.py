@@ -9,7 +9,7 @@ import numpy as np
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
 from compiler.space.columns import fewest_strips
-from compiler.space.gene import ALL, MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
+from compiler.space.gene import ALL, WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.moves import Move, on_random_cores, thin_operators
 from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
@@ -135,8 +135,8 @@ def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
     gene = segmentation[int(rng.integers(len(segmentation)))]
     steps = int(rng.geometric(0.3)) * (1 if rng.random() < 0.5 else -1)
     if rng.random() < 0.5:
-        return gene.start, min(max(gene.stop + steps, gene.start + 1), gene.start + MAX_SEGMENT, segmentation[-1].stop)
-    return max(min(gene.start + steps, gene.stop - 1), gene.stop - MAX_SEGMENT, 0), gene.stop
+        return gene.start, min(max(gene.stop + steps, gene.start + 1), segmentation[-1].stop)
+    return max(min(gene.start + steps, gene.stop - 1), 0), gene.stop
 
 
 def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:

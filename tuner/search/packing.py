@@ -1,7 +1,7 @@
 """Genomes as columns of numbers (`tuner.store.columns`).
 
 A genome is its genes one after the other.  A gene is its numbers in their order, the places of its words, the lengths of its tuples, and
-what is in them.
+what is in them.  What is as many bits as a segment has operators counts as a tuple of numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tuner.store.columns import Columns
 
 _DEFAULTS = Gene(0, 1)
 _WORDS: dict[str, tuple[Any, ...]] = {"weights": get_args(Weights), "split": get_args(Split)}
-_TUPLES = [name for name in Gene._fields if isinstance(getattr(_DEFAULTS, name), tuple)]
+_MASKS, _BITS = ("cached",), 30  # of a number, which is an int32
+_TUPLES = [name for name in Gene._fields if isinstance(getattr(_DEFAULTS, name), tuple) or name in _MASKS]
 _NUMBERS = [name for name in Gene._fields if name not in (*_TUPLES, *_WORDS)]
 _SWITCHES = [at for at, name in enumerate(_NUMBERS) if isinstance(getattr(_DEFAULTS, name), bool)]
 _PLACES = {word: at for words in _WORDS.values() for at, word in enumerate(words)}
@@ -71,8 +72,13 @@ def unpack_individuals(columns: Columns, prefix: str = "") -> list[Individual]:
 
 
 def _plain(gene: Gene) -> Iterable[int]:
-    tuples = _tuples(gene)
+    tuples = [_digits(value) if name in _MASKS else value for name, value in zip(_TUPLES, _tuples(gene), strict=True)]
     return (*_numbers(gene), *(_PLACES[word] for word in _words(gene)), *map(len, tuples), *chain.from_iterable(tuples))
+
+
+def _digits(mask: int) -> tuple[int, ...]:
+    """Of a mask, or of -1, the lowest first."""
+    return (mask,) if mask < 0 else tuple([mask >> shift & (1 << _BITS) - 1 for shift in range(0, mask.bit_length(), _BITS)])
 
 
 def _genes(values: list[int], at: int, end: int) -> Iterable[Gene]:
@@ -83,7 +89,8 @@ def _genes(values: list[int], at: int, end: int) -> Iterable[Gene]:
         for word, words in enumerate(_WORDS.values(), len(_NUMBERS)):
             fields[word] = words[fields[word]]
         at += _FIXED + len(_TUPLES)
-        for length in values[at - len(_TUPLES) : at]:
-            fields.append(tuple(values[at : at + length]))
+        for name, length in zip(_TUPLES, values[at - len(_TUPLES) : at], strict=True):
+            found = values[at : at + length]
+            fields.append(sum(digit << _BITS * k for k, digit in enumerate(found)) if name in _MASKS else tuple(found))
             at += length
         yield Gene._make(_in_order(fields))

@@ -19,7 +19,7 @@ from compiler.place.listing import Widths, allocate, list_schedule
 from compiler.place.replay import Wiring, core_masks, replayed
 from compiler.place.segments import Cores, segment_edges, segment_wiring, share_out
 from compiler.place.stages import Pruning, Stage, StagePartition, States, partition, reachable
-from compiler.space.gene import MAX_SEGMENT, Gene, Genome, widths
+from compiler.space.gene import Gene, Genome, widths
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
 from tuner.config import PlacementSettings
@@ -152,7 +152,7 @@ class Placer:
         good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
         """
         segmentations = [self.table.segmentation(level, border, width=self.cores[level])]
-        for noise, longest in ((0.0, MAX_SEGMENT), (0.05, 4)):
+        for noise, longest in ((0.0, None), (0.05, 4)):
             segmentations.append(self.table.segmentation(level, border, noise, rng, longest, width=1))
         wide, *others = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
         cuts = dict.fromkeys(cut_of(genome) for genome in (*others, *good[:1]) if genome is not None)

@@ -47,10 +47,10 @@ def promises(context: SearchContext, genes: Sequence[Gene], predicted: Floats, l
         context.predicted([gene for gene, _ in open_], np.stack([raw for _, raw in open_])) if open_ else np.zeros((0, predicted.shape[1]))
     )
     where = np.array([(gene.stop - 1, gene.stop - gene.start - 1) for gene in genes])
-    total = np.zeros(len(genes))
+    total, longest = np.zeros(len(genes)), max((gene.stop - gene.start for gene in genes), default=0)
     for level in levels:
         border = float(context.known.border[level])
-        cost, _ = context.table.costs(level, border, width)
+        cost, _ = context.table.costs(level, border, width, room=longest)
         _lower(cost, ((gene, cycles) for (gene, _), cycles in zip(open_, guessed[:, level].tolist(), strict=True)), border)
         best = shortest(cost)
         if best is None:  # some operator has no way at this level

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.space.gene import MAX_SEGMENT, Gene, Genome, Key, Tail
+from compiler.space.gene import EVERY_LENGTH, Gene, Genome, Key, Tail
 from compiler.space.shortest import shortest
 from compiler.space.structures import Structures
 from tuner.measure.grants import NEVER
@@ -53,8 +53,9 @@ class SegmentTable:
         self._operators = [structures.structure(k, k + 1) for k in range(self.operators)]
         self._undo: list[tuple[dict[Any, Any], Any, Any]] | None = None
         self._port_bytes = float(structures.unit.machine.ddr.deliverable)
-        pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - MAX_SEGMENT), j)]
+        pairs = [(i, j) for j in range(1, self.operators + 1) for i in range(max(0, j - EVERY_LENGTH), j)]
         self._pairs = [(i, j, structures.structure(i, j)) for i, j in pairs]
+        self._long: dict[tuple[int, int], str] = {}
 
     def known(self, gene: Gene) -> bool:
         return self.structures.key(gene) in self.cycles
@@ -73,6 +74,8 @@ class SegmentTable:
         if key in self.cycles:
             return False
         self._set(self.cycles, key, cycles)
+        if gene.stop - gene.start > EVERY_LENGTH:
+            self._set(self._long, (gene.start, gene.stop), key[0])
         if features and (key[0], features) not in self.seen:
             self._set(self.seen, (key[0], features), None)
             if cycles is not None and (cycles < NEVER).all():
@@ -136,7 +139,7 @@ class SegmentTable:
         border: float = 0.0,
         noise: float = 0.0,
         rng: np.random.Generator | None = None,
-        longest: int = MAX_SEGMENT,
+        longest: int | None = None,
         width: int | None = None,
     ) -> tuple[Genome, NDArray[np.float64]] | None:
         """The cheapest known segmentation of all operators, and the cost of covering the first j, float64 [operators + 1].
@@ -146,26 +149,29 @@ class SegmentTable:
         """
         cost, tails = self.costs(level, border, width, longest)
         if noise and rng is not None:
-            for (i, j, _), factor in zip(self._pairs, np.exp(rng.normal(0.0, noise, len(self._pairs))).tolist(), strict=True):
+            runs = self._runs()
+            for (i, j, _), factor in zip(runs, np.exp(rng.normal(0.0, noise, len(runs))).tolist(), strict=True):
                 cost[j - 1, j - i - 1] *= factor
         path = shortest(cost)
         if path is None:
             return None
-        runs, total = path
-        return tuple(Gene(i, j, *tails[i, j]) for i, j in runs), total
+        return tuple(Gene(i, j, *tails[i, j]) for i, j in path[0]), path[1]
 
     def costs(
-        self, level: int, border: float = 0.0, width: int | None = None, longest: int = MAX_SEGMENT
+        self, level: int, border: float = 0.0, width: int | None = None, longest: int | None = None, room: int = 0
     ) -> tuple[NDArray[np.float64], dict[tuple[int, int], Tail]]:
-        """What known runs cost (`space.shortest`), less what their borders save, and the tails of their genes."""
-        best = self._best[level]
-        cost = np.full((self.operators, MAX_SEGMENT), np.inf)
+        """What known runs cost (`space.shortest`), less what their borders save, and the tails of their genes.
+
+        room: operators of the longest run that the costs have a place for at least.
+        """
+        best, runs = self._best[level], self._runs()
+        cost = np.full((self.operators, max([room, EVERY_LENGTH, *(j - i for i, j in self._long)])), np.inf)
         tails: dict[tuple[int, int], Tail] = {}
-        for i, j, structure in self._pairs:
+        for i, j, structure in runs:
             found = best.get((structure, width))
             if found is None and j - i == 1:
                 found = best.get((structure, None))
-            if found is None or j - i > longest:
+            if found is None or (longest is not None and j - i > longest):
                 continue
             cost[j - 1, j - i - 1] = less_border(found[0], border)
             tails[i, j] = found[1]
@@ -173,7 +179,11 @@ class SegmentTable:
 
     def runs_of(self, structures: Mapping[str, int]) -> list[tuple[int, int, int]]:
         """(start, stop, number) of every run whose structure has one."""
-        return [(i, j, structures[structure]) for i, j, structure in self._pairs if structure in structures]
+        return [(i, j, structures[structure]) for i, j, structure in self._runs() if structure in structures]
+
+    def _runs(self) -> list[tuple[int, int, str]]:
+        """All that are looked at one by one, and longer ones that were measured."""
+        return [*self._pairs, *((*run, structure) for run, structure in sorted(self._long.items()))] if self._long else self._pairs
 
     def alone(self, genome: Genome) -> NDArray[np.float64] | None:
         """Sum of the segments' own cycles per level, `NEVER` or more where one does not fit; None where one is not known."""

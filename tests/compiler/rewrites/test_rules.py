@@ -12,9 +12,24 @@ from compiler.frontend.load import prepare
 from compiler.frontend.to_graph import translate
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Concat, Conv, LayerNorm, MatMul, Operator, Pool, Quantise, QuantisedPair, Resample, Shuffle, Step, Vector
+from compiler.ir.operators import (
+    Concat,
+    Conv,
+    LayerNorm,
+    LookUp,
+    MatMul,
+    Operator,
+    Pool,
+    Quantise,
+    QuantisedPair,
+    Resample,
+    Shuffle,
+    Step,
+    Vector,
+)
 from compiler.ir.operators.quantised_values import PairMode
 from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.tables import logistic, table
 from compiler.ir.taps import places, weighted
 from compiler.rewrites.engine import rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES, RewriteRule
@@ -66,6 +81,12 @@ INTEGERS: list[Operator] = [
 
 def added(y: str, a: str, b: str, mode: PairMode, a_q: Quantisation, b_q: Quantisation) -> QuantisedPair:
     return QuantisedPair(y, a, b, y, mode, a_q, b_q, SUM)
+
+
+def looked_up(y: str, x: str, x_q: Quantisation, y_q: Quantisation, factor: float | None = None) -> LookUp:
+    """A number times, which is a straight line, or the logistic function."""
+    entries = table(logistic if factor is None else lambda v: v * np.float32(factor), x_q, y_q)
+    return LookUp(y, x, y, entries, x_q, y_q)
 
 
 def sample(y: str, x: str, rows: Iterable[int | None], columns: Iterable[int | None], fill: float = 0.0) -> Resample:
@@ -147,6 +168,16 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([*INTEGERS, added("b", "a", "zi", "add", OTHER, Q)], ["b"], 3),
         ([*INTEGERS, added("b", "zi", "a", "add", Q, OTHER)], ["b"], 3),
         ([*INTEGERS, added("b", "a", "zi", "radd", OTHER, Q)], ["b"], 3),
+    ],
+    "merge-tables": [
+        ([*INTEGERS, looked_up("b", "a", OTHER, Q), looked_up("c", "b", Q, SUM, 2)], ["c"], 4),
+        ([*INTEGERS, looked_up("b", "a", OTHER, OTHER, 1), looked_up("c", "b", OTHER, SUM, 2)], ["c"], 4),
+    ],
+    "table-of-pair": [
+        ([*INTEGERS, looked_up("b", "a", OTHER, Q), added("c", "a", "b", "mul", OTHER, Q)], ["c"], 5),
+        ([*INTEGERS, looked_up("b", "a", OTHER, Q), added("c", "b", "a", "radd", Q, OTHER)], ["c", "b"], 5),
+        ([*INTEGERS, looked_up("b", "a", OTHER, Q), looked_up("c", "a", OTHER, Q, 2), added("d", "b", "c", "add", Q, Q)], ["d"], 6),
+        ([*INTEGERS, added("b", "a", "a", "add", OTHER, OTHER)], ["b"], 4),
     ],
     "merge-chains": [
         ([chain("a", "x", steps=(scaled(), RELU)), chain("b", "a", "z", steps=(ADD, Step("exp")))], ["b"], 1),
@@ -233,6 +264,13 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
         ([*INTEGERS, added("b", "a", "zi", "add", OTHER, Q)], ["b", "a"]),
         ([*INTEGERS, added("b", "a", "a", "add", OTHER, OTHER)], ["b"]),
         ([*INTEGERS, added("b", "a", "zi", "mul", OTHER, Q)], ["b"]),
+    ],
+    "merge-tables": [([*INTEGERS, looked_up("b", "a", OTHER, Q), looked_up("c", "b", Q, SUM)], ["c", "b"])],
+    "table-of-pair": [
+        ([*INTEGERS, added("b", "a", "zi", "mul", OTHER, Q)], ["b"]),
+        # without look-up: lines become none
+        ([*INTEGERS, added("b", "a", "a", "mul", OTHER, OTHER)], ["b"]),
+        ([*INTEGERS, looked_up("b", "a", OTHER, Q, 2), added("c", "a", "b", "mul", OTHER, Q)], ["c"]),
     ],
     "merge-chains": [([chain("a", "x", steps=(RELU,)), chain("b", "a", "z", steps=(ADD,))], ["b", "a"])],
     "relu-before-concat": [([Concat("c", ("x", "z"), "c"), chain("r", "c", steps=(RELU,))], ["r"])],

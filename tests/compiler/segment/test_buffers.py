@@ -37,8 +37,8 @@ def test_what_lives_together_lies_apart(requests: list[BufferRequest]) -> None:
 
 @settings(deadline=None)  # the first example compiles the kernel
 @given(REQUESTS, st.integers(1, 300))
-def test_fit_stretches_lifetimes_only_where_there_is_room(requests: list[BufferRequest], capacity: int) -> None:
-    offsets, peak = fit(requests, capacity, 1)
+def test_spread_buffers_lie_apart_as_well_and_fit_where_others_do(requests: list[BufferRequest], capacity: int) -> None:
+    offsets, peak = fit(requests, capacity, True)
     check(requests, offsets, peak)
     if allocate(requests)[1] <= capacity:
         assert peak <= capacity
@@ -55,9 +55,15 @@ def test_reuse_on_paper() -> None:
     a, b, c = (Buffer("tensor", storage) for storage in range(3))
     requests = [BufferRequest(a, 10, 0, 0), BufferRequest(b, 8, 1, 2), BufferRequest(c, 5, 0, 2)]
     assert allocate(requests) == ({a: 0, b: 0, c: 10}, 15)
-    # with room for 23, neighbours in time lie apart so that they can overlap
-    assert fit(requests, 23, 1) == ({a: 0, b: 10, c: 18}, 23)
-    assert fit(requests, 22, 1)[1] == 15
+
+
+def test_spread_on_paper() -> None:
+    """Weights take turns in the room beside the tensor: each comes where the longest nobody was."""
+    tensor, *weights = Buffer("tensor", 0), *(Buffer("weights", k) for k in range(4))
+    requests = [BufferRequest(tensor, 10, 0, 3), *(BufferRequest(each, 8, k, k) for k, each in enumerate(weights))]
+    assert fit(requests, 34, True) == (dict(zip((tensor, *weights), (0, 10, 18, 26, 10), strict=True)), 34)
+    assert fit(requests, 26, True) == (dict(zip((tensor, *weights), (0, 10, 18, 10, 18), strict=True)), 26)
+    assert fit(requests, 17, True)[1] == 18, "as little as possible, where that is more than there is"
 
 
 def test_equal_requests_lie_by_kind_and_by_their_numbers_as_they_are_spelt() -> None:

@@ -100,6 +100,12 @@ def test_a_whole_plan() -> None:
     assert genome_of(unit("residual_block"), plan) is None
 
 
+@given(st.integers(-1, (1 << 100) - 1), st.integers(0, 40))
+def test_genes_of_long_segments_travel(cached: int, blocks: int) -> None:
+    genome = Gene(0, 100, blocks, cached=cached, choices=(0, 3)), Gene(100, 101)
+    assert unpack_genomes(pack_genomes([genome, (Gene(0, 1),)])) == [genome, (Gene(0, 1),)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(sorted(SMALL_MODELS)),

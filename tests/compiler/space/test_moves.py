@@ -17,7 +17,7 @@ from compiler.plan.plan import MAX_PREFETCH
 from compiler.segment.strips import strips
 from compiler.space.columns import fewest_strips
 from compiler.space.decode import decode
-from compiler.space.gene import MAX_SEGMENT, WINDOWS, Gene, Genome, block_counts, choice_count, splits, whole_or, working_cores
+from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, choice_count, splits, whole_or, working_cores
 from compiler.space.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.unit.unit import Unit
 from simulator.npu.machine_file import load_machine
@@ -40,7 +40,6 @@ def assert_legal(u: Unit, genome: Genome) -> None:
     verify(u, genome)
     for gene in genome:
         assert type(gene) is Gene
-        assert gene.stop - gene.start <= MAX_SEGMENT
         assert gene.blocks in block_counts(u, gene.start, gene.stop)
         assert 1 <= gene.prefetch <= MAX_PREFETCH
         assert gene.window in WINDOWS

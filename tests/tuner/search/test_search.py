@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 
 from compiler.kinds.build import make_unit
 from compiler.space.decode import decode
-from compiler.space.gene import ALL, Gene, Genome, block_counts, widths
+from compiler.space.gene import ALL, EVERY_LENGTH, Gene, Genome, block_counts, widths
 from compiler.space.moves import MOVES, random_genome, verify
 from compiler.space.starts import spread
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.graphs import conv
+from tests.graphs import unit as graph_unit
 from tests.models import small_graph
 from tests.plans import with_cores
 from tests.tuning import QUICK
@@ -101,6 +103,27 @@ def test_the_cover_is_the_cheapest_of_all(name: str, seed: int, genes: int, bord
         assert sum(paid) == pytest.approx(expected), "and its genes cost what it says"
         assert all(gene.stop - gene.start <= longest for gene in genome)
         assert np.isfinite(cost).all()
+
+
+def test_segments_longer_than_those_that_are_looked_at_one_by_one_count_once_they_are_measured() -> None:
+    names = ["x", *(f"y{k}" for k in range(EVERY_LENGTH + 6))]
+    u = graph_unit(load_machine("tiny"), (1, 16, 4, 4), *(conv(y, x, (16, 16), 1) for x, y in itertools.pairwise(names)))
+    table, long = SegmentTable(Structures(u), len(LEVELS)), Gene(2, EVERY_LENGTH + 5)
+    for k in range(len(u.operators)):
+        table.add(Gene(k, k + 1), np.full(len(LEVELS), 100))
+    with table.aside():
+        table.add(long, np.full(len(LEVELS), 500))
+        found = table.segmentation(0)
+        assert found is not None
+        assert long in found[0]
+        assert found[1][-1] == 500 + 3 * 100
+        assert (2, EVERY_LENGTH + 5, 0) in table.runs_of({table.structures.structure(long.start, long.stop): 0})
+        shorter = table.segmentation(0, longest=EVERY_LENGTH)
+        assert shorter is not None
+        assert long not in shorter[0]
+    found = table.segmentation(0)
+    assert found is not None
+    assert long not in found[0]
 
 
 def test_there_is_no_cover_where_an_operator_is_unknown() -> None:

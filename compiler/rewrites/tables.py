@@ -1,0 +1,44 @@
+"""Rewrites of tables: a function of one quantised tensor is one table, whatever its parts were, because it has 256 values.
+
+No rounding is dropped: entries are what the parts make of every integer, one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.ir.operators import LookUp, Operator, QuantisedPair
+from compiler.ir.quantised.tables import every_integer, line, looked_up
+from compiler.rewrites.engine import GraphView, Match
+
+
+def merge_tables(op: Operator, view: GraphView) -> Match | None:
+    """A table of what a table makes for it alone."""
+    before = view.producers.get(op.x) if isinstance(op, LookUp) else None
+    if not isinstance(op, LookUp) or not isinstance(before, LookUp) or not view.only_use(op.x):
+        return None
+    merged = replace(op, x=before.x, entries=looked_up(before.entries, op.entries), x_q=before.x_q)
+    return Match((before, op), (merged,)) if _needs_no_more(merged, before, op) else None
+
+
+def table_of_pair(op: Operator, view: GraphView) -> Match | None:
+    """Sum or product of two that one tensor says, as x * sigmoid(x): itself, or a table of it."""
+    if not isinstance(op, QuantisedPair) or view.shapes[op.a] != view.shapes[op.b]:
+        return None
+    parts = [view.producers.get(name) for name in op.inputs]
+    tables = [part if isinstance(part, LookUp) else None for part in parts]
+    roots = [(name, table.x) if table is not None else (name,) for name, table in zip(op.inputs, tables, strict=True)]
+    root = next((name for name in roots[0] if name in roots[1]), None)
+    if root is None:
+        return None
+    used = [table if name != root else None for name, table in zip(op.inputs, tables, strict=True)]
+    x_q = next((table.x_q for table in used if table is not None), op.a_q)
+    every = every_integer(x_q)
+    operands = [(every if table is None else table.entries).reshape(1, -1, 1, 1) for table in used]
+    merged = LookUp(op.name, root, op.y, op.apply(operands).reshape(-1), x_q, op.y_q)
+    return Match((op,), (merged,)) if _needs_no_more(merged, *(table for table in used if table is not None)) else None
+
+
+def _needs_no_more(merged: LookUp, *parts: LookUp) -> bool:
+    """Whether a machine that can run the parts can run the whole: one without look-up has straight lines alone."""
+    return any(line(op.entries, op.x_q, op.y_q) is None for op in parts) or line(merged.entries, merged.x_q, merged.y_q) is not None
