@@ -37,6 +37,7 @@ from compiler.frontend.lower import lower_partition
 from compiler.kinds.build import make_unit, pack_unit
 from compiler.source import Opened, Source
 from compiler.space.order import Order, ordered
+from compiler.unit.machine import no_floats
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
@@ -100,8 +101,8 @@ class Study:
     """name: of the CSV.  rows: of a pair.  show: tables and lines, of the rows of all pairs.
 
     evaluator: who measures, made for every search; None for the simulator.  begins: of an arm's name and a pair, further fields of its
-    `tuner.Search`, made before its time is taken.  given: what else the rows of a pair follow from, as options
-    that only this study has.  The others are what is run unless options say otherwise.
+    `tuner.Search`, made before its time is taken.  of_floats: an arm that a machine of integers does without.  given: what else the rows of
+    a pair follow from, as options that only this study has.  The others are what is run unless options say otherwise.
     """
 
     name: str
@@ -114,7 +115,13 @@ class Study:
     seeds: int = 3
     evaluator: Callable[[Unit, tuple[str, ...]], Evaluator] | None = None
     begins: Callable[[str, Key], Mapping[str, Any]] | None = None
+    of_floats: str = ""
     given: tuple[object, ...] = ()
+
+    def possible(self, machine: str) -> dict[str, Arm]:
+        """Its arms, on a machine."""
+        lacking = self.of_floats if no_floats(load_machine(machine), DataType.float16) else ""
+        return {name: arm for name, arm in self.arms.items() if name != lacking}
 
 
 class Found(NamedTuple):
@@ -203,10 +210,10 @@ def _apart(work: Callable[[Key], Found], pair: Key) -> Found:
 def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], folder: Path) -> Found:
     """`_pair`, or what it left in the folder."""
     (name, machine, seed), config = pair, load_config(None, settings)
-    unit = network(name, machine, config.search.order)
+    unit = _own(study, name, machine, config.search.order)
     arms = [[name, *arm._replace(strategy=None), arm.strategy and arm.strategy.__name__] for name, arm in study.arms.items()]
     written = hashlib.sha256(Path(inspect.getfile(study.show)).read_bytes()).hexdigest()
-    others = [network(f"{name}{arm.network}", machine).digest for arm in study.arms.values() if arm.network]
+    others = [network(f"{name}{arm.network}", machine).digest for arm in study.possible(machine).values() if arm.network]
     what = [unit.digest, *others, seed, candidates, settings, config.digest, simulator.VERSION, arms, written, *map(str, study.given)]
     path = folder / f"{short(name)}-{digest(what)}.json"
     if path.is_file():
@@ -223,7 +230,7 @@ def _kept(study: Study, pair: Key, candidates: int, settings: tuple[str, ...], f
 def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -> list[Row]:
     """The rows of one pair, each with what they are of."""
     (name, machine, seed), found, cpu_s = pair, dict[str, tuner.SearchResult](), dict[str, float]()
-    for arm, (own, times, levels, strategy, changes, more_of_name) in study.arms.items():
+    for arm, (own, times, levels, strategy, changes, more_of_name) in study.possible(machine).items():
         texts = (*own, *settings)
         unit = network(f"{name}{more_of_name}", changed(machine, changes), load_config(None, texts).search.order)
         budget = None if any(text.startswith("budget.") for text in texts) else max(1, round(times * candidates))
@@ -236,10 +243,16 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
         begun = time.process_time()
         found[arm] = search.run()
         cpu_s[arm] = round(time.process_time() - begun, 2)
-    unit = network(name, machine, load_config(None, settings).search.order)
+    unit = _own(study, name, machine, load_config(None, settings).search.order)
     rows = study.rows(Pair(name, unit, seed, candidates, found, cpu_s))
     head = {"network": short(name), "machine": machine, "seed": seed}
     return [head | row for row in rows]
+
+
+def _own(study: Study, name: str, machine: str, order: Order) -> Unit:
+    """The pair's network, or what the first arm that is possible has of it."""
+    first = next(iter(study.possible(machine).values()))
+    return network(f"{name}{first.network}", machine, order)
 
 
 def changed(machine: str, changes: str) -> str:
@@ -267,7 +280,8 @@ def in_file_order(name: str, machine: str, dtype: DataType = DataType.float16) -
     model, described = load_network(model_named(name)), load_machine(machine)
     if not is_quantised(model_named(name)):
         return make_unit(lower(model), described, dtype)
-    (graph, *_), _ = lower_partition(model, able=partial(pack_unit, machine=described, dtype=dtype))
+    able = partial(pack_unit, machine=described, dtype=dtype)
+    (graph, *_), _ = lower_partition(model, able=able, no_floats=no_floats(described, dtype))
     return make_unit(graph, described, dtype)
 
 

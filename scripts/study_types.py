@@ -5,6 +5,7 @@
 
 Figures of a level are those of its own program: cycles, bytes of DDR, and the gain over layer by layer in the same type.  What is to be
 expected is beside them: products per cycle at the peak of the machine for each type, and the least bytes that the model can do with.
+On a machine of integers alone the columns of float16 are empty.
 A quantised network that the NPU has not whole is there with its heaviest piece, and its share of the multiply-accumulates is told.
 
     python scripts/study_types.py --out types
@@ -31,6 +32,7 @@ NETWORKS = (
     "squeezenet,made:mobilenet_v2,shufflenet,made:resnet50,inception_v1,alexnet,made:efficientnet_b0,made:vit_b16,zfnet512,inception_v2,"
     "vgg19,densenet121"
 )
+OF_BOTH = ("macs", "roof", "least", "float16_cycles", "float16_bytes", "float16_gain", "faster", "of_bytes")  # of integers alone: None
 MEANS = ("faster", "of_bytes", "float16_gain", "int8_gain", "roof", "least")
 
 
@@ -45,13 +47,13 @@ def rows(pair: Pair) -> Iterator[Row]:
     units = {arm: found.unit for arm, found in pair.found.items()}
     ideal = {arm: limits(unit) for arm, unit in units.items()}
     macs, _ = Roofline(units["int8"]).work(tuple(range(len(units["int8"].operators))))
-    common: Row = {
-        "candidates": pair.candidates,
-        "macs": units["int8"].macs / units["float16"].macs,
-        "in_int8": macs.get(DataType.int8, 0) / sum(macs.values()),
-        "roof": ideal["int8"][0] / ideal["float16"][0],
-        "least": ideal["int8"][1] / ideal["float16"][1],
-    }
+    common: Row = {"candidates": pair.candidates, "in_int8": macs.get(DataType.int8, 0) / sum(macs.values())}
+    if both := "float16" in units:
+        common |= {
+            "macs": units["int8"].macs / units["float16"].macs,
+            "roof": ideal["int8"][0] / ideal["float16"][0],
+            "least": ideal["int8"][1] / ideal["float16"][1],
+        }
     measured = {}
     for arm, found in pair.found.items():
         evaluator = Evaluator(found.unit, found.levels)
@@ -62,13 +64,23 @@ def rows(pair: Pair) -> Iterator[Row]:
         for arm, found in pair.found.items():
             cycles, moved = measured[arm][i]
             row |= {f"{arm}_cycles": cycles, f"{arm}_bytes": moved, f"{arm}_gain": found.baseline_cycles[level] / cycles}
-        yield row | {"faster": row["float16_cycles"] / row["int8_cycles"], "of_bytes": row["int8_bytes"] / row["float16_bytes"]}
+        if both:
+            row |= {"faster": row["float16_cycles"] / row["int8_cycles"], "of_bytes": row["int8_bytes"] / row["float16_bytes"]}
+        yield dict.fromkeys(OF_BOTH) | row
+
+
+def cell(value: float | None, shown: str = ".2f", times: float = 1) -> str:
+    """'' of what there is not."""
+    return "" if value is None else format(value * times, shown)
 
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """Medians over seeds, and the geometric mean of the networks at every level."""
     for (machine,), mine in groups(medians(found, "network", "machine", "level"), "machine").items():
+        of_both = [row for row in mine if row["faster"] is not None]
         yield f"{machine}: roof, MACs per cycle at the peak, int8 over float16; least, the bytes that a model cannot do without, the same"
+        if not of_both:
+            yield f"{machine} computes with integers alone: what is of float16 is empty"
         yield Table(
             (
                 "<network", "<level", "cycles float16", "int8", "faster", "roof", "DDR MB float16", "int8", "of bytes", "least",
@@ -76,15 +88,15 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             ),
             [
                 (
-                    row["network"], row["level"], row["float16_cycles"], row["int8_cycles"], f"{row['faster']:.2f}", f"{row['roof']:.2f}",
-                    f"{row['float16_bytes'] / MEGA:.2f}", f"{row['int8_bytes'] / MEGA:.2f}", f"{row['of_bytes']:.2f}",
-                    f"{row['least']:.2f}", f"{row['float16_gain']:.2f}", f"{row['int8_gain']:.2f}", f"{row['in_int8']:.1%}",
-                    f"{row['macs']:.1%}",
+                    row["network"], row["level"], cell(row["float16_cycles"], "d"), row["int8_cycles"], cell(row["faster"]),
+                    cell(row["roof"]), cell(row["float16_bytes"], times=1 / MEGA), cell(row["int8_bytes"], times=1 / MEGA),
+                    cell(row["of_bytes"]), cell(row["least"]), cell(row["float16_gain"]), cell(row["int8_gain"]),
+                    cell(row["in_int8"], ".1%"), cell(row["macs"], ".1%"),
                 )
                 for row in mine
             ],
         )  # fmt: skip
-        for (level,), there in groups(mine, "level").items():
+        for (level,), there in groups(of_both, "level").items():
             mean = {key: geometric(np.array([row[key] for row in there])) for key in MEANS}
             yield (
                 f"{level}: {mean['faster']:.2f} times as fast in int8 (roof {mean['roof']:.2f}) with {mean['of_bytes']:.0%} of the bytes"
@@ -93,7 +105,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             )
 
 
-STUDY = Study("types", {"float16": Arm(), "int8": Arm(network=",quantised=qdq")}, rows, show, NETWORKS, seeds=1)
+STUDY = Study("types", {"float16": Arm(), "int8": Arm(network=",quantised=qdq")}, rows, show, NETWORKS, seeds=1, of_floats="float16")
 
 if __name__ == "__main__":
     command(STUDY, "Quantised networks and the float ones that they were made of.")

@@ -6,7 +6,7 @@ same segments gains more by it, another segmentation may.
 
 | column | is without |
 |---|---|
-| zeros | what grouped and depthwise weights lack, and padding of channels, in loads of weights |
+| zeros | padding of channels, and zeros of the few grouped weights that are not expanded on chip, in loads of weights; masks |
 | blocks | blocks of 16 x C0 weights that are all zero, on CUBE and in what MTE1 loads for it |
 | depthwise | the part of depthwise products that VECTOR would do in the time that CUBE has for the rest |
 | spills | loads and stores of tensors in between |

@@ -23,7 +23,8 @@ class Traffic:
     """Bytes that a program moves between DDR and the chip; they add up to what the simulator counts.
 
     once: weights, inputs and outputs of the model, each value once, without padding.  zeros: of weights that grouped and depthwise
-    convolutions do not have, and of channels that fill a block up, once.  lanes: the same of inputs and outputs.
+    convolutions do not have, and of channels that fill a block up, once, with the masks that expand weights.
+    lanes: the same of inputs and outputs.
     weights_again, tensors_again: what of constants, inputs and outputs is moved once more: in pieces, as a halo, or for another operator.
     spills: tensors in between, stored and loaded.
     """
@@ -100,6 +101,8 @@ def needed_constants(unit: Unit) -> dict[str, int]:
             item, sums = unit.type_of(spec.reads[0]).size_bytes, DataType.float32.size_bytes
             found[f"{operator.name}/weights"] = math.prod(operator.weights.shape) * item
             found[f"{operator.name}/bias"] = len(operator.bias) * sums
+            if getattr(spec, "expansion", None) is not None:
+                found[f"{operator.name}/masks"] = 0
     return found
 
 

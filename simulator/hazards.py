@@ -9,7 +9,7 @@
 | waits         | int32 [w]           | WAIT records, flag after flag; flag f has waits[wait_start[f]:wait_start[f + 1]]    |
 | clock         | int32 [q, q]        | clock[q, p]: the last place of queue p that has completed before queue q's next     |
 | in_order      | bool [q]            | all of the queue has completed before its next; not so of a DMA with several ports  |
-| writer        | int32 [blocks]      | last record that wrote a block; UNWRITTEN; or WRITTEN before the program            |
+| writer        | int32 [blocks]      | last record that wrote a block; UNWRITTEN; or WRITTEN or COLUMNS before the program |
 | reader        | int32 [blocks]      | NOBODY; the one last reader; or -2 - node, a list of readers not ordered among them |
 | found         | int64 [limit, 6]    | kind, record, memory, first block, one past the last, other record                  |
 
@@ -24,7 +24,8 @@ chip; that every so many transfers share a port is no order that a program may c
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next, nothing but L1 passes
 data between operators inside it, no block reads what a later one has made, what comes to the shared memory from DDR is an operator's
-weights, and a FIXPIPE's bias and scale are constants of the model.  A read that breaks this found its place overwritten.
+weights, and a FIXPIPE's bias and scale are constants of the model, or what the host gives for columns.  A read that breaks this found its
+place overwritten.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Int64s = NDArray[np.int64]
 
 # numba compiles a kernel anew for each Python constant that it is given, but once for all of a numpy type
 OUT_OF_BOUNDS, UNWRITTEN_READ, RACE, FLAG_COUNT, CONSTANT_WRITE, OVERWRITTEN_READ = np.arange(6)
-UNWRITTEN, WRITTEN, NOBODY = -1, -2, -1
+UNWRITTEN, WRITTEN, COLUMNS, NOBODY = -1, -2, -3, -1  # COLUMNS: by the host, one value for each column
 _NO_OTHER = np.int32(-1)
 
 OPERATOR_BITS = isa.OPERATOR_BITS
@@ -138,7 +139,7 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
 
 @njit(cache=True)
 def _read_constants(w: Walk, i: int, q: int, memory: int, shift: int, first: int) -> None:
-    """Report blocks of a FIXPIPE's bias or scale, from `first` on, that are not as they were loaded from the constants."""
+    """Report blocks of a FIXPIPE's bias or scale, from `first` on, that are not as they were loaded from constants or columns."""
     stop = first + _SUM_BLOCKS[w.code[i, DTYPE]] * w.code[i, F_N1]
     if first < 0 or stop > w.limits[memory, 0]:
         return
@@ -146,7 +147,8 @@ def _read_constants(w: Walk, i: int, q: int, memory: int, shift: int, first: int
         writer = w.writer[shift + block]
         if writer >= 0 and _before(w, writer, q):
             o = w.code[writer]
-            if o[OP] != _COPY or o[SRC] != _DDR or o[S0] >= w.limits[_DDR, 1]:
+            known = w.limits[_DDR, 1]
+            if o[OP] != _COPY or o[SRC] != _DDR or (o[S0] >= known and w.writer[o[S0] - known] != COLUMNS):
                 _report(w, OVERWRITTEN_READ, i, memory, block, writer)
 
 
@@ -276,7 +278,7 @@ def _read_run(
         last = reader[at]
         if last != i:
             before = writer[at]
-            if before != fine and before != WRITTEN:
+            if before != fine and before != WRITTEN and before != COLUMNS:
                 if before < 0 or (queue[before] != mine and seen[queue[before]] < place[before]) or _overwritten(code, before, i, memory):
                     return at
                 fine = before

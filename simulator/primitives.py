@@ -219,6 +219,8 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
         value = c + np.ndarray((n1, 1, n0), sums, side, record[S1] * BLOCK_BYTES)
     if record[F_SUMS]:
         value = _scaled(side, record, value, fixed_point)
+    elif record[S2] >= 0:
+        value = value + _residual(side, record)
     planes = -(-n1 * n0 // c0)
     if n1 * n0 < planes * c0:
         value = np.concatenate((value, np.full((planes * c0 // n0 - n1, m, n0), record[F_ZERO], value.dtype)))
@@ -227,9 +229,6 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
     shape, size = (planes, m, c0), dtype.itemsize
     if record[S2] >= 0 and record[F_SUMS]:
         value = _added(side, record, value.astype(_FLOAT), shape)
-    elif record[S2] >= 0:
-        plane = record[F_RPLANE] * BLOCK_BYTES
-        value = value + np.ndarray(shape, dtype, side, record[S2] * BLOCK_BYTES, (plane, BLOCK_BYTES, size))
     if record[F_ACT] != isa.Activation.none:
         value = np.maximum(value, np.float32(0))
     if record[F_ACT] == isa.Activation.clip:
@@ -242,6 +241,15 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
         for i in range(planes):
             target[i] = value[i]
     return c.nbytes
+
+
+def _residual(side: Bytes, record: Words) -> NDArray[Any]:
+    """[N1][M][16] of a residual of floats."""
+    m, n1, kind = record[F_M], record[F_N1], _STORAGE[record[isa.F_RTYPE]]
+    _, c0, n0, *_ = FRACTALS[record[isa.F_RTYPE]]
+    strides = (record[F_RPLANE] * BLOCK_BYTES, BLOCK_BYTES, kind.itemsize)
+    planes = np.ndarray((n1 * n0 // c0, m, c0), kind, side, record[S2] * BLOCK_BYTES, strides)
+    return planes.reshape(n1, -1, m, c0).transpose(0, 2, 1, 3).reshape(n1, m, n0)
 
 
 def _added(side: Bytes, record: Words, own: NDArray[Any], shape: tuple[int, int, int]) -> NDArray[Any]:

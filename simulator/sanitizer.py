@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator import hazards
-from simulator.hazards import FLAGGED, NOBODY, UNWRITTEN, WRITTEN, Walk
+from simulator.hazards import COLUMNS, FLAGGED, NOBODY, UNWRITTEN, WRITTEN, Walk
 from simulator.host_layout import read_blocks
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
-from simulator.npu.parts import DMAS, Engine, Memory
+from simulator.npu.parts import DMAS, DataType, Engine, Memory
 from simulator.npu.program import Code, Program, block_limits
 
 FindingKind = Literal["out_of_bounds", "unwritten_read", "race", "flag_count", "constant_write", "overwritten_read", "deadlock"]
@@ -104,7 +104,9 @@ def _prepare(program: Program, machine: Machine, code: Code) -> tuple[NDArray[np
     base[:, Memory.SHARED] = starts[-1]
     writer = np.full(int(starts[-1] + limits[Memory.SHARED, 0]), UNWRITTEN, np.int32)
     for buffer in program.memory.of_kind("input"):
-        writer[buffer.offset_blocks - constants : buffer.offset_blocks - constants + buffer.size_blocks] = WRITTEN
+        columns = buffer.shape[2:] == (1, 1) and program.memory.type_of(buffer) in (DataType.int32, DataType.float32)
+        start = buffer.offset_blocks - constants
+        writer[start : start + buffer.size_blocks] = COLUMNS if columns else WRITTEN
 
     def ints(values: NDArray[np.generic]) -> NDArray[np.int32]:
         return np.ascontiguousarray(values, np.int32)

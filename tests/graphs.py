@@ -14,13 +14,15 @@ from simulator.npu.parts import DataType
 
 
 def conv(
-    y: str, x: str, channels: tuple[int, int], kernel: int = 3, stride: int = 1, pad: int | None = None, residual: str | None = None
-) -> Conv:
+    y: str, x: str, channels: tuple[int, int], kernel: int = 3, stride: int = 1, pad: int | None = None, residual: str | None = None,
+    groups: int = 1,
+) -> Conv:  # fmt: skip
     """channels: (in, out); the padding keeps the size unless it is given.  The operator is named after its output."""
     p = (kernel - 1) // 2 if pad is None else pad
     rng = np.random.default_rng(len(y))
-    weights = rng.standard_normal((channels[1], channels[0], kernel, kernel)).astype(np.float32) / np.float32(kernel * channels[0] ** 0.5)
-    return Conv(y, x, y, weights, np.zeros(channels[1], np.float32), (stride, stride), (1, 1), (p, p, p, p), residual=residual)
+    inner = channels[0] // groups
+    weights = rng.standard_normal((channels[1], inner, kernel, kernel)).astype(np.float32) / np.float32(kernel * inner**0.5)
+    return Conv(y, x, y, weights, np.zeros(channels[1], np.float32), (stride, stride), (1, 1), (p, p, p, p), groups, residual=residual)
 
 
 def max_pool(y: str, x: str, kernel: int, stride: int, pad: int = 0) -> Pool:

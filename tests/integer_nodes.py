@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.ir.quantised import linear
 from compiler.ir.quantised.parameters import Quantisation
+from simulator.exact_onnxruntime import session_options
 from tests.quantised_kernels import Array, Batch
 
 _RESULT = {"QLinearConcat": 0, "QLinearAveragePool": 3, "QLinearGlobalAveragePool": 3, "QLinearSigmoid": 3, "QLinearLeakyRelu": 3}
@@ -50,6 +52,41 @@ def sums(batch: Batch) -> list[Single]:
         named.output[0] = "y"
         graph = helper.make_graph([named], "sums", inputs, outputs, [constants[name] for name in node.input if name in constants])
         found.append(Single(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), feeds, value))
+    return found
+
+
+def columned(batch: Batch, rng: np.random.Generator) -> list[Single]:
+    """The products by constants of a batch without a zero point of theirs, each with columns that are inputs, some with scales of those."""
+    found = []
+    constants = {item.name: item for item in batch.constants}
+    for node in batch.nodes:
+        if node.op_type not in ("ConvInteger", "MatMulInteger") or node.input[1] not in constants or node.input[0] not in batch.feeds:
+            continue
+        x, w = batch.feeds[node.input[0]], numpy_helper.to_array(constants[node.input[1]])
+        if node.op_type == "MatMulInteger" and w.ndim != 2:
+            continue
+        shape = (w.shape[-1],) if node.op_type == "MatMulInteger" else (1, len(w), *(1,) * (w.ndim - 2))
+        product = NodeProto()
+        product.CopyFrom(node)
+        product.input[:], product.output[:] = ["x", node.input[1], "", *node.input[3:]], ["sums"]
+        feeds = {"x": x, "columns": rng.integers(-(2**20), 2**20, shape).astype(np.int32)}
+        scaled = bool(rng.random() < 0.7)
+        nodes = [product, helper.make_node("Add", ["sums", "columns"], ["added" if scaled else "y"])]
+        if scaled:
+            feeds["scales"] = rng.uniform(1e-5, 1e-2, shape).astype(np.float32)
+            nodes += [helper.make_node("Cast", ["added"], ["floats"], to=TensorProto.FLOAT)]
+            nodes += [helper.make_node("Mul", ["floats", "scales"], ["y"])]
+        inputs = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in feeds.items()
+        ]
+        known = [constants[name] for name in node.input[1:] if name in constants]
+        rank = x.ndim if node.op_type == "ConvInteger" else max(x.ndim, 2)
+        output = helper.make_tensor_value_info("y", TensorProto.FLOAT if scaled else TensorProto.INT32, [None] * rank)
+        graph = helper.make_graph(nodes, "columns", inputs, [output], known)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), session_options()).run(None, feeds)
+        model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", output.type.tensor_type.elem_type, expected.shape))
+        found.append(Single(model, feeds, expected))
     return found
 
 

@@ -109,6 +109,7 @@ class Use(_Section):
     block_fusion: bool
     cores: bool
     halo_cache: bool
+    passes: bool
     prefetch: bool
     placement: bool
 

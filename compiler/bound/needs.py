@@ -138,7 +138,7 @@ def needs_of(unit: Unit) -> Needs:
         made.append(leaf)
         if leaf.needed is None:
             continue
-        for operand, name in enumerate(spec.operator.inputs):
+        for operand, name in enumerate(spec.operator.operands):
             box, spread = _reads(spec.operator, operand, leaf.needed, shapes[name])
             for part, of_leaf, of_tensor in channels[name]:
                 mask = np.zeros(shapes[part][1], np.bool_)

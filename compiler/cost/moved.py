@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 from numba import njit
 
+from compiler.kinds.conv import ConvSpec
 from compiler.segment.blocks import Blocks
 from compiler.segment.run import Load
 from compiler.segment.strips import row_blocks_stored
@@ -47,9 +49,33 @@ def stored_blocks(unit: Unit, blocks: Blocks, k: int) -> int:
     return blocks.stored[k] * row_blocks_stored(unit, spec)[1] * spec.y.planes
 
 
+class StoredWeights(NamedTuple):
+    """A product's weights in DDR, in blocks.  overlaid: whether they are expanded on chip, with so many blocks of `masks`; kept: see
+    `Expansion`."""
+
+    blocks: int
+    overlaid: bool
+    masks: int
+    kept: bool
+
+
+def stored_weights(spec: ConvSpec) -> StoredWeights:
+    e = spec.expansion
+    masks, kept = (0, False) if e is None else (e.mask_blocks, e.kept)
+    return StoredWeights(spec.stored_weight_blocks, e is not None, masks, kept)
+
+
+@njit(cache=True)
+def weight_loads(w: StoredWeights, resident: bool, chunks_n: int, loads: float, every_block: float) -> float:
+    """How often all of them are loaded.  chunks_n: of streamed ones, along n.  loads, every_block: see `fetched_blocks`."""
+    if resident or w.kept:
+        return loads
+    return every_block * (chunks_n if w.overlaid else 1)
+
+
 @njit(cache=True)
 def fetched_blocks(
-    weights: int, bias: int, right: int, resident: bool, once: bool, loads: float, every_block: float
+    weights: StoredWeights, bias: int, right: int, resident: bool, once: bool, chunks_n: int, loads: float, every_block: float
 ) -> tuple[float, float]:
     """A product's (weights and bias, right operand) in blocks.
 
@@ -57,4 +83,5 @@ def fetched_blocks(
     A right operand that stays is a tensor, and among the segment's loads.
     """
     streamed = 0.0 if resident else float(right) * every_block
-    return weights * (loads if resident else every_block) + bias * (loads if once else every_block), streamed
+    own = weights.blocks * weight_loads(weights, resident, chunks_n, loads, every_block) + weights.masks * loads
+    return own + bias * (loads if once else every_block), streamed

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.moved import ddr_rates, fetched_blocks, loaded_blocks, stored_blocks
+from compiler.cost.moved import ddr_rates, fetched_blocks, loaded_blocks, stored_blocks, stored_weights
 from compiler.cost.ranking import CHUNK_BUDGETS, chunk_choices, tiling_of
 from compiler.cost.tiling_space import engine_cycles, estimate, legal_points, shape_of
 from compiler.kinds.conv import ConvSpec, product_of
@@ -90,7 +90,9 @@ def operator_space(unit: Unit, k: int, block_counts: Sequence[int]) -> OperatorS
                 mine = shape._replace(pixels=size * spec.out_w)
                 engines += count * images * engine_cycles(machine, mine, spec.n1, spec.k1, points)
                 guess += count * images * estimate(machine, mine, points)
-            fetched = fetched_blocks(spec.weight_blocks, spec.bias_blocks, right, resident, True, 1.0, float(layout.count * images))
+            chunks_n = -(-spec.n1 // min(chunk[0], spec.n1))
+            every_block = float(layout.count * images)
+            fetched = fetched_blocks(stored_weights(spec), spec.bias_blocks, right, resident, True, chunks_n, 1.0, every_block)
             moved = np.array([(read * images + int(sum(fetched))) * BLOCK_BYTES, stored * images * BLOCK_BYTES])
             for prefetch in slots:
                 head = np.array([blocks, prefetch, resident, *chunk], np.int64)

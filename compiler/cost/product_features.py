@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from compiler.cost import closed
 from compiler.cost.closed import SERIAL, Cost, cost_of
-from compiler.cost.moved import fetched_blocks
+from compiler.cost.expanding import Expanding, expanding
+from compiler.cost.moved import StoredWeights, fetched_blocks, stored_weights, weight_loads
 from compiler.ir.im2col import Cut
 from compiler.kinds.alike import Kind
 from compiler.kinds.base import Heights
@@ -23,15 +24,16 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _DDR, _L1, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.SHARED)
 PRODUCT_FEATURES = (
-    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "mte3_on_chip_cycles", "load_bytes", "weight_bytes",
-    "residual_bytes", "shared_read_bytes", "instructions", "products", "drain_cycles", "streamed_share", "row_share", *SERIAL,
+    "cube_cycles", "ideal_cube_cycles", "mte1_cycles", "fixpipe_cycles", "vector_cycles", "mte3_on_chip_cycles", "load_bytes",
+    "weight_bytes", "residual_bytes", "shared_read_bytes", "instructions", "products", "drain_cycles", "streamed_share", "row_share",
+    *SERIAL,
 )  # fmt: skip
 
 
 class _Product(NamedTuple):
-    """Sizes of a product; weights, bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`.
+    """Sizes of a product; bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`.
 
-    times: products of the matrix unit for each of the sum.
+    planes, residual: planes of the result, and of a residual.  times: products of the matrix unit for each of the sum.
     """
 
     out_h: int
@@ -39,10 +41,11 @@ class _Product(NamedTuple):
     groups: int
     n1: int
     k1: int
-    weights: int
+    weights: StoredWeights
     bias: int
     right: int
     planes: int
+    residual: int
     times: int
     cut: Cut
 
@@ -51,9 +54,9 @@ class _Product(NamedTuple):
 def _product(kind: Kind) -> _Product:
     s = product_of(kind.spec)
     assert s is not None, kind.spec.name
-    return _Product(
-        s.out_h, s.out_w, s.groups, s.n1, s.k1, s.weight_blocks, s.bias_blocks, s.right_blocks, s.y.planes, s.products, s.parts.cut
-    )
+    residual = 0 if s.residual is None else s.residual.planes
+    sizes = s.out_h, s.out_w, s.groups, s.n1, s.k1, stored_weights(s), s.bias_blocks, s.right_blocks
+    return _Product(*sizes, s.y.planes, residual, s.products, s.parts.cut)
 
 
 class ProductStanding(NamedTuple):
@@ -80,12 +83,15 @@ def product_features(kind: Kind, tiling: ConvTiling, heights: Heights, standing:
         np.array(heights, np.int64).reshape(-1, 2),
         cost_of(kind.unit.machine, int(kind.unit.type_of(kind.spec.reads[0])), standing.inside),
     )
-    found: NDArray[np.float64] = _add_up(c, _product(kind), sizes_of(tiling), high, standing)
+    product = _product(kind)
+    found: NDArray[np.float64] = _add_up(c, product, sizes_of(tiling), high, standing, expanding(kind, tiling))
     return found
 
 
 @njit(cache=True)
-def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], standing: ProductStanding) -> NDArray[np.float64]:
+def _add_up(
+    c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], standing: ProductStanding, expanded: Expanding
+) -> NDArray[np.float64]:
     inside, residual_in, right_in, staged, cores, strips, images, read_rate = standing
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
@@ -108,28 +114,33 @@ def _add_up(c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], stan
     ideal = float(pixels) * (s.k1 * c.lanes) * (s.n1 * c.columns) / c.macs_per_cycle * times
     mte1 = closed.mte1(c, closed.a_cycles(c, moved_a), loads_a, closed.b_cycles(c, moved_b), loads_b) * times
     fixpipe = closed.fixpipe(c, closed.out_cycles(c, pixels * s.n1), results) * times
-    result = float(pixels) * s.planes * BLOCK_BYTES * images  # its bytes, and those of a residual
-    mte1 += closed.moves(result, c.in_rate, results * times, c.in_startup) if residual_in == _L1 else 0.0
+    result = float(pixels) * s.planes * BLOCK_BYTES * images
+    added = float(pixels) * s.residual * BLOCK_BYTES * images
+    mte1 += closed.moves(added, c.in_rate, results * times, c.in_startup) if residual_in == _L1 else 0.0
     mte3 = closed.moves(result, c.back_rate, results * times, c.back_startup) if inside and not c.direct else 0.0
     every_block = float(blocks * images)
     # what stays is loaded by each core that has a block, in its first strip: a share of that in each, so that they add up
     loads = min(float(cores), every_block) / strips
-    own, operand = fetched_blocks(s.weights, s.bias, s.right, resident, once, loads, every_block)
+    chunks_n = along_n[0][1] + along_n[1][1]
+    own, operand = fetched_blocks(s.weights, s.bias, s.right, resident, once, chunks_n, loads, every_block)
+    times_expanded = loads if resident else every_block
+    vector, mte3 = expanded.vector * times_expanded, mte3 + expanded.mte3 * times_expanded
     weights, right = own * BLOCK_BYTES, operand * BLOCK_BYTES
-    residual, shared = result if residual_in == _DDR else 0.0, result if residual_in == _SHARED else 0.0
+    residual, shared = added if residual_in == _DDR else 0.0, added if residual_in == _SHARED else 0.0
     if right_in == _SHARED:
         shared, right = shared + right, 0.0
     if staged:
-        again = s.weights * BLOCK_BYTES * (loads if resident else every_block)
-        shared, weights = shared + again, weights - again + float(s.weights * BLOCK_BYTES) / strips
+        once_each = float(s.weights.blocks * BLOCK_BYTES)
+        again = once_each * weight_loads(s.weights, resident, chunks_n, loads, every_block)
+        shared, weights = shared + again, weights - again + once_each / strips
     drain = closed.out_cycles(c, tile_m * tile_n1) * blocks * images
-    serial, half, quarter = closed.serial(max(cube, mte1, fixpipe, mte3), (weights + residual + right) / read_rate)
+    serial, half, quarter = closed.serial(max(cube, mte1, fixpipe, vector, mte3), (weights + residual + right) / read_rate)
     # FIXPIPE, and MTE3 behind it unless it writes L1
     ways = 1 + (not c.direct) + (residual_in == _L1)
-    instructions = float(products + loads_a + loads_b + results * ways) * times
+    instructions = float(products + loads_a + loads_b + results * ways) * times + expanded.records * times_expanded
     share = rows / s.out_h
     streamed = 0.0 if resident else 1.0
     return np.array((
-        cube, ideal, mte1, fixpipe, mte3, right, weights, residual, shared, instructions, float(products) * times, drain, streamed,
+        cube, ideal, mte1, fixpipe, vector, mte3, right, weights, residual, shared, instructions, float(products) * times, drain, streamed,
         share, serial, half, quarter,
     ))  # fmt: skip

@@ -52,7 +52,8 @@ class Shape(NamedTuple):
 class Layer(NamedTuple):
     """What a convolution's tilings depend on, apart from its block: equal layers share their ranking.
 
-    columns: blocks of what FIXPIPE reads for all channels.  n1_step, result_lanes: see `ConvSpec`.
+    columns: blocks of what FIXPIPE reads for all channels.  n1_step, result_lanes: see `ConvSpec`.  residual: tiles of results that one of
+    it is at least as large as; 0 without one.
     """
 
     out_w: int
@@ -62,14 +63,15 @@ class Layer(NamedTuple):
     columns: int
     n1_step: int
     result_lanes: int
-    residual: bool
+    residual: int
     cut: Cut
 
 
 @lru_cache(maxsize=1 << 14)
 def layer_of(spec: ConvSpec) -> Layer:
     columns, result = spec.groups * spec.n1 * spec.column_blocks, (spec.n1_step, spec.result_lanes)
-    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, spec.residual is not None, spec.parts.cut)
+    residual = 0 if spec.residual is None else -(-spec.result_lanes // spec.residual_lanes)
+    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut)
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:

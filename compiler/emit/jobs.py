@@ -13,7 +13,7 @@ from compiler.plan.plan import SegmentPlan
 from compiler.records.node import OperatorJobs
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer, BufferKind
-from compiler.segment.memory import Places
+from compiler.segment.memory import OF_ALL, POOLED, Places
 from compiler.segment.strips import row_blocks_made, row_blocks_read, row_blocks_stored
 from compiler.unit.operators import Given, UbKind
 from compiler.unit.unit import Unit
@@ -21,7 +21,7 @@ from compiler.unit.unit import Unit
 _NUMBERS = {job: number for number, job in enumerate(EMITTERS)}
 _TYPES = [np.dtype([(name, np.int64) for name in job._fields]) for job in EMITTERS]
 _NONE = [np.zeros(0, of) for of in _TYPES]  # most segments have operators of a kind or two
-_UB_KINDS: tuple[UbKind, ...] = ("constants", "out", "residual")
+_UB_KINDS: tuple[UbKind, ...] = ("constants", "out", "residual", "overlaid", "arriving", "expanded")
 
 
 def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> OperatorJobs:
@@ -39,7 +39,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Op
         read_start.append(len(reads))
         goes = operand(blocks, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
         writes.append((*goes, *row_blocks_made(unit, spec), *row_blocks_stored(unit, spec), spec.y.planes))
-        slots = (in_l1.get(("weights", k), ()), *(in_ub.get((kind, k), ()) for kind in _UB_KINDS))
+        slots = (in_l1.get(("weights", k), ()), *(in_ub.get((kind, OF_ALL if kind in POOLED else k), ()) for kind in _UB_KINDS))
         given = Given(unit.machine, unit.type_of(spec.y), unit.storages, tiling, blocks.inside[k], *slots)
         job = spec.job(given)
         kind = _NUMBERS[type(job)]

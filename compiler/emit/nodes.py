@@ -115,7 +115,8 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
                     return -1
         rows[n, 0] = at
         if w.computed[k, t, 1] > w.computed[k, t, 0]:
-            if not begun[k]:
+            begins = not begun[k]
+            if begins:
                 begun[k] = True
                 for c in range(w.jobs.constants.shape[0]):
                     owner, memory, source, target, size, piece = w.jobs.constants[c]
@@ -123,7 +124,7 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
                         at = _fetch(out, at, w.jobs.dtypes[k], w.jobs.tags[k], memory, source, target, size, piece)
                         if at < 0:
                             return -1
-            at = _compute(out, at, w, Node(k, t, image, iteration), parity)
+            at = _compute(out, at, w, Node(k, t, image, iteration, begins), parity)
             if at < 0:
                 return -1
         if w.jobs.writes[k, 2] >= 0 and w.own[k, t, 1] > w.own[k, t, 0]:

@@ -59,13 +59,13 @@ def staged(segment: Segment, unit: Unit, core: int) -> Staged | Infeasible:
     for name in plan.staged:
         k = start + plan.operators.index(name)
         whole = product_of(unit.operators[k])
-        if whole is None or not whole.weight_blocks:
+        if whole is None or not whole.stored_weight_blocks:
             return Infeasible(named(plan), f"weights of {name!r} in shared memory: it has none")
-        ranges.append((whole.weights_at, whole.weight_blocks))
+        ranges.append((whole.weights_at, whole.stored_weight_blocks))
         part = core if len(segment.parts) > 1 else 0
         mine = product_of(segment.parts[part].operators[k])
         assert mine is not None
-        brought.append((mine.weights_at, mine.weight_blocks if core - part == _first_reader(segment, k - start) else 0))
+        brought.append((mine.weights_at, mine.stored_weight_blocks if core - part == _first_reader(segment, k - start) else 0))
     return Staged(*(np.array(rows, np.int64).reshape(-1, 2) for rows in (ranges, brought)))
 
 

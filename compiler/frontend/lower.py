@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from onnx import ModelProto
 
 from compiler.frontend.budget import ByteBudget
+from compiler.frontend.columns import left_alone, unshifted
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import digest_of, model_digest
@@ -69,14 +70,18 @@ def lower_partition(
     memory does not do.
     """
     try:
-        model = apart(model, data)
+        model = apart(model, taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data))
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
         part = without_ends(Hollow(model, data).filled()) if quantised else None
         if part is None and (graph := _able(model, None, data, able)) is not None:
             return (graph,), whole(model, data)
         if part is not None and (graph := _able(part.pieces[0].npu, _digest(part), NOTHING, able)) is not None:
             return (graph,), part
-        part = partition(Hollow(model, data).filled(), SUPPORTED, offload, able, no_floats)
+        parted = unshifted(model)
+        part = partition(Hollow(parted, data).filled(), SUPPORTED, offload, able, no_floats)
+        if parted is not model and (left := left_alone(parted, [piece.npu for piece in part.pieces])):
+            # what the host has of it is one node, as it was
+            part = partition(Hollow(unshifted(model, left), data).filled(), SUPPORTED, offload, able, no_floats)
         return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, ValueInfoProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.convex import heaviest_convex
@@ -43,6 +43,8 @@ MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and 
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
+_INTEGER_BYTES = {TensorProto.INT8: 1, TensorProto.UINT8: 1, TensorProto.INT32: 4}
+_ON_INTEGERS = frozenset({"ConvInteger", "MatMulInteger", "QGemm", "QLinearConv", "QLinearMatMul"})
 _ENDS = {
     "QuantizeLinear": "supported, but the NPU reads integers, which the host makes of its floats",
     "DequantizeLinear": "supported, but the NPU gives integers, of which the host makes floats",
@@ -258,13 +260,15 @@ class _Parts:
 
     def node_work(self, i: int) -> NodeWork:
         names = {*self.reads[i], *(name for name in self.nodes[i].output if name)}
-        return NodeWork(self.macs[i] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names))
+        integers = i in self.groups or self.nodes[i].op_type in _ON_INTEGERS
+        return NodeWork(self.macs[i] or 0, sum(math.prod(self.shapes.get(name, (0,))) for name in names), integers)
 
     def work(self, npu: ModelProto, inside: Sequence[int]) -> PieceWork:
         """npu: the nodes `inside` as a model."""
-        border = sum(math.prod(self.shapes[item.name]) for item in (*npu.graph.input, *npu.graph.output))
-        weights = sum(math.prod(item.dims) for item in npu.graph.initializer)
-        return PieceWork(tuple(self.node_work(i) for i in inside), weights, border)
+        border = [(item.type.tensor_type.elem_type, self.shapes[item.name]) for item in (*npu.graph.input, *npu.graph.output)]
+        weights = [(item.data_type, tuple(item.dims)) for item in npu.graph.initializer]
+        (floats, of_floats), (integers, of_integers) = ([_sized(each, whole) for each in (weights, border)] for whole in (False, True))
+        return PieceWork(tuple(self.node_work(i) for i in inside), floats, of_floats, integers, of_integers)
 
     def extract(self, inside: list[int]) -> ModelProto:
         """The nodes as a model.  Computed constants are initialisers of a new name."""
@@ -311,6 +315,11 @@ class _Parts:
         while name in taken:
             name += "_"
         return name
+
+
+def _sized(tensors: Iterable[tuple[int, tuple[int, ...]]], integers: bool) -> int:
+    """Bytes of those that the NPU has as integers, or how many values all others have."""
+    return sum(math.prod(dims) * _INTEGER_BYTES.get(kind, 1) for kind, dims in tensors if (kind in _INTEGER_BYTES) == integers)
 
 
 def _short(why: str) -> str:

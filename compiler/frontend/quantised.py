@@ -17,7 +17,7 @@ from onnx import NodeProto, helper
 from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.handlers import concat, softmax_groups
 from compiler.frontend.pooling import pool_window
-from compiler.frontend.quantised_inputs import ALONE, integers_read, parameters, shift_of, shifted
+from compiler.frontend.quantised_inputs import columns, integers_read, parameters, shift_of, shifted
 from compiler.frontend.quantised_pairs import of_two
 from compiler.frontend.scales import MS, OURS
 from compiler.frontend.sequence import heads_of, over_axis
@@ -27,13 +27,15 @@ from compiler.ir.operators import (
     Dequantise,
     LookUp,
     Quantise,
+    QuantisedAffine,
     QuantisedAverage,
     QuantisedConv,
     QuantisedMatMul,
     QuantisedSoftmax,
 )  # fmt: skip
 from compiler.ir.quantised import products, tables
-from compiler.ir.quantised.parameters import STORED, Integers, Quantisation
+from compiler.ir.quantised.affine import Affine
+from compiler.ir.quantised.parameters import ALONE, STORED, Integers, Quantisation
 from simulator.npu.errors import BadInputError
 
 Array = NDArray[Any]
@@ -84,7 +86,8 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
 def conv_integer(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, x_q = shifted(state, node, 0)
     weights = state.constant(node, 1, "the weight")
-    _convolution(state, node, values, weights, shift_of(state, node, 1, weights, 0), x_q, ALONE, np.zeros(len(weights), np.int32))
+    w_q = shift_of(state, node, 1, weights, 0)
+    _convolution(state, node, values, weights, w_q, x_q, ALONE, np.zeros(len(weights), np.int32))
 
 
 def _convolution(
@@ -105,6 +108,7 @@ def _convolution(
     stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
     pads = padding(values, (h, w), kernel, stride, dilation)
     op = QuantisedConv(state.name(node), x, node.output[0], weights, bias, x_q, w_q, y_q, stride, dilation, pads, groups)
+    op = _with_columns(state, node, op)
     n, c, h, w = op.output_shape([(n, c, h, w)])
     state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
 
@@ -117,7 +121,13 @@ def _product(
     products.check_bound(x_q, weights, w_q, 0, bias, label(node))
     found = over_axis(state, node, axis, weights)
     op = QuantisedConv(state.name(node), found.tensor, node.output[0], found.kernel, bias, x_q, w_q, y_q, alpha=alpha)
-    state.finish_as(node, op, found.axes)
+    state.finish_as(node, _with_columns(state, node, op), found.axes)
+
+
+def _with_columns(state: Translator, node: NodeProto, op: QuantisedConv) -> QuantisedConv:
+    """What has scales among its columns makes floats of its sums."""
+    found = columns(state, node, len(op.weights))
+    return replace(op, of_columns=found, y_q=None if len(found) > 1 else op.y_q) if found else op
 
 
 def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -219,6 +229,18 @@ def table(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.finish_as(node, op, view.axes)
 
 
+def affine(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Of `quantised_groups`: a multiply-add for every channel."""
+    del values
+    _, x_q = integers_read(state, node)
+    x, shape = state.image(node), state.view(node).shape
+    scale, shift = (state.constant(node, i, "the factor") for i in (5, 6))
+    if scale.shape != (state.shapes[x][1],):
+        raise state.refuse(node, f"statistics of shape {list(scale.shape)} for {state.shapes[x][1]} channels")
+    y_q = parameters(state, node, 3, state.constant(node, 4, "the zero point").dtype if state.has(node, 4) else np.uint8)
+    state.finish(node, QuantisedAffine(state.name(node), x, node.output[0], ((Affine(scale, shift), y_q),), x_q), shape)
+
+
 def leaky_relu(state: Translator, node: NodeProto, values: Attributes) -> None:
     of_table(partial(tables.leaky, alpha=float(values.get("alpha", 0.01))), state, node, values)
 
@@ -235,8 +257,11 @@ QUANTISED: dict[str, Handler] = {
     "DequantizeLinear": dequantize,
     "ConvInteger": conv_integer,
     "MatMulInteger": matmul_integer,
+    f"{OURS}.ConvInteger": conv_integer,
+    f"{OURS}.MatMulInteger": matmul_integer,
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
+    f"{OURS}.Affine": affine,
     f"{OURS}.Table": table,
     f"{MS}.QGemm": gemm,
     f"{MS}.QLinearAdd": partial(of_two, "add"),

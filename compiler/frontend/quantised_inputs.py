@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 from onnx import NodeProto
 
 from compiler.frontend.attributes import label
-from compiler.frontend.scales import shift_at
+from compiler.frontend.scales import columns_read, shift_at
 from compiler.frontend.to_graph import Translator
 from compiler.frontend.views import View
-from compiler.ir.quantised.parameters import SUMS, Quantisation
-
-ALONE = Quantisation.of(np.float32(1), None, SUMS)  # sums that stand for themselves
+from compiler.ir.quantised.parameters import Quantisation
 
 
 def parameters(
@@ -23,6 +21,19 @@ def parameters(
     """Scale and zero point from two inputs of a node, of integers of that type."""
     zero = state.constant(node, index + 1, "the zero point") if state.has(node, index + 1) else None
     return Quantisation.of(state.constant(node, index, "the scale"), zero, dtype, shape, axis, label(node))
+
+
+def columns(state: Translator, node: NodeProto, count: int) -> tuple[str, ...]:
+    """Tensors that say what is added to the sums of each of so many columns, and what these are multiplied with; () where all is known."""
+    found = []
+    for name in columns_read(node):
+        view = state.views[name]
+        if any(op.y == view.tensor for op in state.operators):
+            raise state.refuse(node, f"{name!r} is made by the NPU, which rounds; what the host makes of columns is supported")
+        if state.shapes[view.tensor] != (1, count, 1, 1):
+            raise state.refuse(node, f"{name!r} of shape {list(view.shape)}; one value for each of {count} columns is supported")
+        found.append(view.tensor)
+    return tuple(found)
 
 
 def integers_read(state: Translator, node: NodeProto, index: int = 0) -> tuple[View, Quantisation]:

@@ -35,6 +35,7 @@ SCALED: Mapping[tuple[str, str], Scaled] = {
     (MS, "QLinearAdd"): _TWO,
     (MS, "QLinearMul"): _TWO,
     (MS, "QLinearConcat"): Scaled(slice(2, None, 3), 0),
+    (OURS, "Affine"): _UNARY,
     (OURS, "Table"): _UNARY,
     **{
         (MS, f"QLinear{name}"): _UNARY
@@ -47,6 +48,13 @@ SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "MatMulInteger"): {0: 2, 1: 3},
 }
 """Operators on integers less a zero point: where integers are among the inputs, and where their zero point."""
+
+_COLUMNS = 4  # inputs from there on are of the columns of a product
+
+
+def columns_read(node: NodeProto) -> list[str]:
+    """What a product of `compiler.frontend.columns` adds to its sums for each column, and what it multiplies them with; [] of others."""
+    return list(node.input[_COLUMNS:]) if node.domain == OURS and ("", node.op_type) in SHIFTED else []
 
 
 def shift_at(node: NodeProto, index: int) -> int:

@@ -13,22 +13,23 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from compiler.frontend.attributes import Attributes, attributes, label
 from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, evaluated, folded
 from compiler.frontend.load import opset_of
-from compiler.frontend.scales import quantisation_of
+from compiler.frontend.scales import columns_read, quantisation_of
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
-from compiler.ir.quantised.parameters import SUMS, Quantisation
+from compiler.ir.quantised.parameters import ALONE, SUMS, Quantisation
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
 
 Array = NDArray[Any]
+_FOR_HOST = {"DynamicQuantizeLinear": "its scale is that of all values, which the host has before the NPU has any"}
 TAKEN = "float, int8 or uint8 of a known shape"  # from and to the host
 
 
@@ -62,6 +63,7 @@ class Translator:
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors
         self.types: dict[str, Quantisation] = {}  # of tensors of integers
+        self.columns = {name for node in model.graph.node for name in columns_read(node)}  # what the host makes of a product's
 
     # -- what handlers ask ------------------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class Translator:
         if shape[0] != batch:  # a program goes through the images of all its tensors side by side
             raise UnsupportedError(f"operator {op.name!r}: {shape[0]} images beside operators on {batch}; one number for all is supported")
         types = [self.types.get(name) for name in op.inputs]
-        if any(q is not None and q.dtype == SUMS for q in types):
+        if any(q is not None and q.dtype == SUMS for name, q in zip(op.inputs, types, strict=True) if name not in op.of_columns):
             raise UnsupportedError(f"operator {op.name!r}: reads int32 sums, which are for the host; integers of 8 bits are supported")
         try:
             made = op.output_type(types)
@@ -206,13 +208,15 @@ class Translator:
     def strange(self, item: ValueInfoProto) -> str:
         """What keeps a tensor from being taken from the host, or ''."""
         kind = item.type.tensor_type.elem_type
-        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU):
+        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU) and (kind != TensorProto.INT32 or item.name not in self.columns):
             return kind_name(kind)
         return "" if has_shape(item) else "of unknown shape"
 
     def stands_for(self, item: ValueInfoProto) -> Quantisation | None:
         """What a tensor's integers stand for; themselves where no operator says it, which then only move.  None of one of floats."""
         kind = item.type.tensor_type.elem_type
+        if kind == TensorProto.INT32:
+            return ALONE
         if kind not in INTEGERS_ON_NPU:
             return None
         dtype = helper.tensor_dtype_to_np_dtype(kind)
@@ -274,8 +278,8 @@ def has_shape(item: ValueInfoProto) -> bool:
 # what these contract or normalise is the last axis
 _SEQUENCE = ("MatMul", "MatMulInteger", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")
 _IMAGE = (  # what they read has its channels on axis 1
-    "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
-    "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
+    "Affine", "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
+    "GroupNormalization", "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 
 
@@ -346,7 +350,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
     values = attributes(node)
     if not own or not fold(state, node, values):
         if handler is None:
-            raise state.refuse(node, f"not supported; supported are {', '.join(sorted(handlers))}")
+            raise state.refuse(node, _FOR_HOST.get(node.op_type, f"not supported; supported are {', '.join(sorted(handlers))}"))
         try:
             handler(state, node, values)
         except MemoryError:

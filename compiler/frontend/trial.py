@@ -8,6 +8,7 @@ from typing import NamedTuple
 from onnx import ModelProto
 
 from compiler.frontend.attributes import label
+from compiler.frontend.columns import makers
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.to_graph import TAKEN, Handler, Translator, has_shape, translate_node
 from compiler.ir.graph import Graph, Port
@@ -73,10 +74,13 @@ def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Tria
 
     from_host(item.name for item in model.graph.input if not state.is_constant(item.name))
     received = set(state.views)
+    for_host = makers(whole.model)
     views: set[int] = set()
     for i, node in enumerate(nodes):
         before = len(state.operators)
         try:
+            if i in for_host:
+                raise state.refuse(node, "of what is added to sums, or multiplied with them, in all of its bits; the host makes that")
             for name in node.input:
                 if name and name not in state.views and not state.is_constant(name):
                     what = state.strange(types[name]) if name in types else "of unknown type"

@@ -22,19 +22,28 @@ _HOST_BYTES = 4  # a value of float32
 
 
 class NodeWork(NamedTuple):
-    """Of one node on the host: multiply-accumulates, and values that it reads (weights included) and writes."""
+    """Of one node on the host: multiply-accumulates, and values that it reads (weights included) and writes.
+
+    integers: whether it multiplies integers of 8 bits.
+    """
 
     macs: int
     values: int
+    integers: bool = False
 
 
 @dataclass(frozen=True)
 class PieceWork:
-    """Of a set of nodes.  weights: values of the constants that it reads.  border: values of the tensors that go in or out."""
+    """Of a set of nodes.  weights: values of the constants that it reads.  border: values of the tensors that go in or out.
+
+    Those two are of floats.  integer_weights, integer_border: bytes of those of integers.
+    """
 
     nodes: tuple[NodeWork, ...]
     weights: int
     border: int
+    integer_weights: int = 0
+    integer_border: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,9 +66,13 @@ class Offload:
     def npu_s(self, work: PieceWork) -> float:
         """Seconds that they take as a piece of their own."""
         machine = self.machine
-        macs = sum(node.macs for node in work.nodes) / float(machine.peak(self.dtype) * machine.cores)
-        moved = (work.weights + work.border) * self.dtype.size_bytes / float(machine.ddr.deliverable)
-        return self.launch_s + work.border * _HOST_BYTES / machine.host.bytes_per_s + max(macs, moved) / machine.clock_hz
+        macs = sum(node.macs for node in work.nodes if not node.integers) / float(machine.peak(self.dtype) * machine.cores)
+        if integers := sum(node.macs for node in work.nodes if node.integers):
+            macs += integers / float(machine.peak(DataType.int8) * machine.cores)
+        floats = (work.weights + work.border) * self.dtype.size_bytes
+        moved = (floats + work.integer_weights + work.integer_border) / float(machine.ddr.deliverable)
+        copied = work.border * _HOST_BYTES + work.integer_border
+        return self.launch_s + copied / machine.host.bytes_per_s + max(macs, moved) / machine.clock_hz
 
     def declined(self, work: PieceWork) -> str | None:
         """Why the host keeps them; None where the NPU is faster."""

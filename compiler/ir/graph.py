@@ -103,8 +103,8 @@ class Graph:
         """Floats between the host and integers: of 11 bits some would become another integer, or be another number than they stand for."""
         consumers = self.consumers()
         given = [port.tensor for port in self.inputs if port.tensor not in self.types]
-        made = [op.y for op in self.operators if isinstance(op, Dequantise)]
+        made = [op.y for op in self.operators if isinstance(op, Dequantise) or len(op.of_columns) > 1]
         return frozenset(
-            {name for name in given if consumers[name] and all(isinstance(op, Quantise) for op in consumers[name])}
+            {name for name in given if consumers[name] and all(isinstance(op, Quantise) or name in op.of_columns for op in consumers[name])}
             | {name for name in made if not consumers[name]}
         )

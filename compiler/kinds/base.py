@@ -39,7 +39,7 @@ class Lowering(NamedTuple):
         """Those that every operator of a unit has."""
         shapes = self.layout.graph.shapes
         sizes = dict(zip(("in_h", "in_w", "out_h", "out_w"), (*shapes[op.inputs[0]][2:], *shapes[op.y][2:]), strict=True))
-        reads = tuple(self.pieces(name) for name in op.inputs)
+        reads = tuple(self.pieces(name) for name in op.operands)
         return {"index": index, "name": op.name, "operator": op, "reads": reads, "y": self.pieces(op.y), **sizes}
 
     def type_of(self, tensor: str) -> DataType:

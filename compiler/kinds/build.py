@@ -64,6 +64,8 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         for name, values in graph.constants.items()
     }
     storages, buffers, end = _place_storages(layout, names, known, constants.end, dtype)
+    address = {storage.name: storage.address for storage in storages}
+    pending = [spec.placed(lambda tensor: address[layout.placements[tensor].storage]) for spec in pending]
     producers = {
         spec.index: tuple(p.index for p in pending[: spec.index] if any(p.y.overlaps(read) for read in spec.reads)) for spec in pending
     }

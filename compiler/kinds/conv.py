@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
+import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.im2col import Parts, beyond, parts_of
@@ -15,24 +16,29 @@ from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
+from compiler.kinds.expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
-from compiler.unit.machine import room_blocks, writes_l1
+from compiler.unit.expansion import Expansion, overlay, pack_masks, pack_overlaid
+from compiler.unit.machine import least_ub_blocks, room_blocks, writes_l1
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.isa import Activation, float_bits
+from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Fractal, Memory
+from simulator.npu.tiles import COLUMNS
 
 OF_INTEGERS = (  # fields of `ConvJob`
     "right_type", "pad", "sums", "scale_after", "scale_at", "zero", "low", "high", "added", "own", "other", "fixed",
     "last", "alike", "left_less", "left_less_1", "left_type",
     "zeros", "zeros_type", "zeros_at", "missing",
 )  # fmt: skip
+EXPANDED_BLOCKS = 1024  # of a slot in UB: 32 KiB
+_SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
@@ -56,7 +62,8 @@ class ConvSpec(OperatorSpec):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
     fractal: of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
-    blocks.
+    blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.passes`), how many these
+    are, else 0.  expansion: how weights lie in DDR, where they do not lie there as in L1.
     """
 
     word: ClassVar[str] = "conv"
@@ -71,6 +78,8 @@ class ConvSpec(OperatorSpec):
     lanes: int
     weights_at: int
     bias_at: int
+    run_of_k1: int = field(default=0, kw_only=True)
+    expansion: Expansion | None = field(default=None, kw_only=True)
 
     @classmethod
     def lower(cls, index: int, op: Any, into: Lowering) -> Self:
@@ -93,9 +102,18 @@ class ConvSpec(OperatorSpec):
         taps, n = op.weights.shape[2] * op.weights.shape[3], y.planes * result.lanes
         k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
-        def pack(out: Bytes) -> None:
-            weights.pack_conv(weights.dense_weights(values, op.groups, beside), x, y, n, groups, dtype, fractal, lanes, out, beside)
+        found = None if beside else overlay(op, x, y, n, groups, fractal)
+        expansion = None if found is None else placed_expansion(found.expansion, groups, into.machine)
 
+        def pack(out: Bytes) -> None:
+            if expansion is not None and found is not None:
+                pack_overlaid(values, op, x, y, found, groups, dtype, fractal, out)
+            else:
+                weights.pack_conv(weights.dense_weights(values, op.groups, beside), x, y, n, groups, dtype, fractal, lanes, out, beside)
+
+        if expansion is not None and found is not None:
+            expansion = expansion._replace(masks_at=into.constants.add(f"{op.name}/masks", pack_masks(found, dtype)))
+        blocks = groups * k1 * (n1 * fractal.weight_blocks if expansion is None else expansion.overlaid)
         return into.fields(index, op) | {
             "fractal": fractal,
             "groups": groups,
@@ -103,23 +121,28 @@ class ConvSpec(OperatorSpec):
             "k1": k1,
             "n1": n1,
             "lanes": lanes,
-            "weights_at": into.constants.reserve(f"{op.name}/weights", groups * n1 * k1 * fractal.weight_blocks * BLOCK_BYTES, pack),
-            "bias_at": into.constants.add(f"{op.name}/bias", cls.of_columns(op, y, n)),
+            "weights_at": into.constants.reserve(f"{op.name}/weights", blocks * BLOCK_BYTES, pack),
+            "expansion": expansion,
+            "bias_at": cls.columns_at(op, y, n, into),
         }
 
-    @staticmethod
-    def of_columns(op: Any, y: Placement, n: int) -> Bytes:
-        """What FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
-        return weights.pack_columns(op.bias, y, n, DataType.float32)
+    @classmethod
+    def columns_at(cls, op: Any, y: Placement, n: int, into: Lowering) -> int:
+        """DDR block of what FIXPIPE reads for every channel: the bias, in the type of sums.  n: lanes of the result."""
+        return into.constants.add(f"{op.name}/bias", weights.pack_columns(op.bias, y, n, DataType.float32))
 
     @property
     def weight_blocks(self) -> int:
         return self.groups * self.n1 * self.k1 * self.fractal.weight_blocks
 
     @property
+    def stored_weight_blocks(self) -> int:
+        return self.weight_blocks if self.expansion is None else self.groups * self.k1 * self.expansion.overlaid
+
+    @property
     def bias_blocks(self) -> int:
         """Of what FIXPIPE reads for its channels."""
-        return self.groups * self.n1 * self.column_blocks
+        return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
 
     @property
     def column_blocks(self) -> int:
@@ -130,6 +153,11 @@ class ConvSpec(OperatorSpec):
     def result_lanes(self) -> int:
         """C0 of the result."""
         return self.groups * self.n1 * self.fractal.columns // self.y.planes
+
+    @property
+    def residual_lanes(self) -> int:
+        """C0 of the residual; of the result without one."""
+        return self.result_lanes if self.residual is None else self.groups * self.n1 * self.fractal.columns // self.residual.planes
 
     @property
     def n1_step(self) -> int:
@@ -172,13 +200,21 @@ class ConvSpec(OperatorSpec):
         return self.out_h * self.out_w * int(self.operator.weights.size)
 
     def described(self) -> dict[str, object]:
-        sizes = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
-        return sizes | {"window": [*self.window], "act": self.activation}
+        sizes: dict[str, object] = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
+        sizes |= {"window": [*self.window], "act": self.activation}
+        return sizes if self.expansion is None else sizes | {"expansion": self._expanded_sizes}
+
+    @property
+    def _expanded_sizes(self) -> list[int]:
+        """What the cost of expanding weights depends on beside their sizes."""
+        e = self.expansion
+        return [] if e is None else [e.overlaid, e.masks, e.planes, e.room, int(e.kept), *(run.columns for run in e.runs)]
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
         rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
-        return (*found, self.y.planes, *(read.planes for read in self.reads), *rows)
+        sizes = tuple(self._expanded_sizes), self.y.planes, self.bias_at >= 0
+        return (*found, *sizes, *(read.planes for read in self.reads), *rows)
 
     @property
     def pixels_per_block(self) -> int:
@@ -196,13 +232,19 @@ class ConvSpec(OperatorSpec):
         if self.residual is not None:
             reads.append(run_of_planes(self.residual, first, last))
         n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
+        expansion, before = self.expansion, n_before * self.k1 * self.fractal.weight_blocks
+        if expansion is not None:
+            n_group = n_before - group * self.n1
+            expansion = expansion.part(n_group * self.fractal.columns, n // groups * self.fractal.columns)
+            before = group * self.k1 * expansion.overlaid
         return replace(
             self,
             y=run_of_planes(self.y, first, last),
             reads=tuple(reads),
             groups=groups,
             n1=n // groups,
-            weights_at=self.weights_at + n_before * self.k1 * self.fractal.weight_blocks,
+            weights_at=self.weights_at + before,
+            expansion=expansion,
             bias_at=self.bias_at + n_before * self.fractal.sum_blocks,
         )
 
@@ -238,10 +280,35 @@ class ConvSpec(OperatorSpec):
         elif self.bias_blocks:
             columns = self.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, self.n1)
             found.append(UbBuffers("constants", 2, rounded(self.column_blocks * columns, 8)))
-        tile = rounded(-(-min(tiling.tile_n1, self.n1) * self.fractal.columns // dtype.lanes) * tiling.tile_m, 8)
-        found += [UbBuffers("out", 2, tile)] if through_ub else []
-        found += [UbBuffers("residual", 2, tile)] if self.residual is not None else []
-        return tuple(found)
+        columns = min(tiling.tile_n1, self.n1) * self.fractal.columns
+        out, residual = (rounded(-(-columns // lanes) * tiling.tile_m, 8) for lanes in (dtype.lanes, self.residual_lanes))
+        found += [UbBuffers("out", 2, out)] if through_ub else []
+        found += [UbBuffers("residual", 2, residual)] if self.residual is not None else []
+        return (*found, *self._expanding(tiling))
+
+    def _expanding(self, tiling: ConvTiling) -> tuple[UbBuffers, ...]:
+        """What weights take while they are expanded: all at once, or with every chunk."""
+        e = self.expansion
+        if e is None:
+            return ()
+        resident = tiling.weights == "resident"
+        arriving, expanded = self._slots(resident, tiling.chunk_n1, tiling.chunk_k1)
+        found = [UbBuffers("arriving", 2, rounded(arriving, 8)), UbBuffers("expanded", 2, expanded)]
+        if resident:
+            return tuple(found)
+        kept = e.mask_blocks + (self.stored_weight_blocks if e.kept else 0)
+        return UbBuffers("overlaid", 1, rounded(kept, 8), True), *found[int(e.kept) :]
+
+    def _slots(self, resident: bool, chunk_n1: int, chunk_k1: int) -> tuple[int, int]:
+        """Blocks of a slot of what arrives, masks in front of it where all weights are expanded at once, and of what is made of it."""
+        e, size = self.expansion, self.groups * self.n1 * self.k1
+        assert e is not None
+        if resident:
+            arriving = e.mask_blocks + min(self.stored_weight_blocks, overlaid_steps(e.overlaid, self.k1) * e.overlaid)
+        else:
+            arriving = e.overlaid * min(chunk_k1, self.k1)
+            size = min(chunk_n1, self.n1) * min(chunk_k1, self.k1)
+        return arriving, min(e.room, size * self.fractal.weight_blocks)
 
     def nest(
         self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
@@ -295,6 +362,7 @@ class ConvSpec(OperatorSpec):
             weights_0=resident_at[0],
             weights_1=resident_at[1],
             weights_at=self.weights_at,
+            weights_k1=self.run_of_k1 or self.k1,
             chunk_n1=self.n1 if resident else min(tiling.chunk_n1, self.n1),
             chunk_k1=self.k1 if resident else min(tiling.chunk_k1, self.k1),
             tile_m=tiling.tile_m,
@@ -320,12 +388,39 @@ class ConvSpec(OperatorSpec):
             weight_blocks=self.fractal.weight_blocks,
             sum_blocks=self.fractal.sum_blocks,
             result_lanes=given.dtype.lanes,
+            residual_lanes=self.residual_lanes,
             fixpipe_engine=int(Engine[path.engine]),
             right=right,
             right_planes=right_planes,
             right_pixels=right_pixels,
             **self.of_integers(given),
+            **self.expansion_job(tiling, given.overlaid, given.arriving, given.expanded)._asdict(),
         )
+
+    def expansion_job(
+        self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
+    ) -> ExpansionJob:
+        """Where in UB what `_expanding` asks for lies: operators that follow each other take turns in the slots of what arrives."""
+        e = self.expansion
+        if e is None:
+            return ExpansionJob()
+        resident, (first, second) = tiling.weights == "resident", _two(arriving)
+        _, room = self._slots(resident, tiling.chunk_n1, tiling.chunk_k1)
+        if self.tag % 2:
+            first, second = second, first
+        masks_at = first if resident else _two(overlaid)[0]
+        if resident:
+            first, second = first + e.mask_blocks, second + e.mask_blocks
+            if self.stored_weight_blocks <= overlaid_steps(e.overlaid, self.k1) * e.overlaid:
+                second = first
+        elif e.kept:
+            first = second = masks_at + e.mask_blocks
+        slots = masks_at, first, second, *_two(expanded), room
+        across = int(e.overlaid < REPEAT_BLOCKS)
+        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.kept and not resident))
+
+    def tables(self) -> list[NDArray[np.int64]]:
+        return [] if self.expansion is None else [np.array(self.expansion.runs, np.int64)]
 
     def chunk_slots(self, given: Given) -> tuple[int, ...]:
         """Where resident weights, or chunks of what is multiplied, lie in L1."""
@@ -333,7 +428,8 @@ class ConvSpec(OperatorSpec):
 
     def of_integers(self, given: Given) -> dict[str, int]:
         """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
-        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1}
+        added = 0 if self.residual is None else int(given.storages[self.residual.storage].dtype)
+        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": added}
 
     def _right_operand(self) -> tuple[int, int, int]:
         """`ConvJob`'s right, right_planes, right_pixels."""
@@ -344,14 +440,36 @@ class ConvSpec(OperatorSpec):
         found = []
         if self.bias_blocks and given.tiling.constants == "resident":
             found.append(Fetch(Memory.UB, self.bias_at, given.constants[0], self.bias_blocks))
-        if self.weight_blocks and given.tiling.weights == "resident":
-            found.append(Fetch(Memory.L1, self.weights_at, self.chunk_slots(given)[0], self.weight_blocks, WEIGHT_PIECE_BLOCKS))
+        e, resident = self.expansion, given.tiling.weights == "resident"
+        if e is not None:  # what is expanded at once is loaded by whoever does that
+            at = self.expansion_job(given.tiling, given.overlaid, given.arriving)
+            found.append(Fetch(Memory.UB, e.masks_at, at.masks_at, e.mask_blocks))
+            if at.kept:
+                found.append(Fetch(Memory.UB, self.weights_at, at.overlaid_0, self.stored_weight_blocks))
+        elif self.weight_blocks and resident:
+            target, apart = self.chunk_slots(given)[0], (self.run_of_k1 - self.k1) * self.fractal.weight_blocks
+            runs = self.n1 if self.run_of_k1 else 1  # a run of k lies apart in every n1
+            size = self.weight_blocks // runs
+            starts = ((self.weights_at + i * (size + apart), target + i * size) for i in range(runs))
+            found += [Fetch(Memory.L1, source, to, size, WEIGHT_PIECE_BLOCKS) for source, to in starts]
         return found
 
 
 def product_of(spec: OperatorSpec) -> ConvSpec | None:
     """What the matrix unit does for an operator; None where that is nothing."""
     return spec if isinstance(spec, ConvSpec) else None
+
+
+def placed_expansion(found: Expansion, groups: int, machine: Machine) -> Expansion | None:
+    """With whether streamed weights stay in UB; None where that has no room for what is on its way to L1, or VECTOR no bytes."""
+    if DataType.uint8 not in machine.data_types:
+        return None
+    ub, stored = least_ub_blocks(machine), groups * found.planes * found.taps * found.overlaid
+    room = min(EXPANDED_BLOCKS, ub // _SLOT_OF_UB // COLUMNS * COLUMNS)
+    piece = overlaid_steps(found.overlaid, found.planes * found.taps) * found.overlaid
+    if 2 * (found.mask_blocks + min(stored, piece) + room) > ub // 4 * 3:
+        return None
+    return found._replace(kept=found.mask_blocks + stored <= ub // _KEPT_OF_UB, room=room)
 
 
 def way_out(machine: Machine, inside: bool) -> int:

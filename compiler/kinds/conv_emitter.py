@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from compiler.ir.reach import demanded
+from compiler.kinds.expansion_emitter import ExpansionJob, expand, expand_all, load_overlaid
 from compiler.records.node import (
     A_SLOT,
     B_SLOT,
@@ -26,6 +27,7 @@ from compiler.records.node import (
     operand,
     operands,
     result,
+    table,
 )
 from compiler.records.writers import (
     DDR,
@@ -55,16 +57,17 @@ from simulator.npu.program import Code
 class ConvJob(NamedTuple):
     """One convolution on one block.  Addresses, planes and pitches in blocks; n1 in 16 channels, k1 in blocks of C0.
 
-    weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address.
+    weights: L1 addresses of the resident weights, or of the two chunk slots; weights_at: their DDR address; weights_k1: k1 there.
     operands: type of what is multiplied; right_type: of the right operand where that may differ.  pad: around the image, see IM2COL.
     bias, bias_1: UB addresses of the bias, -1 without one; bias_at: its DDR address where it comes in chunks, by turns in either, else
     -1.
     sums: of FIXPIPE.  Where integers become others a scale for every channel lies behind the biases: scale_after blocks in UB, scale_at
     in DDR, which is 0 without one.
-    zero, low, high: of the result.  added, own, other, fixed, last: of a residual of bytes, RTYPE and what follows it.
+    zero, low, high: of the result.  added, own, other, fixed, last: of a residual, RTYPE and, of bytes, what follows it.
     alike: whether the columns of every group have the same biases and scales.
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
     `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
+    overlaid to kept: see `ExpansionJob`.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
     right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
@@ -99,6 +102,7 @@ class ConvJob(NamedTuple):
     weights_0: int
     weights_1: int
     weights_at: int
+    weights_k1: int
     chunk_n1: int
     chunk_k1: int
     tile_m: int
@@ -124,6 +128,7 @@ class ConvJob(NamedTuple):
     weight_blocks: int
     sum_blocks: int
     result_lanes: int
+    residual_lanes: int
     fixpipe_engine: int
     pad: int
     sums: int
@@ -148,6 +153,18 @@ class ConvJob(NamedTuple):
     zeros_type: int
     zeros_at: int
     missing: int
+    overlaid: int
+    masks: int
+    planes: int
+    taps: int
+    across: int
+    masks_at: int
+    overlaid_0: int
+    overlaid_1: int
+    expanded_0: int
+    expanded_1: int
+    room: int
+    kept: int
     in_base: int = 0
     in_rows: int = 0
     in_plane: int = 0
@@ -165,9 +182,10 @@ _ROOM = 20  # records of a tile's product and its way out, at most
 
 
 @njit(cache=True)
-def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
+def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
+    runs: int64 [n, 6], of `Expansion`.
     target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
     """
     pixels = j.out_rows * j.out_w
@@ -206,10 +224,14 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                     w_base = j.weights_1 if parity[W_SLOT] else j.weights_0
                     parity[W_SLOT] ^= 1
                     w_row = k_size * j.weight_blocks
-                    if j.right == WEIGHTS:
-                        source = j.weights_at + ((group * j.n1 + n_start) * j.k1 + k_start) * j.weight_blocks
+                    if j.overlaid > 0:
+                        at = _chunk(out, at, j, runs, parity, group, k_start, k_size, n_start, n_size, w_base)
+                        if at < 0:
+                            return -1
+                    elif j.right == WEIGHTS:
+                        source = j.weights_at + ((group * j.n1 + n_start) * j.weights_k1 + k_start) * j.weight_blocks
                         at = copy(
-                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.k1 * j.weight_blocks, w_row,
+                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.weights_k1 * j.weight_blocks, w_row,
                             1, 0, 0,
                         )  # fmt: skip
                     else:
@@ -279,6 +301,28 @@ def emit_conv(out: Code, at: int, j: ConvJob, target: TilePlace, residual: TileP
                         n_column = columns + n_start + n_tile
                         at = _way_out(out, at, j, bias, scale_after, target, residual, parity, c, m_start, m, mpad, n_out, n_column, n)
     return at
+
+
+@njit(cache=True)
+def expansion_of(j: ConvJob) -> ExpansionJob:
+    return ExpansionJob(
+        j.overlaid, j.masks, j.planes, j.taps, j.across, j.masks_at, j.overlaid_0, j.overlaid_1, j.expanded_0, j.expanded_1, j.room, j.kept,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _chunk(
+    out: Code, at: int, j: ConvJob, runs: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int, n_size: int, target: int
+) -> int:  # fmt: skip
+    """A chunk of weights that lie overlaid in UB, or in DDR; -1 where `out` is too short."""
+    first = (group * j.k1 + k_start) * j.overlaid
+    place = j.overlaid_0 + first
+    if j.kept == 0:
+        at, place = load_overlaid(out, at, expansion_of(j), j.tag, parity, j.weights_at + first, k_size * j.overlaid)
+        if at < 0:
+            return -1
+    row = k_size * j.weight_blocks
+    return expand(out, at, expansion_of(j), runs, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0)
 
 
 @njit(cache=True)
@@ -438,7 +482,8 @@ def _way_out(
         added = j.res_1 if parity[RES_SLOT] else j.res_0
         parity[RES_SLOT] ^= 1
         engine = MTE2 if residual.memory == DDR else MTE1
-        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, dense(UB, added, m), 0, plane, planes, m)
+        first, several = _planes(j, n_out, n, j.residual_lanes)
+        at = move(out, at, j.dtype, j.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
     if j.to == TO_L1:
         done = 0
         while done < m:
@@ -486,4 +531,9 @@ def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int
         j.right_base, j.right_plane = right.base, right.plane
     elif operands(w, n) > 1:
         residual = operand(w, n, 1, start)
-    return emit_conv(out, at, j, result(w, n, start), residual, parity)
+    runs = table(w, n, 0, 6)
+    if n.begins and j.resident and j.overlaid > 0:
+        at = expand_all(out, at, expansion_of(j), runs, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)
+        if at < 0:
+            return -1
+    return emit_conv(out, at, j, runs, result(w, n, start), residual, parity)

@@ -52,11 +52,13 @@ class MatMulSpec(ConvSpec):
         }
 
     @property
-    def weight_blocks(self) -> int:
-        return 0
+    def n1_step(self) -> int:
+        """With the fractal behind all pixels that a tensor of floats beside integers has: no tile may lie there."""
+        behind = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
+        return max(super().n1_step, 1 + behind)
 
     @property
-    def bias_blocks(self) -> int:
+    def weight_blocks(self) -> int:
         return 0
 
     @property

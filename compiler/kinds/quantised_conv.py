@@ -6,9 +6,9 @@ Most zero points cost nothing: that of weights is taken from them, that of the i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from compiler.kinds.conv import ConvSpec
 from compiler.kinds.typed import check_most
 from compiler.plan.plan import Tiling
 from compiler.unit import weights
-from compiler.unit.constants import Bytes
 from compiler.unit.operators import Fetch, Given
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import float_bits
@@ -79,7 +78,7 @@ class IntegerProductSpec(ConvSpec):
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
         found = [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks)] if self.zero_blocks else []
         for fetch in super().fetches(given):
-            if fetch.memory != Memory.UB or not self.scale_at:
+            if fetch.source != self.bias_at or not self.scale_at:
                 found.append(fetch)
                 continue
             half = fetch.blocks // 2
@@ -112,13 +111,24 @@ class QuantisedConvSpec(IntegerProductSpec):
         zeros_at = packed_zeros(f"{op.name}/zeros", less(left)[0], found["fractal"], into)
         return found | {"right_type": dtype, "scale_at": 0 if sums_alone(op.y_q) else n, "zeros_at": zeros_at, "left": left}
 
-    @staticmethod
-    def of_columns(op: Any, y: Placement, n: int) -> Bytes:
-        """Biases, then scales where sums become something else."""
-        biases = weights.pack_columns(op.offset, y, n, DataType.int32)
-        if sums_alone(op.y_q):
-            return biases
-        return np.concatenate([biases, weights.pack_columns(op.scale, y, n, DataType.float32)])
+    @classmethod
+    def columns_at(cls, op: Any, y: Placement, n: int, into: Lowering) -> int:
+        """Biases, then scales where sums become something else; 0 of tensors, which have no place yet (`placed`)."""
+        if op.of_columns:
+            given = {port.tensor for port in into.layout.graph.inputs}
+            if not given.issuperset(op.of_columns) or any(into.layout.placements[name].lanes != y.lanes for name in op.of_columns):
+                raise UnsupportedError(f"operator {op.name!r}: {', '.join(op.of_columns)} are read where the host puts them")
+            return 0
+        columns = weights.pack_columns(op.offset, y, n, DataType.int32)
+        if not sums_alone(op.y_q):
+            columns = np.concatenate([columns, weights.pack_columns(op.scale, y, n, DataType.float32)])
+        return into.constants.add(f"{op.name}/bias", columns)
+
+    def placed(self, address: Callable[[str], int]) -> Self:
+        """Columns that are tensors lie as packed ones do: a value for each lane of the result, one block after the other."""
+        if not (found := [address(name) for name in self.quantised.of_columns]):
+            return self
+        return replace(self, bias_at=found[0], scale_at=found[1] - found[0] if len(found) > 1 else 0)
 
     @property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:

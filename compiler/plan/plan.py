@@ -25,6 +25,7 @@ PLAN_VERSION: Literal[1] = 1
 MAX_BLOCKS = 4096  # far more than rows; every block is laid out, so a number without bound would never end
 MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two of them and a block stay inside int64
 MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution computes more halo than result
+MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
 
 MAX_AHEAD_KIB = 1 << 16
@@ -124,6 +125,8 @@ class SegmentPlan(_Gene):
     tensor (`emit.ahead`).
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
+    passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
+    (`segment.passes`).
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
     `recompute` for all.
     cores: where it runs.  split: `rows` deals its iterations (every block of every image) to them in nearly equal runs; `channels` gives
@@ -135,6 +138,7 @@ class SegmentPlan(_Gene):
     operators: tuple[str, ...]
     blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
     columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
+    passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
     window: Window = 1
     tilings: tuple[Annotated[Tiling, Field(discriminator="kind")], ...]

@@ -9,8 +9,8 @@ from numba import njit
 from compiler.records.places import Allocations, place_of
 from compiler.records.writers import Ints, TilePlace, general
 
-# parities of the double buffers, carried from one operator to the next: of products, and of tiles on VECTOR
-A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, UB_SLOT, PARITIES = range(9)
+# parities of the double buffers, carried from one operator to the next: of products, of weights that are expanded, and of tiles on VECTOR
+A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
 
 
 class OperatorJobs(NamedTuple):
@@ -62,12 +62,14 @@ class Work(NamedTuple):
 
 
 class Node(NamedTuple):
-    """Operator k of a segment on block t of an image; iteration: of all blocks of all images."""
+    """Operator k of a segment on block t of an image; iteration: of all blocks of all images.  begins: whether it is
+    the operator's first."""
 
     k: int
     t: int
     image: int
     iteration: int
+    begins: bool
 
 
 @general

@@ -16,13 +16,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-BufferKind = Literal["constants", "out", "residual", "tensor", "weights"]
+BufferKind = Literal["arriving", "constants", "expanded", "out", "overlaid", "residual", "tensor", "weights"]
 
 
 class Buffer(NamedTuple):
-    """A buffer by what it is for.  of: the storage of a tensor, else the place of an operator in its segment.  slot: which of several.
+    """A buffer by what it is for.  of: the storage of a tensor, else the place of an operator in its segment, or -1.
+    slot: which of several.
 
     constants: bias, scales, masks, counts.  out: the tile that an operator works on or hands out.  residual: the tile that it adds.
+    overlaid, arriving, expanded: weights on their way to L1 (`unit.expansion`).
     """
 
     kind: BufferKind

@@ -14,7 +14,7 @@ def fits_l1(unit: Unit, plan: SegmentPlan, start: int) -> bool:
     if isinstance(segment, Infeasible):
         return False
     # cores that share rows have the same buffers
-    return not any(isinstance(segment.memory(segment.share(core)), Infeasible) for core in range(len(segment.parts)))
+    return not any(isinstance(segment.memory(segment.share(core), told=False), Infeasible) for core in range(len(segment.parts)))
 
 
 def least_l1(unit: Unit, plan: SegmentPlan, start: int) -> int:

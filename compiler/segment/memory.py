@@ -9,6 +9,8 @@ Where a machine has no UB, what is called so here is a region of L1 (`unit.machi
 | constants, of an operator   | UB     | bias, scales, masks, counts; streamed: of a tile's planes, or a slot of a bias's chunks |
 | out, of an operator         | UB     | a slot of the tile that it works on or hands out                                      |
 | residual, of an operator    | UB     | a slot of its residual tile                                                           |
+| overlaid, of an operator    | UB     | masks that expand its chunks of weights, and perhaps all of these (`unit.expansion`)  |
+| arriving, expanded          | UB     | two slots of weights before and after that, of one operator after the other            |
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
+POOLED, OF_ALL = ("arriving", "expanded"), -1  # kinds of buffers that all operators of a segment have together, and whose these are
 _L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 
 
@@ -50,10 +53,11 @@ def named(plan: SegmentPlan) -> str:
     return f"segment {names[0]}" + (f"..{names[-1]}" if len(names) > 1 else "")
 
 
-def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False) -> Places | Infeasible:
+def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False, told: bool = True) -> Places | Infeasible:
     """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
 
     flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads.
+    told: whether what does not fit is named, which takes its time.
     """
     where = named(plan)
     for unit, blocks in strips:
@@ -69,7 +73,7 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
         have = room_blocks(unit.machine, memory)
         at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
-            return Infeasible(where, shortage(unit, blocks, memory, requests, need, have))
+            return Infeasible(where, shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}")
         if flip:
             at = {request.buffer: (have - at[request.buffer] - request.size) // align * align for request in requests}
         if memory == Memory.L1 and region:
@@ -245,7 +249,24 @@ def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[B
         spec = unit.operators[blocks.start + k]
         buffers = spec.ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.type_of(spec.y))
         requests += ub_requests_of(k, buffers, last)
-    return requests
+    return pooled(requests, blocks.stop - blocks.start - 1)
+
+
+def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:
+    """Those with what all operators have together, each as large as the largest that is asked for.
+
+    Weights of an operator are expanded while the one before it still works, so they do not lie where that has its tiles.
+    """
+    sizes: dict[Buffer, int] = {}
+    own = []
+    for request in requests:
+        kind, _, slot = request.buffer
+        if kind in POOLED:
+            common = Buffer(kind, OF_ALL, slot)
+            sizes[common] = max(sizes.get(common, 0), request.size)
+        else:
+            own.append(request)
+    return own + [BufferRequest(common, size, 0, last) for common, size in sizes.items()]
 
 
 @lru_cache(maxsize=1 << 14)

@@ -2,6 +2,7 @@
 
 | step    | from -> to                                   | by                                                                  |
 |---------|----------------------------------------------|---------------------------------------------------------------------|
+| passes  | unit and plan -> those of all passes         | `segment.passes`; as they are where there is one pass               |
 | parts   | unit -> a unit per run of output channels    | `segment.channels`; one part where cores share rows, or there is one |
 | strips  | part -> a unit per run of columns            | `segment.strips`; one strip where rows are whole                    |
 | blocks  | strip -> rows of every block, what stays     | `segment.blocks`, for right operands that are streamed              |
@@ -20,6 +21,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import Blocks, cut, dealt
 from compiler.segment.channels import channel_parts, largest
 from compiler.segment.memory import Places, named, place, slot_counts
+from compiler.segment.passes import passes
 from compiler.segment.run import streamed_rights
 from compiler.segment.strips import strips, widest
 from compiler.unit.unit import Unit
@@ -82,7 +84,7 @@ def largest_strip(unit: Unit, outline: Outline) -> StripBlocks | Infeasible:
 class Segment(NamedTuple):
     """A segment as it is made.
 
-    parts: a unit for each, whose operators `outline` counts; cuts: those of its strips.
+    plan: of all passes.  parts: a unit for each, whose operators `outline` counts; cuts: those of its strips.
     """
 
     plan: SegmentPlan
@@ -93,6 +95,11 @@ class Segment(NamedTuple):
     @classmethod
     def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """The segment whose first operator is `start`; why not where its channels or columns cannot be split so."""
+        if plan.passes > 1:
+            inside = _in_passes(unit, plan, start)
+            if isinstance(inside, Infeasible):
+                return inside
+            unit, plan = inside
         stop = start + len(plan.operators)
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
         found = _cut(unit, start, stop, outline.channels, outline.columns)
@@ -131,9 +138,22 @@ class Segment(NamedTuple):
         """How many slots every tensor that stays in L1 has (`segment.memory.slot_counts`)."""
         return slot_counts(strip.unit, strip.blocks, self.plan.prefetch, self.plan.window)
 
-    def memory(self, share: CoreShare, flip: bool = False) -> Places | Infeasible:
-        """Addresses in L1 and UB for a share, or why they do not suffice.  flip: see `segment.memory.place`."""
-        return place(share.strips, self.plan, flip)
+    def memory(self, share: CoreShare, flip: bool = False, told: bool = True) -> Places | Infeasible:
+        """Addresses in L1 and UB for a share, or why they do not suffice.  flip, told: see `segment.memory.place`."""
+        return place(share.strips, self.plan, flip, told)
+
+
+def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
+    """The unit and the plan of all passes."""
+    for what, there in (
+        ("strips", plan.columns > 1),
+        ("channels shared by cores", plan.channels > 1),
+        ("staged weights", bool(plan.staged)),
+    ):
+        if there:
+            return Infeasible(named(plan), f"{plan.passes} passes and {what}: one of the two is accepted")
+    found = passes(unit, start, start + len(plan.operators), plan.passes)
+    return _refused(plan, found) if isinstance(found, Infeasible) else (found.unit, found.unrolled(plan))
 
 
 @lru_cache(maxsize=4096)

@@ -12,6 +12,7 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 _NAMED = 4  # tensors that a message names, the largest first
 
 _WHAT = {"weights": "weights of {}", "constants": "constants of {}", "out": "tile of {}", "residual": "residual tile of {}"}
+_WHAT |= {"overlaid": "overlaid weights of {}", "arriving": "weights to be expanded", "expanded": "expanded weights"}
 
 
 def shortage(unit: Unit, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
@@ -45,4 +46,4 @@ def _called(unit: Unit, blocks: Blocks, buffer: Buffer) -> str:
     """A buffer by its tensor."""
     if buffer.kind == "tensor":
         return f"tensor {unit.storages[buffer.of].name}"
-    return _WHAT[buffer.kind].format(unit.operators[blocks.start + buffer.of].name)
+    return _WHAT[buffer.kind].format("" if buffer.of < 0 else unit.operators[blocks.start + buffer.of].name)

@@ -17,6 +17,7 @@ from compiler.segment.buffers import fits, packed
 from compiler.segment.granted import fits_l1
 from compiler.segment.memory import (
     apart_rule,
+    pooled,
     repeated,
     stays,
     tensor_blocks,
@@ -25,6 +26,7 @@ from compiler.segment.memory import (
     ub_requests_of,
     weight_requests_of,
 )
+from compiler.segment.passes import Passes, passes
 from compiler.segment.run import can_stream
 from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
@@ -46,11 +48,35 @@ def decode(unit: Unit, gene: Gene) -> SegmentPlan | None:
     Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.  All of it within the
-    memory that the gene names.
+    memory that the gene names.  Passes have equal tilings: those of the last one.
     """
     unit = within(unit, memory_grants(unit.machine)[gene.grant])
     if gene.pinned:
         return _pinned(unit, gene)
+    if gene.passes == 1:
+        return _fitting(unit, gene, tuple(range(gene.stop - gene.start)))
+    found = in_passes(unit, gene)
+    plan = None if found is None else _fitting(found[0].unit, found[1], found[0].leaders)
+    return None if found is None or plan is None else found[0].rolled(plan, gene.passes)
+
+
+def in_passes(unit: Unit, gene: Gene) -> tuple[Passes, Gene] | None:
+    """The passes of a gene, and the gene of all of them; None where there cannot be so many."""
+    found = passes(unit, gene.start, gene.stop, gene.passes)
+    if isinstance(found, Infeasible) or gene.columns > 1 or (gene.split == "channels" and len(gene.cores) > 1):
+        return None
+    choices, halos = gene.choices and tuple(gene.choices[of] for of in found.order), _halos(gene)
+    cached = sum(1 << at for at, of in enumerate(found.order) if halos[of])
+    return found, gene._replace(stop=gene.start + len(found.order), passes=1, choices=choices, cached=cached)
+
+
+def _halos(gene: Gene) -> tuple[bool, ...]:
+    """Which operators cache."""
+    return tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
+
+
+def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int]) -> SegmentPlan | None:
+    """leaders: of every operator the one whose tiling it has."""
     divided = outline(unit, gene)
     strip = largest_strip(unit, divided)
     if isinstance(strip, Infeasible):
@@ -60,13 +86,13 @@ def decode(unit: Unit, gene: Gene) -> SegmentPlan | None:
     for streamed in _in_chunks(strip.unit, gene):
         if streamed:
             strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
-        fitting = _Fitting(strip, gene)
+        fitting = _Fitting(strip, gene, leaders)
         if not fitting.fill():
             continue
         if fitting.fits_ub():
             return fitting.plan(fitting.tilings)
-        fitting = _Fitting(strip, gene._replace(choices=()))
-        if fitting.fill() and (smaller := fitted(*strip, fitting.tilings, fitting.apart)) is not None:
+        fitting = _Fitting(strip, gene._replace(choices=()), leaders)
+        if fitting.fill() and (smaller := fitted(*strip, fitting.tilings, fitting.apart, leaders)) is not None:
             return fitting.plan(smaller)
     return None
 
@@ -74,9 +100,8 @@ def decode(unit: Unit, gene: Gene) -> SegmentPlan | None:
 def _pinned(unit: Unit, gene: Gene) -> SegmentPlan | None:
     """To the letter, where that is legal and fits every core."""
     tilings = pinned_tilings(gene.pinned)
-    halo = tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
     for window in _windows(unit, gene, tilings):
-        plan = _planned(unit, gene, tilings, window, halo)
+        plan = _planned(unit, gene, tilings, window, _halos(gene))
         if fits_l1(unit, plan, gene.start):
             return plan
     return None
@@ -127,6 +152,13 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
         tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
     if tiling is None:
         return None
+    return _asking(kind, tiling, inside)
+
+
+@lru_cache(maxsize=1 << 16)
+def _asking(kind: Kind, tiling: Tiling, inside: bool) -> _Asked:
+    """What an operator asks for with a tiling."""
+    unit, spec = kind.unit, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
     return _Asked(tiling, *spec.weight_slots(tiling), buffers, sum([each.slots * each.size for each in buffers]))
 
@@ -134,8 +166,8 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
 class _Fitting:
     """The tilings of a segment while some are exchanged: what is taken fits L1."""
 
-    def __init__(self, strip: StripBlocks, gene: Gene) -> None:
-        self.strip, self.gene = strip, gene
+    def __init__(self, strip: StripBlocks, gene: Gene, leaders: Sequence[int]) -> None:
+        self.strip, self.gene, self.leaders = strip, gene, leaders
         self.unit, self.layout = unit, layout = strip
         self.operators = range(gene.stop - gene.start)
         self.rows = [layout.rows(k) for k in self.operators]
@@ -169,8 +201,8 @@ class _Fitting:
                 continue
             if self.gene.window == FORMULA:
                 self.widen()
-            for k in by_size:
-                if not self.take({k: True}, budget):
+            for of in dict.fromkeys([self.leaders[k] for k in by_size]):
+                if not self.take({k: True for k in by_size if self.leaders[k] == of}, budget):
                     break
             return True
         # two slots of the smallest chunk may need more than all of the weights
@@ -199,7 +231,7 @@ class _Fitting:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
         requests = [ub_requests_of(k, asked.buffers, last) for k, asked in self.taken.items()]
-        return fits(tuple(chain.from_iterable(requests)), have, self.apart)
+        return fits(tuple(pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), have, self.apart)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
@@ -237,10 +269,11 @@ class _Fitting:
         return packed((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 
     def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
-        gene = self.gene
-        whole = resident or not (k in self.run.weighted or self.layout.streamed >> k & 1)
-        choice = gene.choices[k] if gene.choices else 0
-        return _asked(self.run.kinds[k], self.rows[k], self.layout.inside[k], whole, 0 if whole else budget, choice)
+        gene, of = self.gene, self.leaders[k]
+        whole = resident or not (of in self.run.weighted or self.layout.streamed >> of & 1)
+        choice = gene.choices[of] if gene.choices else 0
+        asked = _asked(self.run.kinds[of], self.rows[of], self.layout.inside[of], whole, 0 if whole else budget, choice)
+        return asked if of == k or asked is None else _asking(self.run.kinds[k], asked.tiling, self.layout.inside[k])
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""
@@ -252,6 +285,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
         update={
             "blocks": gene.blocks,
             "columns": gene.columns,
+            "passes": gene.passes,
             "prefetch": gene.prefetch,
             "window": window,
             "tilings": tuple(tilings),

@@ -26,8 +26,11 @@ _TILES = ("out", "residual")
 _BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
 
 
-def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None) -> list[Tiling] | None:
-    """Tilings in place of those that UB cannot hold; None where not even granules fit.
+def fitted(
+    unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart | None, leaders: Sequence[int]
+) -> list[Tiling] | None:  # fmt: skip
+    """Tilings in place of those that UB cannot hold; None where not even granules fit.  leaders: operators that have the same one have
+    equal tilings.
 
     Weights, and what they take of L1, stay as they are.  Constants come in pieces, the largest first, while they take more than half of UB;
     then the largest tile that is live at the worst step gives up what is missing, and so on.
@@ -35,7 +38,9 @@ def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart |
     have = room_blocks(unit.machine, Memory.UB)
     out = list(tilings)
     requests = ub_requests(unit, layout, out)
-    while sum(each.size for each in requests if each.buffer.kind == "constants") > have // 2 and _streamed(unit, layout, requests, out):
+    while sum(each.size for each in requests if each.buffer.kind == "constants") > have // 2 and _streamed(
+        unit, layout, requests, out, leaders
+    ):
         requests = ub_requests(unit, layout, out)
     stuck: set[int] = set()
     while True:
@@ -44,7 +49,7 @@ def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart |
             return out
         k = _largest_tile(requests, have, stuck)
         if k is None:
-            if not _streamed(unit, layout, requests, out):
+            if not _streamed(unit, layout, requests, out, leaders):
                 return None
             stuck.clear()
         else:
@@ -54,18 +59,27 @@ def fitted(unit: Unit, layout: Blocks, tilings: Sequence[Tiling], apart: Apart |
             if smaller is None:
                 stuck.add(k)
             else:
-                out[k] = smaller
+                _set(out, k, smaller, leaders)
         requests = ub_requests(unit, layout, out)
 
 
-def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], tilings: list[Tiling]) -> bool:
+def _set(tilings: list[Tiling], k: int, tiling: Tiling, leaders: Sequence[int]) -> None:
+    """Of an operator and its like."""
+    for at, of in enumerate(leaders):
+        if of == leaders[k]:
+            tilings[at] = tiling
+
+
+def _streamed(
+    unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], tilings: list[Tiling], leaders: Sequence[int]
+) -> bool:  # fmt: skip
     """The largest constants of a tiling that keeps them from now on in pieces; False where there are none."""
     constants = [(request.size, request.buffer.of) for request in requests if request.buffer.kind == "constants"]
     kept = [(size, -k) for size, k in constants if tilings[k].constants == "resident"]
     if not kept:
         return False
     k = -max(kept)[1]
-    tiling = tilings[k] = tilings[k].model_copy(update={"constants": "streamed"})
+    tiling = tilings[k].model_copy(update={"constants": "streamed"})
     spec, ub = unit.operators[layout.start + k], room_blocks(unit.machine, Memory.UB)
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
@@ -73,7 +87,8 @@ def _streamed(unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], til
         most = max(1, ub // (_BIAS_PART * product.fractal.sum_blocks))
         n1, k1 = (product.n1, product.k1) if whole else (min(tiling.chunk_n1, product.n1), tiling.chunk_k1)
         if n1 > most:  # two chunks take no more of L1 than all weights did, or the two larger ones
-            tilings[k] = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
+            tiling = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
+    _set(tilings, k, tiling, leaders)
     return True
 
 
@@ -91,7 +106,9 @@ def _smaller(unit: Unit, layout: Blocks, k: int, tiling: Tiling, room: int) -> T
     spec, rows = unit.operators[layout.start + k], layout.rows(k)
     product = product_of(spec)
     if product is not None and isinstance(tiling, ConvTiling):
-        return narrower(unit, product, rows, layout.inside[k], tiling, room)
+        if product.residual_lanes < product.result_lanes:  # a residual's tile is larger than one of results
+            room = room * product.residual_lanes // product.result_lanes // _ALIGN * _ALIGN
+        return narrower(unit, product, rows, layout.inside[k], tiling, room) if room else None
     mine = on_vector(spec)
     dtype = unit.type_of(spec.y)
     found = mine.slot_tiling(rows, room, dtype)

@@ -38,6 +38,7 @@ class Gene(NamedTuple):
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split: as in a plan.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
+    passes: over the channels that one of its products sums over (`segment.passes`).
     pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
     () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
     """
@@ -59,6 +60,7 @@ class Gene(NamedTuple):
     columns: int = 1
     grant: int = 0
     pinned: tuple[int, ...] = ()
+    passes: int = 1
 
 
 Genome = tuple[Gene, ...]
@@ -83,7 +85,7 @@ def recut(gene: Gene, **changes: Any) -> Gene:
 
 
 def _division(gene: Gene) -> tuple[object, ...]:
-    return gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene)
+    return gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene), gene.passes
 
 
 def outline(unit: Unit, gene: Gene) -> Outline:

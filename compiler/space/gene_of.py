@@ -11,7 +11,7 @@ from compiler.kinds.conv import product_of
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
 from compiler.segment.segment import largest_strip
-from compiler.space.decode import decode
+from compiler.space.decode import decode, in_passes
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, outline, whole_or, with_weights
 from compiler.space.pins import pins_of
 from compiler.space.stays import without_shared
@@ -46,6 +46,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
         ahead_kib=plan.ahead_kib,
         split=plan.split,
         columns=plan.columns,
+        passes=plan.passes,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)
@@ -55,21 +56,29 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
 
 def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
     """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
-    strip = largest_strip(unit, outline(unit, gene))
+    at, inside = [*range(len(plan.tilings))], gene
+    if gene.passes > 1:
+        found = in_passes(unit, gene)
+        if found is None:
+            return gene
+        (unit, order), inside = found
+        last = {of: k for k, of in enumerate(order)}
+        at = [last[k] for k in at]
+    strip = largest_strip(unit, outline(unit, inside))
     if isinstance(strip, Infeasible):
         return gene
     mine, layout = strip
     products = [tiling for tiling in plan.tilings if isinstance(tiling, ConvTiling)]
     chunks = [
         product.fractal.weight_blocks * tiling.chunk_n1 * tiling.chunk_k1
-        for product, tiling in zip(map(product_of, unit.operators[gene.start : gene.stop]), plan.tilings, strict=True)
+        for product, tiling in zip((product_of(unit.operators[gene.start + k]) for k in at), plan.tilings, strict=True)
         if product is not None and isinstance(tiling, ConvTiling) and tiling.weights == "streamed"
     ]
     most = max(chunks, default=CHUNK_BUDGETS[0])
     chunk = max((place for place, budget in enumerate(CHUNK_BUDGETS) if budget >= most), default=0)
     places = tuple(
         _place(mine, gene.start + k, layout.rows(k), layout.inside[k], tiling, CHUNK_BUDGETS[chunk])
-        for k, tiling in enumerate(plan.tilings)
+        for k, tiling in zip(at, plan.tilings, strict=True)
     )
     kept = any(tiling.weights == "resident" for tiling in products)
     return with_weights(unit, gene._replace(chunk=chunk, choices=places if any(places) else ()), kept)

@@ -34,9 +34,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
 _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
-# blocks of its result, of its weights, and of what it reads that no operator makes; rows of its result, those that blocks of its readers
-# share, and those that somebody reads; storages of its result and of its main input
-_RESULT, _WEIGHTS, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN = range(8)
+# blocks of its result, of its weights in L1 and in DDR, and of what it reads that no operator makes; rows of its result, those that blocks
+# of its readers share, and those that somebody reads; storages of its result and of its main input
+_RESULT, _WEIGHTS, _STORED, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN = range(9)
 
 
 class OperatorTable(NamedTuple):
@@ -70,7 +70,8 @@ def sizes_of(unit: Unit) -> OperatorTable:
                 overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
         wanted = max(1, needed(unit)[k].size)
         blocks = spec.y.planes * y.h * y.row_blocks
-        sizes.append((blocks, spec.weight_blocks, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage))
+        weights = spec.weight_blocks, spec.stored_weight_blocks
+        sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage))
         for p in unit.producers[k]:
             made = unit.operators[p].y
             whole = spec.right is not None and made.overlaps(spec.right)
@@ -236,11 +237,13 @@ def _guess(
                 if again:
                     order[:count] = np.argsort(weights[:count])
                     for k in order[:count]:
-                        if weights[k] <= room:
-                            room -= weights[k]
-                            weights[k] *= loads
-                        else:
-                            weights[k] *= blocks * images
+                        size, stored = weights[k], sizes[i + k, _STORED]
+                        weights[k] = stored * (loads if size <= room or stored < size else blocks * images)
+                        if size <= room:
+                            room -= size
+                else:
+                    for k in range(count):
+                        weights[k] = sizes[i + k, _STORED]
                 for k in range(count):
                     moved += weights[k]
                     if matrix[i + k]:

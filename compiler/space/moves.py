@@ -13,6 +13,7 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
+from compiler.segment.passes import pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
     AHEAD_KIB,
@@ -55,7 +56,8 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     """The gene over other operators.
 
     Choices of those it keeps stay (all zeros is (), as everywhere: one gene, one spelling), the block count is lowered where there are
-    fewer rows, rows are split where channels cannot be, and there are strips where rows alone do not fit L1.
+    fewer rows, rows are split where channels cannot be, there are strips where rows alone do not fit L1, and no passes where there cannot
+    be so many.
     """
     choices = gene.choices
     if choices:
@@ -68,7 +70,8 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(_granted(unit, gene), start, stop, gene.columns)
-    resized = recut(gene, start=start, stop=stop, choices=choices, blocks=blocks, columns=columns)
+    divided = gene.passes if columns == 1 and gene.passes in pass_counts(unit, start, stop) else 1
+    resized = recut(gene, start=start, stop=stop, choices=choices, blocks=blocks, columns=columns, passes=divided)
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = recut(resized, split="rows")
     return recut(resized, cached=whole_or(resized, cached), cores=working_cores(unit, resized))
@@ -212,6 +215,22 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else (), pinned=()))
 
 
+def change_passes(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """More passes over hidden channels, or fewer; in fewer blocks where these are more than one, as passes make room for them."""
+    several = [i for i, gene in enumerate(genome) if gene.columns == 1 and gene.stop - gene.start > 1]
+    able = [i for i in several if pass_counts(unit, genome[i].start, genome[i].stop)]
+    if not able:
+        return None
+    i = able[int(rng.integers(len(able)))]
+    gene = genome[i]
+    counts = [count for count in (1, *pass_counts(unit, gene.start, gene.stop)) if count != gene.passes]
+    changed = recut(gene, passes=counts[int(rng.integers(len(counts)))], split="rows")
+    if gene.blocks > 1 and rng.random() < 0.5:
+        fewer = [count for count in block_counts(unit, gene.start, gene.stop) if count < gene.blocks]
+        changed = recut(changed, blocks=fewer[int(rng.integers(len(fewer)))])
+    return _swap(genome, i, recut(changed, cores=working_cores(unit, changed)))
+
+
 def change_cores(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More cores, fewer, or others.  Where they share rows, blocks follow if there are too few to go around; where there are too few rows,
     they share channels."""
@@ -262,6 +281,7 @@ MOVES: dict[str, Move] = {
     "change_ahead": change_ahead,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
+    "change_passes": change_passes,
     "change_cores": change_cores,
     "change_split": change_split,
 }

@@ -95,17 +95,19 @@ def _weights(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_C
     """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
     found = []
     for index, (plan, start) in enumerate(segments):
+        if plan.passes > 1:
+            continue  # each brings its own run of them
         again = plan.blocks_of_strips * unit.images
         for k, tiling in enumerate(plan.tilings):
             product = product_of(unit.operators[start + k])
-            if product is None or not product.weight_blocks or not isinstance(tiling, ConvTiling):
+            if product is None or not product.stored_weight_blocks or not isinstance(tiling, ConvTiling):
                 continue
             # every core reads them once, or once for each of its iterations; of channels each its own part
             reads = again if tiling.weights == "streamed" else 1
             reads = max(reads, plan.dealt) if plan.dealt > 1 else reads
-            saved = product.weight_blocks * (reads - 1)
-            if saved * BLOCK_BYTES > _overhead(unit.machine, product.weight_blocks, reads) * float(unit.machine.ddr.deliverable):
-                found.append(_Candidate(plan.operators[k], True, product.weight_blocks, index, index, saved))
+            saved = product.stored_weight_blocks * (reads - 1)
+            if saved * BLOCK_BYTES > _overhead(unit.machine, product.stored_weight_blocks, reads) * float(unit.machine.ddr.deliverable):
+                found.append(_Candidate(plan.operators[k], True, product.stored_weight_blocks, index, index, saved))
     return found
 
 

@@ -9,7 +9,7 @@ from compiler.text.columns import aligned
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """All keys of the plan; those at their default too, but for tilings' `constants` and columns."""
+    """All keys of the plan; those at their default too, but for passes, and tilings' `constants` and columns."""
     lines = [f"plan {plan.digest} version {plan.version}"]
     lines += aligned([["model", plan.model], ["machine", plan.machine], ["dtype", plan.dtype]])
     pieces = {sum(before.segments for before in plan.pieces[:k]): piece for k, piece in enumerate(plan.pieces)}
@@ -30,6 +30,7 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
     words = [
         counted(plan.blocks, "block"),
         counted(plan.columns, "strip"),
+        *([f"{plan.passes} passes"] if plan.passes > 1 else []),
         f"prefetch {plan.prefetch}",
         f"window {plan.window}{' sliding' if plan.sliding else ''}",
         f"{cores} split {plan.split}",

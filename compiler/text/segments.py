@@ -154,7 +154,7 @@ def _buffers(unit: Unit, operators: tuple[OperatorSpec, ...], places: Places, me
             f"{(unit.machine.vector_memory if memory == Memory.UB else memory).name}[{at[request.buffer]}]",
             f"{request.size * BLOCK_BYTES:,} B",
             what,
-            unit.storages[of].name if what == "tensor" else operators[of].name,
+            unit.storages[of].name if what == "tensor" else operators[of].name if of >= 0 else "all operators",
             f"slot {slot}",
             f"live {first}" + (f"..{last}" if last != first else ""),
         ]

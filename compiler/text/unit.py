@@ -69,9 +69,9 @@ def _operator(unit: Unit, spec: OperatorSpec) -> list[str]:
     before = ",".join(str(k) for k in unit.producers[spec.index])
     words = [f"{spec.macs:,} MACs"] if spec.macs else []
     if isinstance(spec, ConvSpec):
-        words += [
-            f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in (("weights", spec.weight_blocks), ("bias", spec.bias_blocks)) if blocks
-        ]
+        sizes = ("weights", spec.stored_weight_blocks), ("bias", spec.bias_blocks)
+        words += [f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in sizes if blocks]
+        words += [f"expanded {spec.weight_blocks * BLOCK_BYTES:,} B"] if spec.expansion is not None else []
     return [
         str(spec.index),
         spec.name,

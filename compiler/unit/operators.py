@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -33,7 +33,7 @@ class Strip(NamedTuple):
     owned: int
 
 
-UbKind = Literal["constants", "out", "residual"]
+UbKind = Literal["constants", "out", "residual", "overlaid", "arriving", "expanded"]
 
 
 class UbBuffers(NamedTuple):
@@ -48,7 +48,7 @@ class UbBuffers(NamedTuple):
 class Given(NamedTuple):
     """What a segment gives an operator that is emitted: first blocks of its buffers, a slot after the other.
 
-    weights: in L1; constants, tiles and residuals: in UB.  inside: whether its result stays on chip.
+    weights: in L1; all that follows it: in UB (`segment.memory`).  inside: whether its result stays on chip.
     """
 
     machine: Machine
@@ -60,6 +60,9 @@ class Given(NamedTuple):
     constants: tuple[int, ...]
     tiles: tuple[int, ...]
     residuals: tuple[int, ...]
+    overlaid: tuple[int, ...]
+    arriving: tuple[int, ...]
+    expanded: tuple[int, ...]
 
 
 class Fetch(NamedTuple):
@@ -122,6 +125,11 @@ class OperatorSpec(ABC):
         """Operators of a machine and data type whose sizes are equal have equal tilings and features; itself where only it has them."""
         return (self,)
 
+    def placed(self, address: Callable[[str], int]) -> Self:
+        """Itself, once tensors have their DDR blocks."""
+        del address
+        return self
+
     # what it reads, and where from
 
     @property
@@ -141,8 +149,13 @@ class OperatorSpec(ABC):
 
     @property
     def weight_blocks(self) -> int:
-        """Blocks of its weights in DDR."""
+        """Blocks of its weights in L1."""
         return 0
+
+    @property
+    def stored_weight_blocks(self) -> int:
+        """The same in DDR."""
+        return self.weight_blocks
 
     @property
     def pixels_per_block(self) -> int:

@@ -48,7 +48,7 @@ R_PLANE, R_PIXELS, R_K, R_N1, R_TRANSPOSE = isa.R_PLANE, isa.R_PIXELS, isa.R_K, 
 I_RING, I_FIRST = isa.I_RING, isa.I_FIRST
 M_MPAD, M_K, M_N1, M_ACC = isa.M_MPAD, isa.M_K, isa.M_N1, isa.M_ACC
 F_M, F_MPAD, F_N1, F_DPLANE, F_RPLANE = isa.F_M, isa.F_MPAD, isa.F_N1, isa.F_DPLANE, isa.F_RPLANE
-F_SUMS, F_SCALE, F_SIDE = isa.F_SUMS, isa.F_SCALE, isa.F_SIDE
+F_SUMS, F_SCALE, F_SIDE, F_RTYPE = isa.F_SUMS, isa.F_SCALE, isa.F_SIDE, isa.F_RTYPE
 V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, isa.V_DBS, isa.V_DRS, isa.V_S0BS, isa.V_IMM
 
 
@@ -180,7 +180,7 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
         if code[i, F_SUMS] and code[i, F_SCALE] >= 0:
             n = _put(out, n, side, 0, code[i, F_SCALE], n1 * sums, 1, 0, 1, 0)
         if code[i, S2] >= 0:
-            n = _put(out, n, side, 0, code[i, S2], m, planes, code[i, F_RPLANE], 1, 0)
+            n = _put(out, n, side, 0, code[i, S2], m, planes_of(n1, code[i, F_RTYPE]), code[i, F_RPLANE], 1, 0)
         n = _put(out, n, code[i, DST], 1, code[i, D], m, planes, code[i, F_DPLANE], 1, 0)
     elif op >= _FIRST_VECTOR:
         blocks, repeats = code[i, V_BLOCKS], code[i, V_REPEATS]

@@ -42,7 +42,7 @@ from simulator.npu.parts import BLOCK_BYTES, BYTES, FLOATS, FRACTALS, DataType, 
 
 Ints = TypeVar("Ints", int, NDArray[np.int64])
 
-ISA_VERSION = 2
+ISA_VERSION = 3
 WORDS = 32
 
 OP, ENGINE, DTYPE, TAG, SRC, DST, D, S0, S1, S2 = range(10)
@@ -155,8 +155,8 @@ PAIR_BITS = 9
 # FIXPIPE: L0C -> {UB, L1}.  S0 in L0C [N1][MPAD] pairs; writes M pixels of N1*16 channels as planes: plane c at
 # D + c*DPLANE, M contiguous blocks (N1 planes for float16, 2*N1 for float32 and int32).  Of int8 and uint8 n1 = 2c and 2c + 1 make plane c;
 # where N1 is odd, the upper half of the last one is ZERO.
-# SUMS = 0: sums are float32.  S1: float32 bias[N1*16] in UB or -1; S2: residual in UB, planes of stride RPLANE, or -1; then ACT, whose
-#   LIMIT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
+# SUMS = 0: sums are float32.  S1: float32 bias[N1*16] in UB or -1; S2: residual in UB, of RTYPE, float16 or float32, as planes of that type
+#   of stride RPLANE, or -1; then ACT, whose LIMIT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
 # SUMS = int32: S1: int32 bias[N1*16] in UB or -1; SCALE: float32 scale[N1*16] in UB or -1.  v = float32(sum + bias) * scale, in float32,
 #   each rounded to nearest even, the sum of the two wraps.  The result, by DTYPE:
 #   int8, uint8: round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even, LOW of NaN; SCALE is needed, ZERO, LOW and HIGH are

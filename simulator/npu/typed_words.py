@@ -53,8 +53,9 @@ def _wrong_right(w: Words, word: int) -> Flags:
 
 
 def _wrong_residual(w: Words) -> Flags:
-    right = w(isa.F_RTYPE)
-    return np.where(_bytes(w) & (w(isa.S2) != -1), (right != DataType.int8) & (right != DataType.uint8), right != 0)
+    kind = w(isa.F_RTYPE)
+    of_bytes, of_floats = (kind != DataType.int8) & (kind != DataType.uint8), (kind != DataType.float16) & (kind != DataType.float32)
+    return np.where(w(isa.S2) == -1, kind != 0, np.where(_bytes(w), of_bytes, of_floats))
 
 
 def _wrong_sums(w: Words) -> Flags:
@@ -79,8 +80,11 @@ TYPE_RULES: dict[tuple[Op, ...], tuple[TypeRule, ...]] = {
         TypeRule(_wrong_sums, "sums must be int32, or 0 (float32) where the result is a float"),
         TypeRule(lambda w: ~_integers(w) & _any(w, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),
         TypeRule(lambda w: _integers(w) & ~_bytes(w) & (w(isa.S2) != -1), "a residual is of float32 sums or of a result of 8 bits"),
-        TypeRule(_wrong_residual, "rtype must be int8 or uint8 where a result of 8 bits has a residual, else 0"),
-        TypeRule(lambda w: (w(isa.F_RTYPE) == 0) & _any(w, isa.F_OWN, isa.F_LAST), "own, other, fixed and last go with rtype"),
+        TypeRule(_wrong_residual, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without a residual"),
+        TypeRule(
+            lambda w: ~(_bytes(w) & (w(isa.S2) != -1)) & _any(w, isa.F_OWN, isa.F_LAST),
+            "own, other, fixed and last are of a result of 8 bits with a residual",
+        ),
         TypeRule(lambda w: _bytes(w) & (w(isa.F_SCALE) < 0), "a result of 8 bits needs a scale"),
         TypeRule(lambda w: (w(isa.DTYPE) == DataType.int32) & (w(isa.F_SCALE) != -1), "a result of int32 has no scale, which is -1"),
         TypeRule(_beyond, "zero, low and high must be of the result's type"),

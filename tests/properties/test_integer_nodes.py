@@ -20,7 +20,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedErro
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, run_program
-from tests.integer_nodes import Single, chain, singles, sums
+from tests.integer_nodes import Single, chain, columned, singles, sums
 from tests.integers import with_integers
 from tests.plans import random_plan
 from tests.quantised_kernels import CASES, MS, Batch, near, single, some
@@ -74,6 +74,20 @@ def test_no_value_differs_from_onnxruntime(group: str) -> None:
 @pytest.mark.parametrize("group", SUMS)
 def test_no_sum_differs_from_onnxruntime(group: str) -> None:
     sweep(group, 0, 12, True, SUMS[group], sums)
+
+
+@pytest.mark.parametrize("group", SUMS)
+def test_no_product_whose_columns_are_computed_differs_from_onnxruntime(group: str) -> None:
+    rng = np.random.default_rng(7)
+    sweep(group, 0, 12, True, SUMS[group], lambda batch: columned(batch, rng))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 11))
+@pytest.mark.parametrize("group", SUMS)
+def test_no_product_whose_columns_are_computed_differs_in_a_long_sweep(group: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sweep(group, seed, 100, False, SUMS[group], lambda batch: columned(batch, rng))
 
 
 @pytest.mark.slow

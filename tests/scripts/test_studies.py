@@ -163,6 +163,17 @@ def test_types(tmp_path: Path) -> None:
     assert "geometric mean of 1" in text
 
 
+def test_types_of_a_machine_of_integers(tmp_path: Path) -> None:
+    rows, text = study("types", tmp_path, "made:mobilenet_v2-small", "--machine", "ethos-u65-512", "--candidates", 2, "--seeds", 1)
+    assert [row["level"] for row in rows] == list(LEVELS)
+    for row in rows:
+        assert row["in_int8"] == 1
+        assert row["int8_gain"] >= 1
+        assert {row[key] for key in ("float16_cycles", "float16_gain", "faster", "macs")} == {None}
+    assert "integers alone" in text
+    assert "geometric mean" not in text
+
+
 def test_shared_memory(tmp_path: Path) -> None:
     """Arms differ in the machine alone, and bytes are those of each level's program."""
     rows, text = study("shared_memory", tmp_path, "made:resnet50-small", "--candidates", 4, "--seeds", 1)

@@ -36,14 +36,14 @@ def test_it_adds_up_to_what_the_simulator_counts(name: str) -> None:
 
 
 def test_each_part_of_a_depthwise_convolution_and_one_behind_it() -> None:
-    """40 channels of 8 x 8 fill 48 lanes: of a channel the depthwise one has 9 of 9 x 16 weights, the 1x1 one 40 of 48."""
+    """40 channels of 8 x 8 fill 48 lanes: of these the depthwise one has 9 weights each, and 16 masks of 32 bytes, the 1x1 one 48 x 48."""
     b = Builder(np.random.default_rng(0), (1, 40, 8, 8))
     unit, program = layer_by_layer(b.model(b.conv(b.conv("x", 40, groups=40), 40, kernel=(1, 1), pads=(0, 0, 0, 0))))
     weights, biases, tensor = 40 * 9 + 40 * 40, 2 * 40, 40 * 64
-    packed = 3 * 9 * 16 * 16 + 3 * 3 * 16 * 16
+    packed, masks = 48 * 9 + 48 * 48, 16 * 32
     expected = Traffic(
         once=2 * weights + 4 * biases + 2 * 2 * tensor,
-        zeros=2 * (packed - weights) + 4 * 2 * 8,
+        zeros=2 * (packed - weights) + masks + 4 * 2 * 8,
         lanes=2 * 2 * 8 * 64,
         weights_again=0,
         tensors_again=0,

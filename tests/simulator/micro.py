@@ -150,18 +150,19 @@ def _windows(cores, record, p):
 
 def _fixpipe(cores, record, p):
     dtype = TYPES[record[isa.DTYPE]]
-    kind = TYPES[p["rtype"]] if p["sums"] else dtype
-    c0 = BLOCK_BYTES // dtype().itemsize
+    kind = TYPES[p["rtype"]]
+    c0, r0 = (BLOCK_BYTES // each().itemsize for each in (dtype, kind))
     written = []
     for plane in range(-(-p["n1"] * 16 // c0)):
         for m in range(p["m"]):
             side = cores[p["side"] or Memory.UB]
-            residual = look(side, record[isa.S2] + plane * p["rplane"] + m, (c0,), kind) if record[isa.S2] >= 0 else None
             lanes = []
-            for lane in range(c0):
-                n, j = divmod(plane * c0 + lane, 16)
-                value = _result(cores, record, p, n, m, j, None if p["sums"] or residual is None else residual[lane])
-                lanes.append(value if residual is None or not p["sums"] else _with_residual(p, value, residual[lane], dtype))
+            for channel in range(plane * c0, (plane + 1) * c0):
+                (n, j), residual = divmod(channel, 16), None
+                if record[isa.S2] >= 0:
+                    residual = look(side, record[isa.S2] + channel // r0 * p["rplane"] + m, (r0,), kind)[channel % r0]
+                value = _result(cores, record, p, n, m, j, None if p["sums"] else residual)
+                lanes.append(value if residual is None or not p["sums"] else _with_residual(p, value, residual, dtype))
             written.append((record[isa.D] + plane * p["dplane"] + m, np.array(lanes).astype(dtype)))
     for block, value in written:  # all reads first: a residual may lie where the result goes
         place(cores[record[isa.DST]], block, value)
@@ -345,6 +346,8 @@ def records(draw, ops=tuple(op for op in OPS if op not in (Op.SET, Op.WAIT)), fr
                 sums=DataType.int32,
                 scale=-1 if dtype == DataType.int32 else draw(st.sampled_from((60, 80) if dtype in BYTES else (-1, 60, 80))),
             )
+        if record[isa.S2] >= 0:
+            put(rtype=draw(st.sampled_from(FLOATS)))
         if dtype in BYTES:
             zero, low, high = (between(*(-128, 127) if dtype == DataType.int8 else (0, 255)) for _ in range(3))
             put(zero=zero, low=min(low, high), high=max(low, high))

@@ -13,10 +13,10 @@ from simulator.functional import apply, execute, fill_undefined
 from simulator.host_layout import load_input, read_output
 from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, price
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, DeadlockError, ProgramError
 from simulator.npu.isa import Op
 from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Engine, Memory
-from simulator.npu.program import DdrBuffer, DeadlockError, ProgramError
+from simulator.npu.program import DdrBuffer
 from tests.programs import record as make_record
 from tests.simulator.micro import DDR_BLOCKS, SIDES, TINY, TYPES, look, memories, place, program, records, reference
 
@@ -159,7 +159,7 @@ def test_convolution_with_bias_residual_and_relu(dtype, h, w, c1, n1, kernel, st
             f"CUBE MMAD L0C[0] L0A[0] L0B[0] mpad={mpad} k={size} n1={n1} acc={int(start > 0)} {f}",
         ]
     lines += [
-        f"FIXPIPE FIXPIPE UB[8] L0C[0] UB[0] UB[8] m={m} mpad={mpad} n1={n1} dplane={m} rplane={m} act=1 {f}",
+        f"FIXPIPE FIXPIPE UB[8] L0C[0] UB[0] UB[8] m={m} mpad={mpad} n1={n1} dplane={m} rplane={m} act=1 rtype={f} {f}",
         f"MTE3 COPY DDR[{at_y}] UB[8] length={planes * m} count=1 count2=1 {f}",
     ]
     counters = execute(program("\n".join(lines), buffers=(xb, middle, rb, yb)), TINY, ddr)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.quantised_groups import grouped
-from compiler.frontend.scales import MOVES, SCALED, Scaled
+from compiler.frontend.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
 from simulator.exact_onnxruntime import cpu_features, multiplies_exactly
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
@@ -27,12 +27,13 @@ from tuner.checks.reference import differing
 
 Array = NDArray[Any]
 BYTES = (TensorProto.INT8, TensorProto.UINT8)
+_INTEGERS = (*BYTES, TensorProto.INT32)
 _GIVEN = "tilefarm.given."
 _VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def is_quantised(model: ModelProto) -> bool:
-    return any(_scaled(node) is not None for node in model.graph.node)
+    return any(_scaled(node) is not None or ("", node.op_type) in SHIFTED for node in model.graph.node)
 
 
 def _scaled(node: NodeProto) -> Scaled | None:
@@ -83,7 +84,7 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
             outside.update(node.output)
         else:
             known = all(
-                types.get(name) in BYTES or name in wide if name in given else name in clean and (view or types.get(name) in BYTES)
+                types.get(name) in _INTEGERS or name in wide if name in given else name in clean and (view or types.get(name) in BYTES)
                 for name in read
             )
         scaled = _scaled(node)
@@ -94,11 +95,11 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
         elif view or (node.op_type in MOVES and not node.domain):
             if node.input[0] in steps:
                 steps[node.output[0]] = steps[node.input[0]]
-        elif given is None or types.get(node.output[0]) not in BYTES:
+        elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (columns_read(node) and node.output[0] in wide)):
             known = False
         if known:
             clean.update(node.output)
-    return Borders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in BYTES), steps)
+    return Borders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
 
 
 class Cut(NamedTuple):

@@ -59,9 +59,9 @@ class Request:
 
 
 def _written(gene: Gene) -> list[Any]:
-    """As a list of its fields, without a grant of all."""
-    *fields, grant, pinned = gene
-    return [*fields, *([grant] if grant else []), pinned]
+    """As a list of its fields, without a grant of all, and without passes where there is one."""
+    *fields, grant, pinned, passes = gene
+    return [*fields, *([grant] if grant else []), pinned, *([passes] if passes > 1 else [])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

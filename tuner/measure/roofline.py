@@ -62,7 +62,7 @@ class Roofline:
         made = {spec.operator.y for spec in specs}
         read: dict[str, Rows] = {}
         for spec in specs:
-            for name, wanted in zip(spec.operator.inputs, operand_rows(unit, spec.index), strict=True):
+            for name, wanted in zip(spec.operator.operands, operand_rows(unit, spec.index), strict=True):
                 for leaf in self._leaves[name] - made:
                     read[leaf] = read.get(leaf, EMPTY).hull(wanted)
         leaving = {

@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
+from compiler.segment.passes import pass_counts
 from compiler.space.columns import fewest_strips
 from compiler.space.gene import ALL, WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.moves import Move, on_random_cores, thin_operators
@@ -20,7 +21,8 @@ from tuner.search.table import SegmentTable
 Within = Callable[[Gene], Gene]  # a gene, to the one that fits what a level leaves of L1
 
 _OWN = (
-    "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_cores", "change_split",
+    "change_blocks", "toggle_halo", "change_window", "change_prefetch", "change_weights", "change_tiling", "change_passes", "change_cores",
+    "change_split",
 )  # fmt: skip
 _OF_SEGMENTATION = 0.5
 _DRAWS = 4  # at most, for each gene that is wanted and each island
@@ -127,6 +129,8 @@ def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], seg
         gene = gene._replace(sliding=True, window=WINDOWS[int(rng.integers(len(WINDOWS)))])
     if "change_prefetch" in moves and rng.random() < 0.3:
         gene = gene._replace(prefetch=1)
+    if "change_passes" in moves and gene.columns == 1 and (counts := pass_counts(unit, start, stop)) and rng.random() < 0.3:
+        gene = gene._replace(passes=counts[int(rng.integers(len(counts)))])
     return on_random_cores(unit, gene, rng)
 
 

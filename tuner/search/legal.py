@@ -41,8 +41,8 @@ def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
     operators, cores, count = len(unit.operators), unit.machine.cores, gene.stop - gene.start
     if not 0 <= gene.start < gene.stop <= operators:
         return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{operators - 1}"
-    if gene.blocks < 1 or gene.columns < 1:
-        return f"{gene.blocks} blocks in {gene.columns} strips; expected one at least"
+    if gene.blocks < 1 or gene.columns < 1 or gene.passes < 1:
+        return f"{gene.blocks} blocks in {gene.columns} strips and {gene.passes} passes; expected one at least"
     if not gene.cores or len(set(gene.cores)) < len(gene.cores) or min(gene.cores) < 0 or max(gene.cores) >= cores:
         return f"cores {gene.cores}; the machine has 0..{cores - 1}"
     if len(gene.choices) not in (0, count) or len(gene.pinned) not in (0, count * PINS):

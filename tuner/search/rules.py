@@ -33,6 +33,7 @@ class Rules:
         switches = (
             ("change_window", use.window),
             ("toggle_halo", use.halo_cache),
+            ("change_passes", use.passes),
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
             ("change_cores", several),
@@ -50,6 +51,8 @@ class Rules:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.storages[0].n])
+        if not self.config.use.passes:
+            gene = recut(gene, passes=1)
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
         return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")

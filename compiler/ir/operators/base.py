@@ -37,6 +37,17 @@ class Operator(ABC):
         @property
         def inputs(self) -> tuple[str, ...]: ...
 
+    @property
+    def of_columns(self) -> tuple[str, ...]:
+        """Those of its inputs that have a value for each column of a product, in front of which they are read."""
+        return ()
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Those of its inputs of which rows of the result need rows."""
+        columns = self.of_columns
+        return tuple(name for name in self.inputs if name not in columns) if columns else self.inputs
+
     def with_inputs(self, names: Sequence[str]) -> Self:
         """The operator reading other tensors, in the order of `inputs`."""
         return self if tuple(names) == self.inputs else self._reading(tuple(names))

@@ -15,7 +15,7 @@ from compiler.ir.operators.base import Floats, Shape, Spell, Values
 from compiler.ir.operators.conv import Convolution
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.ir.quantised import elementwise, fixed_point, linear, products
-from compiler.ir.quantised.parameters import SUMS, Integers, Quantisation, integers_of
+from compiler.ir.quantised.parameters import ALONE, SUMS, Integers, Quantisation, integers_of
 from compiler.ir.quantised.tables import every_integer
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import BYTES, DataType
@@ -43,6 +43,7 @@ class QuantisedConv(Convolution):
     """y = requantise(conv(x - its zero point, weights - theirs) + bias); y_q None: floats.  Also products with constants.
 
     alpha: a factor of the scale.  added: to the integers of y_q.  fixed_point: whether sums become integers so.
+    of_columns: tensors in place of what is known of columns: what is added to sums of x, its zero point in it, and the scales of floats.
     """
 
     name: str
@@ -59,14 +60,17 @@ class QuantisedConv(Convolution):
     groups: int = 1
     alpha: float = 1.0
     added: Added | None = None
+    of_columns: tuple[str, ...] = ()
     fixed_point: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        return (self.x,) if self.added is None else (self.x, self.added.tensor)
+        return (self.x, *self.of_columns) if self.added is None else (self.x, self.added.tensor)
 
     def _reading(self, names: tuple[str, ...]) -> Self:
-        return replace(self, x=names[0], added=self.added and replace(self.added, tensor=names[1]))
+        if self.added is None:
+            return replace(self, x=names[0], of_columns=names[1:])
+        return replace(self, x=names[0], added=replace(self.added, tensor=names[1]))
 
     @property
     def scale(self) -> Floats:
@@ -85,6 +89,8 @@ class QuantisedConv(Convolution):
 
     def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
         integers_of(inputs[0], self.x_q)
+        for found, expected in zip(inputs[1:], (ALONE, None) if self.of_columns else (), strict=False):
+            integers_of(found, expected)
         if self.added is None:
             return self.y_q
         integers_of(inputs[1], self.added.q)
@@ -127,6 +133,9 @@ class QuantisedConv(Convolution):
         window = products.SlidingWindow(kernel, self.stride, self.pads, self.dilation, self.groups)
         sums = products.conv_sums(inputs[0], self.x_q, self.weights, self.w_q, window, self.bias)
         scale = self.scale[:, None, None]
+        if self.of_columns:
+            sums = sums + inputs[1].astype(np.int32)
+            return linear.scaled(sums, inputs[2]) if self.y_q is None else sums
         if self.y_q is None:
             return linear.scaled(sums, scale)
         made = (fixed_point if self.fixed_point else linear).requantize(sums, scale, self.y_q)

@@ -127,3 +127,6 @@ def _zeros(zeros: NDArray[Any], given: ArrayLike | None, kind: np.dtype[Any], at
     if kind == SUMS and zeros.any():
         raise BadInputError(f"{at}zero point {zeros.reshape(-1)[zeros.reshape(-1) != 0][0]} of int32; expected 0")
     return zeros.reshape(-1).astype(kind)
+
+
+ALONE = Quantisation.of(np.float32(1), None, SUMS)  # sums that stand for themselves

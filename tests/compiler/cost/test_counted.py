@@ -4,7 +4,7 @@ Of convolutions on one core, and where channels are split:
 
 | claim                                                | beside the counted instructions                                             |
 |------------------------------------------------------|-----------------------------------------------------------------------------|
-| products, cube_cycles, all bytes                     | the same                                                                    |
+| products, cube_cycles, vector_cycles, all bytes      | the same                                                                    |
 | instructions (of all engines but MTE2)               | the same, or less where a ring or a strip cuts moves in two                 |
 | mte1, fixpipe, mte3_on_chip_cycles                   | less by under a cycle for each instruction, which round up one by one; and, |
 |                                                      | where moves are cut in two, by start-ups                                    |
@@ -63,6 +63,7 @@ class Counted(NamedTuple):
     mte1_cycles: int
     fixpipe_cycles: int
     mte3_on_chip_cycles: int
+    vector_cycles: int
     read_bytes: int
     store_bytes: int
     rounded_mte1: int
@@ -80,6 +81,7 @@ def counted(code: NDArray[np.int32], machine: Machine) -> Counted:
     to_l0b = (engine == Engine.MTE1) & (code[:, isa.DST] == Memory.L0B)
     found = (
         (op == Op.MMAD).sum(), (engine != Engine.MTE2).sum(), busy[engine == Engine.CUBE].sum(), *cycles,
+        busy[op >= isa.FIRST_VECTOR_OP].sum(),
         useful[useful > 0].sum(), -useful[useful < 0].sum(), *rounded, to_l0a.sum(), to_l0b.sum(),
     )  # fmt: skip
     return Counted(*map(int, found))
@@ -103,7 +105,11 @@ def segments(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan]:
     machine = MACHINES[draw(st.sampled_from(list(MACHINES)))]
     (c, middle, out), size = draw(st.tuples(*[st.integers(1, 90)] * 3)), draw(st.integers(3, 24))
     kernel, stride = draw(st.sampled_from([1, 3])), draw(st.sampled_from([1, 1, 2]))
-    first = conv("a", "x", (c, middle), kernel, stride)
+    groups = draw(st.sampled_from([1, 1, 4, 16]))
+    if groups > 1:
+        c, middle = -(-c // groups) * groups, -(-draw(st.sampled_from([c, middle])) // groups) * groups
+    groups = c if groups > 1 and middle % c == 0 and draw(st.booleans()) else groups
+    first = conv("a", "x", (c, middle), kernel, stride, groups=groups)
     adds = stride == 1 and draw(st.booleans())
     second = conv("y", "a", (middle, c if adds else out), draw(st.sampled_from([1, 3])), residual="x" if adds else None)
     u = unit(machine, (draw(st.integers(1, 2)), c, size, size), first, second, dtype=draw(st.sampled_from(["float16", "float32"])))
@@ -182,6 +188,7 @@ def hold(u: Unit, start: int, plan: SegmentPlan, parts: list[CorePart]) -> None:
         return
     assert claimed["products"] == most.products
     assert claimed["cube_cycles"] == most.cube_cycles
+    assert claimed["vector_cycles"] == most.vector_cycles  # weights that are expanded
     whole = plan.columns == 1 and "cache" not in plan.halo  # nothing cuts a move in two
     assert claimed["instructions"] == most.instructions if whole else claimed["instructions"] <= most.instructions
     for name in ("mte1", "fixpipe", "mte3_on_chip"):

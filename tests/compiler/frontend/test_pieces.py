@@ -142,6 +142,10 @@ def test_worth_by_hand() -> None:
     assert OFFLOAD.declined(work) is None
     small = PieceWork((NodeWork(10_000_000, 0),), 0, 1_000_000)
     assert OFFLOAD.declined(small) == ("supported, but not worth a piece of its own: 250.0 us on the host, 453.0 us with launch and copies")
+    whole = PieceWork((NodeWork(40_000_000, 0, True),), 0, 0, 3_000_000, 1_000_000)  # of integers: another rate, and bytes are bytes
+    cycles = max(40e6 / float(EDGE.peak(DataType.int8)), 4e6 / float(EDGE.ddr.deliverable))
+    assert OFFLOAD.npu_s(whole) == pytest.approx(20e-6 + 100e-6 + cycles / 1e9)
+    assert EDGE.peak(DataType.int8) == 2 * EDGE.peak(DataType.float16)
     assert OFFLOAD.host_s([NodeWork(0, 2_500_000)]) == pytest.approx(1e-3)  # no products: by what it reads and writes
 
 

@@ -24,7 +24,7 @@ from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import DataType
+from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
@@ -101,10 +101,10 @@ def test_parts_are_all_of_it_and_nothing_twice() -> None:
                 assert planes == list(range(whole.y.plane, whole.y.plane + whole.y.planes))
                 if isinstance(whole, ConvSpec) and not isinstance(whole, MatMulSpec):
                     at = [(spec.weights_at, spec.bias_at) for spec in specs if isinstance(spec, ConvSpec)]
-                    ends = [(s.weights_at + s.weight_blocks, s.bias_at + s.bias_blocks) for s in specs if isinstance(s, ConvSpec)]
+                    ends = [(s.weights_at + s.stored_weight_blocks, s.bias_at + s.bias_blocks) for s in specs if isinstance(s, ConvSpec)]
                     assert at[0] == (whole.weights_at, whole.bias_at)
                     assert at[1:] == ends[:-1]
-                    assert ends[-1] == (whole.weights_at + whole.weight_blocks, whole.bias_at + whole.bias_blocks)
+                    assert ends[-1] == (whole.weights_at + whole.stored_weight_blocks, whole.bias_at + whole.bias_blocks)
         assert {ConvSpec} < set(kinds)
     assert {MatMulSpec, SoftmaxSpec} < set(kinds), "head by head"
 
@@ -168,7 +168,9 @@ def test_features_of_parts_are_those_of_the_whole() -> None:
         assert one is not None
         a, b = (raw_features(unit, plan, k) for plan in (one, four))
         assert a[at["store_bytes"]] == b[at["store_bytes"]]
-        assert a[at["weight_bytes"]] == b[at["weight_bytes"]]
+        expansion = spec.expansion if isinstance(spec, ConvSpec) else None
+        masks = 0 if expansion is None else 3 * expansion.mask_blocks * BLOCK_BYTES  # which each core has
+        assert a[at["weight_bytes"]] + masks == b[at["weight_bytes"]]
         assert b[at["cores"]] == 4
         busy = "cube_cycles" if isinstance(spec, ConvSpec) else "vector_cycles"
         assert 0.2 * a[at[busy]] < b[at[busy]] <= a[at[busy]]

@@ -184,6 +184,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_ahead": only("ahead_kib"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
     "change_tiling": only("choices"),
+    "change_passes": lambda a, b: same_places(a, b) and any(x.passes != y.passes for x, y in zip(a, b, strict=True)),
     "change_cores": other_cores,
     "change_split": the_other_way,
 }

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from simulator.functional import execute
 from simulator.npu import isa
+from simulator.npu.errors import DeadlockError, ProgramError
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
-from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
+from simulator.npu.program import DdrBuffer, MemoryMap, Program
 from tests.integers import with_integers
 from tests.plans import multiplying
 
@@ -114,9 +115,9 @@ def test_the_legal_one_passes_and_runs():
         (FRACTAL8, "PAD", -2, "parameter word 9 must be in -1..255"),
         (IM2COL8, "I_LANES", 16, "lanes must be C0 of the data type, or 4"),
         (FIXPIPE, "F_SUMS", I32, "a residual is of float32 sums or of a result of 8 bits"),
-        (FIXPIPE, "F_RTYPE", I8, "rtype must be int8 or uint8 where a result of 8 bits has a residual, else 0"),
-        (FIXPIPE8, "F_RTYPE", I8, "rtype must be int8 or uint8 where a result of 8 bits has a residual, else 0"),
-        (FIXPIPE8, "F_OWN", 1, "own, other, fixed and last go with rtype"),
+        (FIXPIPE, "F_RTYPE", I8, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without"),
+        (FIXPIPE8, "F_RTYPE", I8, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without"),
+        (FIXPIPE8, "F_OWN", 1, "own, other, fixed and last are of a result of 8 bits with a residual"),
         (FIXPIPE8, "F_LAST", 2, "parameter word 27 must be in 0..1"),
         (FIXPIPE, "F_SUMS", F32, "sums must be int32, or 0"),
         (FIXPIPE, "F_SCALE", 9, "scale, zero, low and high are of int32 sums"),
@@ -130,7 +131,7 @@ def test_the_legal_one_passes_and_runs():
         (FIXPIPE8, "F_LOW", -129, "zero, low and high must be of the result's type"),
         (FIXPIPE8, "F_HIGH", -129, "zero, low and high must be of the result's type"),
         (FIXPIPE8, "F_LOW", 127, "low must not exceed high"),
-        (FIXPIPE8, "S2", 4, "rtype must be int8 or uint8 where a result of 8 bits has a residual, else 0"),
+        (FIXPIPE8, "S2", 4, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without"),
         (FIXPIPE8, "F_ACT", 1, "an activation is of a result that is a float"),
         (FIXPIPE8, "F_SCALE", 1019, r"FIXPIPE touches UB blocks 1019..1025, outside"),
         (FIXPIPE8, "D", 1000, r"FIXPIPE touches UB blocks 1000..1025, outside"),

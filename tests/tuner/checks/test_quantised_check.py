@@ -12,8 +12,15 @@ from onnx import helper
 
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
+from compiler.frontend.lower import lower_partition
+from compiler.frontend.worth import Always
+from compiler.kinds.build import pack_unit
+from compiler.package.onnx_out import onnx_bytes
 from compiler.source import Source, open_source
+from simulator.npu.container import encode
 from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.dynamic import dynamic, transformer
 from tests.models import Builder
 from tuner.checks.alone import agreement, of_operators, quantised
 from tuner.checks.check import check_level, prepared_check, random_feeds
@@ -71,6 +78,23 @@ def test_without_floats_between_no_value_may_differ(tmp_path, how):
     assert told.operators.kinds["QLinearConv"][0] == 2
     assert max(map(int, told.unfused)) <= 1
     assert sum(told.unfused.values()) == told.operators.total[1]
+
+
+def test_products_of_a_dynamically_quantised_transformer_are_exact(tmp_path):
+    """Attention, biases and normalisations are in floats, so what is quantised behind them is not."""
+
+    def able(graph):
+        return pack_unit(graph, EDGE, DataType.float16)
+
+    graphs, part = lower_partition(dynamic(transformer(), tmp_path), Always(EDGE, DataType.float16), able=able)
+    variants = [build_variants(packed, {"none": default_plan(packed.unit)}) for packed in map(able, graphs)]
+    (tmp_path / "out.onnx").write_bytes(onnx_bytes(part, [encode(replace(each, controller=None)) for each in variants]))
+    session, expected, found = checked(tmp_path / "out.onnx")
+    assert found.ok, found.faults
+    assert expected.quantised
+    told = quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
+    assert told.faults == told.operators.left_out == ()
+    assert {kind: of[::2] for kind, of in told.operators.kinds.items()} == {"MatMulInteger": (6, 0)}
 
 
 def test_a_table_is_no_floating_operator(tmp_path):

@@ -1,0 +1,222 @@
+"""Segments in passes: a product's *hidden* channels, those that it sums over, made and summed up run by run, so that they are never whole.
+
+A pass makes a run of the channels of every operator that leads to the product and of nothing else, and the product of that run.  What is
+added up so far stays in L1 as float32: every pass but the first adds it as FIXPIPE adds a residual, and the last one hands out the result.
+So weights come once for each block of rows, which may be as high as L1 allows where neither the hidden tensor nor the weights are whole.
+
+| operator of the segment    | in every pass                                                                                  |
+|----------------------------|------------------------------------------------------------------------------------------------|
+| hidden                     | a run of its channels, as `channel_part` has it, in a tensor of the pass                        |
+| the product behind them    | of that run, with its own rows of weights; bias and residual in the first pass, activation in the last |
+| before, and behind         | as it is, once                                                                                  |
+
+So a segment in passes is a segment of a unit whose operators are passes, and nothing below needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from compiler.ir.operators import Conv
+from compiler.kinds.conv import ConvSpec
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.unit.operators import OperatorSpec
+from compiler.unit.storages import Piece, StorageSpec
+from compiler.unit.unit import Unit
+from simulator.npu.parts import DataType
+
+_FAR = 16  # operators before a product, at most, that its hidden ones are among
+Parts = dict[int, tuple[OperatorSpec, ...]]  # operator -> its part in every pass
+
+
+class Passes(NamedTuple):
+    """unit: operators from `start` on are those of all passes.  order: the place in the segment of the operator that each of them is."""
+
+    unit: Unit
+    order: tuple[int, ...]
+
+    @property
+    def leaders(self) -> tuple[int, ...]:
+        """Of each its last occurrence, whose tiling all have."""
+        last = {of: at for at, of in enumerate(self.order)}
+        return tuple(last[of] for of in self.order)
+
+    def rolled(self, plan: SegmentPlan, count: int) -> SegmentPlan:
+        """The plan of `count` passes that is that of the unit's operators, which have equal tilings in all of them."""
+        at = {of: at for at, of in enumerate(self.order)}
+        names, tilings = (tuple(each[at[of]] for of in range(len(at))) for each in (plan.operators, plan.tilings))
+        cached = {of for of, halo in zip(self.order, plan.halo, strict=False) if halo == "cache"}
+        halo = tuple("cache" if of in cached else "recompute" for of in range(len(at))) if cached else ()
+        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": count})
+
+    def unrolled(self, plan: SegmentPlan) -> SegmentPlan:
+        """The plan of the unit's operators."""
+        halo = tuple(plan.halo[of] for of in self.order) if plan.halo else ()
+        names, tilings = (tuple(each[of] for of in self.order) for each in (plan.operators, plan.tilings))
+        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": 1})
+
+
+@lru_cache(maxsize=1 << 14)
+def pass_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+    """Into how many passes operators [start, stop) can be divided, 1 not among them."""
+    found = _product(unit, start, stop)
+    return () if found is None else found[1]
+
+
+@lru_cache(maxsize=64)
+def runs_with_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
+    """Runs that end with a product and begin with a hidden operator of its, or with the one before these."""
+    found = []
+    for spec in unit.operators:
+        if able := _able(unit, spec.index):
+            hidden = _hidden(unit, spec.index, able[-1][0])
+            starts = (max(0, min(hidden) - 1), *hidden)
+            found += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(unit, start, spec.index + 1)]
+    return tuple(found)
+
+
+def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:
+    """The product that is made in passes, and in how many it can be: of those that can the one that sums over the most, the last of
+    equals."""
+    found = []
+    for k in range(start + 1, stop):
+        if counts := tuple(count for count, main in _able(unit, k) if main >= start):
+            spec = unit.operators[k]
+            assert isinstance(spec, ConvSpec)
+            found.append((spec.c1 * spec.in_h * spec.in_w, k, counts))
+    return max(found)[1:] if found else None
+
+
+@lru_cache(maxsize=1 << 14)
+def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
+    """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
+    spec = unit.operators[product]
+    if type(spec) is not ConvSpec or not _is_dense(spec) or not _of_floats(unit, spec):
+        return ()
+    divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
+    mains = ((count, _main(unit, _hidden(unit, product, count), product)) for count in divisors)
+    return tuple((count, main) for count, main in mains if main is not None)
+
+
+def _is_dense(spec: ConvSpec) -> bool:
+    """Whether it sums over all channels, and its weights lie in DDR as in L1."""
+    return spec.groups == 1 and spec.expansion is None and spec.lanes == spec.fractal.lanes
+
+
+def _of_floats(unit: Unit, spec: OperatorSpec) -> bool:
+    return all(dtype.is_float for dtype in unit.dtypes_of(spec))
+
+
+def _main(unit: Unit, hidden: Parts, product: int) -> int | None:
+    """The hidden operator whose result the product sums over."""
+    return next((k for k in hidden if unit.operators[k].y == unit.operators[product].reads[0]), None)
+
+
+@lru_cache(maxsize=1 << 14)
+def _hidden(unit: Unit, product: int, count: int) -> Parts:
+    """The hidden operators before a product, in their order; of a segment those that it has."""
+    found: Parts = {}
+    for k in range(product - 1, max(0, product - _FAR) - 1, -1):
+        y, readers = unit.operators[k].y, unit.consumers[k]
+        if k in unit.escapes or not readers or not all(c in found or c == product for c in readers):
+            continue
+        main, *others = unit.operators[product].reads
+        if product in readers and (main != y or any(other.overlaps(y) for other in others)):
+            continue
+        parts = _divided(unit, k, count)
+        mine = (all(_own(read, y, part.y) for c in readers if c in found for read in found[c][at].reads) for at, part in enumerate(parts))
+        if parts and all(mine):
+            found[k] = parts
+    return dict(reversed(found.items()))
+
+
+@lru_cache(maxsize=1 << 14)
+def _divided(unit: Unit, k: int, count: int) -> tuple[OperatorSpec, ...]:
+    """An operator's parts of as many channels each; none where it has no such."""
+    spec, dtype = unit.operators[k], unit.type_of(unit.operators[k].y)
+    step, wide = spec.channel_step(count, dtype), spec.y.planes // count
+    if spec.y.planes % count or isinstance(step, str) or wide % step:
+        return ()
+    parts = (spec.channel_part(at * wide, (at + 1) * wide, dtype) for at in range(count))
+    found = tuple(part for part in parts if part is not None)
+    return found if len(found) == count else ()
+
+
+def _own(read: Piece, whole: Piece, made: Piece) -> bool:
+    """Whether all that a part reads of an operator's result is what the same pass makes of it."""
+    return read == made or not read.overlaps(whole)
+
+
+@lru_cache(maxsize=1024)
+def passes(unit: Unit, start: int, stop: int, count: int) -> Passes | Infeasible:
+    """Operators [start, stop) in so many passes; why not where that cannot be."""
+    found = _product(unit, start, stop)
+    if found is None or count not in found[1]:
+        accepted = ", ".join(map(str, (1, *pass_counts(unit, start, stop))))
+        return Infeasible(unit.operators[start].name, f"{count} passes over hidden channels; accepted: {accepted}")
+    at_product, _ = found
+    product = unit.operators[at_product]
+    hidden = {k: parts for k, parts in _hidden(unit, at_product, count).items() if k >= start}
+    main = _main(unit, hidden, at_product)
+    assert isinstance(product, ConvSpec)
+    assert main is not None
+    storages = [*unit.storages]
+
+    def add(like: Piece, name: str, planes: int, dtype: DataType) -> Piece:
+        storage = unit.storages[like.storage]
+        storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, dtype=dtype))
+        return Piece(len(storages) - 1, 0, planes)
+
+    sums = add(product.y, "sums", product.y.planes * product.result_lanes // DataType.float32.lanes, DataType.float32)
+    made = [(k, unit.operators[k]) for k in range(start, at_product) if k not in hidden]
+    for at in range(count):
+        mine: dict[Piece, Piece] = {}
+        for k, parts in hidden.items():
+            part = parts[at]
+            mine[part.y] = add(part.y, f"pass {at}", part.y.planes, unit.type_of(part.y))
+            made.append((k, replace(part, reads=tuple(mine.get(read, read) for read in part.reads), y=mine[part.y])))
+        made.append((at_product, _part_of_product(product, mine[hidden[main][at].y], sums, at, count)))
+    made += [(k, unit.operators[k]) for k in range(at_product + 1, stop)]
+    return Passes(_unit(unit, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made))
+
+
+def _part_of_product(product: ConvSpec, hidden: Piece, sums: Piece, at: int, count: int) -> ConvSpec:
+    """Of one pass."""
+    c1, k1 = product.c1 // count, product.k1 // count
+    changes: dict[str, Any] = {"c1": c1, "k1": k1, "run_of_k1": product.run_of_k1 or product.k1}
+    changes["weights_at"] = product.weights_at + at * k1 * product.fractal.weight_blocks
+    changes["reads"] = (hidden, *product.reads[1:]) if at == 0 else (hidden, sums)
+    if at > 0:
+        changes["bias_at"] = -1
+    if at < count - 1:
+        assert isinstance(product.operator, Conv)
+        changes |= {"y": sums, "operator": replace(product.operator, activation="none")}
+    return replace(product, **changes)
+
+
+def _unit(unit: Unit, start: int, stop: int, made: Sequence[tuple[int, OperatorSpec]], storages: tuple[StorageSpec, ...]) -> Unit:
+    """The unit with these operators in place of [start, stop), each with the number of that which it is a part of."""
+    more = len(made) - (stop - start)
+    last = {k: start + at for at, (k, _) in enumerate(made)}  # which alone is read by others
+
+    def place(k: int) -> int:
+        return k if k < start else k + more if k >= stop else last[k]
+
+    new = [replace(spec, index=start + at, named=spec.tag) for at, (_, spec) in enumerate(made)]
+    rest = [replace(spec, index=spec.index + more, named=spec.tag) for spec in unit.operators[stop:]]
+    operators = (*unit.operators[:start], *new, *rest)
+    producers = {place(k): tuple(sorted(map(place, sources))) for k, sources in unit.producers.items() if not start <= k < stop}
+    for at, (k, _) in enumerate(made):
+        spec = new[at]
+        sources = [s for s in unit.producers[k] if s < start] + [s.index for s in new[:at]]
+        producers[spec.index] = tuple(s for s in sources if any(operators[s].y.overlaps(read) for read in spec.reads))
+    consumers: dict[int, list[int]] = {k: [] for k in range(len(operators))}
+    for k in range(len(operators)):
+        for source in producers[k]:
+            consumers[source].append(k)
+    escapes = frozenset(map(place, unit.escapes))
+    found = {k: tuple(readers) for k, readers in consumers.items()}
+    return replace(unit, storages=storages, operators=operators, producers=producers, consumers=found, escapes=escapes)

@@ -1,0 +1,147 @@
+"""Segments in passes over the hidden channels of a product: right values, weights once, plans that come back as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from compiler.frontend import load_model, lower
+from compiler.kinds.build import make_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, parse_plan
+from compiler.segment.passes import pass_counts, passes
+from compiler.segment.segment import Segment
+from compiler.space.decode import decode, decode_all
+from compiler.space.gene import ALL, Gene
+from compiler.space.gene_of import gene_of
+from compiler.space.predicted import Covers, by_estimate
+from compiler.unit.unit import Unit
+from scripts.traffic import traffic
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.compiled import Case, check_program, make_case
+from tests.lacking import without
+from tests.models import Builder
+from tests.plans import resized, with_cores
+from tuner.networks.made.net import Net
+from tuner.networks.made.transformer import mlp
+
+EDGE = load_machine("edge")
+
+
+def body(seed: int = 0) -> ModelProto:
+    """Expansion, depthwise convolution, projection and their sum with what comes in, behind one convolution and before another."""
+    b = Builder(np.random.default_rng(seed), (1, 20, 9, 7))
+    x = b.relu(b.conv("x", 40, (1, 1), pads=(0, 0, 0, 0)))
+    y = b.relu(b.conv(x, 192, (1, 1), pads=(0, 0, 0, 0)))
+    y = b.relu(b.conv(y, 192, groups=192))
+    y = b.relu(b.add(b.conv(y, 40, (1, 1), pads=(0, 0, 0, 0)), x))
+    return b.model(b.conv(y, 24))
+
+
+def wide_windows(seed: int = 0) -> ModelProto:
+    """Two convolutions, of which the second one sums over windows, too."""
+    b = Builder(np.random.default_rng(seed), (2, 20, 9, 9))
+    return b.model(b.relu(b.conv(b.relu(b.conv("x", 96)), 40)))
+
+
+def run_with_passes(unit: Unit) -> tuple[int, int]:
+    """The longest run that can be made in passes, with an operator behind its product where there is one."""
+    count = len(unit.operators)
+    return next((i, j) for i in range(count) for j in range(count, i, -1) if pass_counts(unit, i, j))
+
+
+def around(case: Case, gene: Gene) -> tuple[Gene, ...]:
+    """The gene, and every other operator alone."""
+    others = [Gene(k, k + 1, 2) for k in range(len(case.unit.operators)) if not gene.start <= k < gene.stop]
+    return tuple(sorted([gene, *others]))
+
+
+WAYS = (
+    {"blocks": 1},
+    {"blocks": 3, "weights": "streamed"},
+    {"blocks": 3, "cached": -1, "prefetch": 1},
+    {"blocks": 4, "sliding": True, "window": 2},
+    {"blocks": 2, "sliding": True, "window": ALL, "cached": -1, "chunk": 5},
+)
+MACHINES = {
+    "edge": EDGE,
+    "ascend310": load_machine("ascend310"),  # results come to L1 through UB
+    "edge-2-cores": with_cores(EDGE, 2),
+    "bare": without(EDGE, "UB", "L0A", "L0B"),
+    "little": resized(EDGE, L1=65536, UB=16384),
+}
+
+
+@pytest.mark.parametrize("model", [body, wide_windows])
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_values_are_right_in_any_number_of_passes(name: str, dtype: DataType, model) -> None:  # type: ignore[no-untyped-def]
+    case, fitted = make_case(model(), MACHINES[name], dtype), 0
+    start, stop = run_with_passes(case.unit)
+    counts = pass_counts(case.unit, start, stop)
+    assert counts
+    for at, way in enumerate(WAYS):
+        gene = Gene(start, stop, passes=counts[at % len(counts)], cores=tuple(range(case.unit.machine.cores)), **way)  # type: ignore[arg-type]
+        plan = decode(case.unit, gene)
+        if plan is None:
+            continue
+        assert plan.passes == gene.passes
+        again = gene_of(case.unit, plan, start)
+        assert again is not None
+        assert decode(case.unit, again) == plan
+        whole = decode_all(case.unit, around(case, gene))
+        assert not isinstance(whole, Infeasible)
+        assert parse_plan(whole.to_json()) == whole
+        program = Compiler(case.unit).compile(whole)
+        assert not isinstance(program, Infeasible), program
+        check_program(case, program)
+        fitted += 1
+    assert fitted >= (2 if name == "little" else len(WAYS))
+
+
+def test_what_is_added_up_stays_on_chip_and_weights_come_once() -> None:
+    """L1 holds the rows of all blocks in one, but neither the hidden tensor nor the weights."""
+    machine = resized(EDGE, L1=32768 + 8192)
+    case = make_case(body(), machine, DataType.float16)
+    start, stop = run_with_passes(case.unit)
+    counts = pass_counts(case.unit, start, stop)
+    gene = Gene(start, stop)
+    assert decode(case.unit, gene) is None
+    plan = next(filter(None, (decode(case.unit, gene._replace(passes=count)) for count in counts)))
+    program = Compiler(case.unit).compile(decode_all(case.unit, around(case, gene._replace(passes=plan.passes))))  # type: ignore[arg-type]
+    assert not isinstance(program, Infeasible)
+    moved = traffic(case.unit, program)
+    segment = Segment.of(case.unit, plan, start)
+    assert not isinstance(segment, Infeasible)
+    sums = [storage.name for storage in segment.parts[0].storages if storage.name.endswith("/sums")]
+    assert len(sums) == 1
+    assert not any(buffer.name in sums for buffer in program.memory.buffers)
+    hidden = 192 * 9 * 7 * 2
+    assert moved.spills < hidden
+
+
+def test_who_cannot_be_made_in_passes() -> None:
+    unit = make_case(body(), EDGE, DataType.float16).unit
+    start, stop = run_with_passes(unit)
+    counts = pass_counts(unit, start, stop)
+    assert counts == (2, 3, 4, 6, 12)
+    refused = passes(unit, start, stop, 5)
+    assert isinstance(refused, Infeasible)
+    assert refused.what == "5 passes over hidden channels; accepted: 1, 2, 3, 4, 6, 12"
+    assert pass_counts(unit, start, start + 1) == ()
+    plan = decode(unit, Gene(start, stop, passes=2))
+    assert plan is not None
+    wrong = Segment.of(unit, plan.model_copy(update={"columns": 2}), start)
+    assert isinstance(wrong, Infeasible)
+    assert wrong.what == "2 passes and strips: one of the two is accepted"
+
+
+def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> None:
+    net = Net("mlp")
+    model = net.model(mlp(net, net.input("x", (1, 64, 128))))
+    unit = make_unit(lower(load_model(model, random_weights=0)), resized(EDGE, L1=65536), DataType.float16)
+    found = Covers(unit, ["severe"], by_estimate(unit)).cheapest(0)
+    assert found is not None
+    assert any(gene.passes > 1 and gene.blocks == 1 for gene in found[0])
