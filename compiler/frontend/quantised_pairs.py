@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.quantised_inputs import integers_read, parameters
-from compiler.frontend.to_graph import Translator
+from compiler.frontend.to_graph import Translator, graph_shape
 from compiler.frontend.views import View, constant_as
 from compiler.ir.operators import LookUp, QuantisedAffine, QuantisedPair, Resample, Shape
 from compiler.ir.operators.quantised_products import kept
@@ -40,7 +40,7 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         _with_one_value(mode, state, node, view, constant[0], x_q, y_q)
         return
     same = all(other.axes == view.axes for other, _ in views.values())
-    tensors = {i: views[i][0].tensor if same else state.image(node, i) for i in computed}
+    tensors = {i: views[i][0].tensor if same else _aligned(state, node, i, len(view.shape)) for i in computed}
     types = {i: views[i][1] for i in computed}
     for i in constant:
         found = _per_channel(mode, state, node, view, i, x_q, y_q)
@@ -63,6 +63,14 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         state.finish_as(node, op, view.axes)
     else:  # both as images, whose channels are in order
         state.finish(node, op, view.shape)
+
+
+def _aligned(state: Translator, node: NodeProto, index: int, rank: int) -> str:
+    """An operand as an image.  Raises UnsupportedError where its axes, of which the last ones belong together, are others there."""
+    shape, tensor = state.view(node, index).shape, state.image(node, index)
+    if state.shapes[tensor] != graph_shape((1,) * (rank - len(shape)) + shape):
+        raise state.refuse(node, f"input {node.input[index]!r} of shape {list(shape)} beside {rank} axes; one of as many axes is supported")
+    return tensor
 
 
 def _with_one_value(

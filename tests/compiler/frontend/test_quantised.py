@@ -16,12 +16,13 @@ from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import OURS
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Shuffle
-from compiler.ir.quantised import products
+from compiler.ir.quantised import elementwise, products
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.text.graph import graph_lines
 from simulator.npu.errors import BadInputError, UnsupportedError
+from tests.integer_nodes import chain
 from tests.models import SMALL_MODELS, Builder, random_model, small_model
-from tests.quantised_kernels import near
+from tests.quantised_kernels import Batch, near
 from tuner.networks.load import load_network
 from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import Quantiser
@@ -281,3 +282,15 @@ def test_a_result_that_somebody_else_reads_is_no_group():
     assert "Conv" not in kinds(made)
     made.graph.output.append(helper.make_tensor_value_info(conv.output[0], 1, [1, 4, 6, 6]))
     assert "Conv" in kinds(made)
+
+
+@pytest.mark.parametrize("shapes", [((1, 3), (1, 3, 1, 3)), ((5, 6, 5, 6), (5, 1))], ids=str)
+def test_an_operand_of_fewer_axes_is_not_taken_for_its_first_ones(shapes):
+    """ONNX aligns the last axes: three values in a row are not three channels."""
+    batch, rng = Batch(), np.random.default_rng(0)
+    q = Quantisation.of(np.float32(0.1), np.uint8(7), np.uint8)
+    a, b = (rng.integers(0, 256, shape).astype(np.uint8) for shape in shapes)
+    parts = [name for each in (a, b) for name in (batch.fed(each), *batch.parameters(q))]
+    batch.node("QLinearAdd", [*parts, *batch.parameters(q)], elementwise.add(a, q, b, q, q), "com.microsoft")
+    with pytest.raises(UnsupportedError, match=r"beside \d axes; one of as many axes is supported"):
+        lower(load_model(chain(batch).model))
