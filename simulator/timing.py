@@ -44,16 +44,16 @@ from simulator import timing_state as columns
 from simulator.ddr import ContentionTrace, lone_rates, shared_rates
 from simulator.npu import isa
 from simulator.npu.cycles import cap_units, port_units, price
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, DeadlockError, ProgramError
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine
-from simulator.npu.program import Code, DeadlockError, Program, ProgramError
+from simulator.npu.program import Code, Program
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import no_snapshots
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
-from simulator.timing_tables import Load, constants, level_load, path_table
+from simulator.timing_tables import BackgroundLoad, constants, level_load, path_table
 from simulator.timing_union import compute_union
 
 Flags = NDArray[np.int32]
@@ -293,7 +293,7 @@ def _state(p: Prepared, record: bool) -> State:
     )
 
 
-def _run(p: Prepared, state: State, load: Load, record: bool) -> Timing:
+def _run(p: Prepared, state: State, load: BackgroundLoad, record: bool) -> Timing:
     port = p.constants.copy()
     port[columns.RECORD] = record
     port[columns.STEPS] = len(load.rates)
@@ -384,7 +384,7 @@ def simulate(
     if shared:
         load = level_load(machine, share, latency, p.cores)
     else:
-        load = Load(lone_rates(machine, share, p.cores, rate_divisor)[None], np.array([0, latency], np.int64))
+        load = BackgroundLoad(lone_rates(machine, share, p.cores, rate_divisor)[None], np.array([0, latency], np.int64))
     return _run(p, _state(p, record), load, record)
 
 
@@ -412,7 +412,7 @@ def simulate_trace(program: Program | Prepared, machine: Machine, trace: Content
     shares, which = np.unique(np.asarray(trace.share_units, np.int64), return_inverse=True)
     rates = np.stack([shared_rates(machine, int(share), p.cores) for share in shares])[which]
     latencies = np.array([machine.load_latency(int(share)) for share in shares], np.int64)[which]
-    return _run(p, _state(p, record), Load(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record)
+    return _run(p, _state(p, record), BackgroundLoad(rates, np.concatenate([np.asarray(trace.cycles, np.int64), latencies])), record)
 
 
 @njit(cache=True)

@@ -15,7 +15,7 @@ from simulator.npu.parts import DMAS, Engine, Memory
 from simulator.timing_state import Ints
 
 
-class Load(NamedTuple):
+class BackgroundLoad(NamedTuple):
     """A background load as the kernel wants it.  rates: int64 [steps, ..]; steps: int64 [2 * steps] (see `timing_state`)."""
 
     rates: Rates
@@ -23,9 +23,9 @@ class Load(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def level_load(machine: Machine, share_units: int, latency_cycles: int, cores: int) -> Load:
+def level_load(machine: Machine, share_units: int, latency_cycles: int, cores: int) -> BackgroundLoad:
     """A level holds for ever."""
-    return Load(shared_rates(machine, share_units, cores)[None], np.array([0, latency_cycles], np.int64))
+    return BackgroundLoad(shared_rates(machine, share_units, cores)[None], np.array([0, latency_cycles], np.int64))
 
 
 @lru_cache(maxsize=64)

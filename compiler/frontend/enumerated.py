@@ -39,30 +39,55 @@ def entries(
     None where onnxruntime refuses them (a type or an opset without a kernel), or where a value depends on its place in a tensor: the
     chain is then computed in floats.  Anything else that it raises is a bug, and goes on.
     """
-    nodes = list(nodes)
+    return _entries(nodes, constants, dtypes, opsets, ir_version, ())
+
+
+def _entries(
+    nodes: Iterable[NodeProto],
+    constants: Mapping[str, NDArray[Any]],
+    dtypes: tuple[int, int],
+    opsets: Iterable[OperatorSetIdProto],
+    ir_version: int,
+    before: tuple[int, ...],
+) -> NDArray[Any] | None:
+    """before: axes in front of that of the integers."""
+    nodes, shape = list(nodes), [*before, "n"]
     read = names_read(nodes)
     graph = helper.make_graph(
-        nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], ["n"])],
-        [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], ["n"])],
+        nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], shape)],
+        [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], shape)],
         [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(read & constants.keys())],
     )  # fmt: skip
     model = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
-    found = _run(model.SerializeToString(deterministic=True), helper.tensor_dtype_to_np_dtype(dtypes[0]).name)
+    found = _run(model.SerializeToString(deterministic=True), helper.tensor_dtype_to_np_dtype(dtypes[0]).name, before)
     return None if found is None else np.frombuffer(found, helper.tensor_dtype_to_np_dtype(dtypes[1]))
 
 
+def channel_entries(
+    nodes: Iterable[NodeProto],
+    constants: Mapping[str, NDArray[Any]],
+    dtypes: tuple[int, int],
+    opsets: Iterable[OperatorSetIdProto],
+    ir_version: int,
+    channels: int,
+) -> NDArray[Any] | None:
+    """As `entries` of nodes that compute channel by channel: [channels, 256]."""
+    found = _entries(nodes, constants, dtypes, opsets, ir_version, (1, channels, 1))
+    return None if found is None else found.reshape(channels, -1)
+
+
 @lru_cache(maxsize=4096)
-def _run(model: bytes, dtype: str) -> bytes | None:
+def _run(model: bytes, dtype: str, before: tuple[int, ...]) -> bytes | None:
     import onnxruntime  # only a model that has such a chain pays for it
 
     from simulator.exact_onnxruntime import REFUSALS, session_options
 
     limits = np.iinfo(dtype)
-    every = np.arange(limits.min, limits.max + 1).astype(dtype)
+    every = np.broadcast_to(np.arange(limits.min, limits.max + 1).astype(dtype), (*before, 256))
     try:
         session = onnxruntime.InferenceSession(model, session_options(), providers=["CPUExecutionProvider"])
         (name,) = (item.name for item in session.get_inputs())
-        found = [np.roll(session.run(None, {name: np.roll(every, turn)})[0], -turn) for turn in _TURNS]
+        found = [np.roll(session.run(None, {name: np.roll(every, turn, -1)})[0], -turn, -1) for turn in _TURNS]
     except REFUSALS:
         return None
     return found[0].tobytes() if all(np.array_equal(found[0], other) for other in found[1:]) else None

@@ -71,7 +71,7 @@ def lower_partition(
     memory does not do.
     """
     try:
-        model = apart(model, data)
+        model = apart(model, taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data))
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
         part = without_ends(Hollow(model, data).filled()) if quantised else None
         if part is None and (graph := _able(model, None, data, able)) is not None:

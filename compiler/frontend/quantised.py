@@ -27,12 +27,14 @@ from compiler.ir.operators import (
     Dequantise,
     LookUp,
     Quantise,
+    QuantisedAffine,
     QuantisedAverage,
     QuantisedConv,
     QuantisedMatMul,
     QuantisedSoftmax,
 )  # fmt: skip
 from compiler.ir.quantised import products, tables
+from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import ALONE, STORED, Integers, Quantisation
 from simulator.npu.errors import BadInputError
 
@@ -227,6 +229,18 @@ def table(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.finish_as(node, op, view.axes)
 
 
+def affine(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Of `quantised_groups`: a multiply-add for every channel."""
+    del values
+    _, x_q = integers_read(state, node)
+    x, shape = state.image(node), state.view(node).shape
+    scale, shift = (state.constant(node, i, "the factor") for i in (5, 6))
+    if scale.shape != (state.shapes[x][1],):
+        raise state.refuse(node, f"statistics of shape {list(scale.shape)} for {state.shapes[x][1]} channels")
+    y_q = parameters(state, node, 3, state.constant(node, 4, "the zero point").dtype if state.has(node, 4) else np.uint8)
+    state.finish(node, QuantisedAffine(state.name(node), x, node.output[0], ((Affine(scale, shift), y_q),), x_q), shape)
+
+
 def leaky_relu(state: Translator, node: NodeProto, values: Attributes) -> None:
     of_table(partial(tables.leaky, alpha=float(values.get("alpha", 0.01))), state, node, values)
 
@@ -247,6 +261,7 @@ QUANTISED: dict[str, Handler] = {
     f"{OURS}.MatMulInteger": matmul_integer,
     "QLinearConv": conv,
     "QLinearMatMul": matmul,
+    f"{OURS}.Affine": affine,
     f"{OURS}.Table": table,
     f"{MS}.QGemm": gemm,
     f"{MS}.QLinearAdd": partial(of_two, "add"),

@@ -13,7 +13,7 @@ DequantizeLinear nodes of its own (`apart`), as onnxruntime does it too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +22,15 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.columns import column_groups
-from compiler.frontend.enumerated import ENUMERATED, entries
+from compiler.frontend.enumerated import ENUMERATED, channel_entries, entries
 from compiler.frontend.scales import MOVES, MS, OURS
+from compiler.frontend.skeleton import Large
+from compiler.ir.quantised.affine import fitted
+from compiler.ir.quantised.tables import integers_of_type
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 
+NOT_HERE: Mapping[str, Large] = {}  # nothing is
 _BYTES = (TensorProto.INT8, TensorProto.UINT8)
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
@@ -46,8 +50,8 @@ class Grouped(NamedTuple):
     members: tuple[frozenset[int], ...]
 
 
-def grouped(model: ModelProto, beside: Collection[str] = ()) -> Grouped:
-    """The argument is left alone.  beside: names of constants that it lacks."""
+def grouped(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> Grouped:
+    """The argument is left alone.  beside: constants that it lacks."""
     return _with_columns(_of_scales(model, beside))
 
 
@@ -70,7 +74,7 @@ def _with_columns(found: Grouped) -> Grouped:
     return Grouped(copy, tuple(each.members for each in nodes))
 
 
-def _of_scales(model: ModelProto, beside: Collection[str]) -> Grouped:
+def _of_scales(model: ModelProto, beside: Mapping[str, Large]) -> Grouped:
     """What lies between DequantizeLinear and QuantizeLinear."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
@@ -91,7 +95,7 @@ def _of_scales(model: ModelProto, beside: Collection[str]) -> Grouped:
     return Grouped(copy, tuple(each.members for each in nodes))
 
 
-def apart(model: ModelProto, beside: Collection[str] = ()) -> ModelProto:
+def apart(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelProto:
     """The model, in which no group reads a DequantizeLinear that somebody else reads, but one of its own.  The argument is left alone."""
     read = Counter(item.name for item in model.graph.output)
     for node in model.graph.node:
@@ -151,13 +155,13 @@ def _read(nodes: Iterable[_Made], wanted: set[str]) -> list[_Made]:
 
 
 class _Groups:
-    def __init__(self, model: ModelProto, beside: Collection[str]) -> None:
+    def __init__(self, model: ModelProto, beside: Mapping[str, Large]) -> None:
         self.nodes = list(model.graph.node)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
         self.opsets, self.ir_version = list(model.opset_import), model.ir_version
         self.tables: dict[str, NDArray[Any]] = {}
         self.dropped: dict[int, int] = {}  # id of a QuantizeLinear -> number of the limit before it, which it does itself
-        self.beside = frozenset(beside)
+        self.beside = beside
         self.opset = max((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
         self.outputs = {item.name for item in model.graph.output}
         self.constants: dict[str, NDArray[Any]] = {
@@ -248,7 +252,7 @@ class _Groups:
         after = self._quantised(node)
         if after is None:
             return None
-        return self._on_integers(node, after) or self._enumerated(node, after)
+        return self._on_integers(node, after) or self._by_channels(node, after) or self._enumerated(node, after)
 
     def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
         """Where onnxruntime has a kernel for the group."""
@@ -292,6 +296,35 @@ class _Groups:
         self.tables[name] = found
         made = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
         return _Made(made, self._numbers(nodes))
+
+    def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
+        """A batch normalisation as a multiply-add per channel, where that gives every integer that onnxruntime makes of its 256."""
+        before = self._dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
+        values, names = attributes(node), node.input[1:]
+        if before is None or len(names) != 4 or values.get("training_mode", 0):
+            return None
+        large = {name: self.beside[name].array() for name in names if name in self.beside}
+        constants = self.constants | large
+        if any(name not in constants for name in names):
+            return None
+        if before.input[0] in self.types or any(self._type(each) not in _BYTES or self._several(each) for each in (before, after)):
+            return None
+        scale, _, _, variance = (constants[name].astype(np.float64) for name in names)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
+        types = self._type(before), self._type(after)
+        wanted = channel_entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
+        if wanted is None or not np.isfinite(factor).all():
+            return None
+        x_scale, y_scale = (self.constants[each.input[1]].reshape(()) for each in (before, after))
+        found = fitted(integers_of_type(helper.tensor_dtype_to_np_dtype(types[0])), wanted, x_scale * factor / y_scale)
+        if found is None:
+            return None
+        made = [f"{after.output[0]}.{field}" for field in found._fields]
+        self.tables |= dict(zip(made, found, strict=True))
+        inputs = [*self._three(before), *self._two(after), *made]
+        affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=OURS)
+        return _Made(affine, self._numbers([before, node, after]))
 
     def _several(self, node: NodeProto) -> bool:
         """Whether scales or zero points differ along an axis."""

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from onnx import NodeProto
 
-from compiler.frontend.attributes import Attributes
+from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.quantised_inputs import integers_read, parameters
 from compiler.frontend.to_graph import Translator
 from compiler.frontend.views import View, constant_as
-from compiler.ir.operators import LookUp, QuantisedPair, Resample, Shape
+from compiler.ir.operators import LookUp, QuantisedAffine, QuantisedPair, Resample, Shape
 from compiler.ir.operators.quantised_products import kept
 from compiler.ir.operators.quantised_values import PairMode
+from compiler.ir.quantised.affine import fitted
 from compiler.ir.quantised.elementwise import repeats
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import every_integer
@@ -41,6 +43,10 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
     tensors = {i: views[i][0].tensor if same else state.image(node, i) for i in computed}
     types = {i: views[i][1] for i in computed}
     for i in constant:
+        found = _per_channel(mode, state, node, view, i, x_q, y_q)
+        if found is not None:
+            state.finish_as(node, found, view.axes)
+            return
         tensors[i], types[i] = _constant(state, node, i, view)
     whole = tensors[largest]
     for i in tensors:
@@ -68,6 +74,25 @@ def _with_one_value(
     (first, a_q), (second, b_q) = ((value, q), (every, x_q)) if constant == 0 else ((every, x_q), (value, q))
     entries = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1)
     state.finish_as(node, LookUp(state.name(node), view.tensor, node.output[0], entries, x_q, y_q), view.axes)
+
+
+def _per_channel(
+    mode: PairMode, state: Translator, node: NodeProto, view: View, constant: int, x_q: Quantisation, y_q: Quantisation
+) -> QuantisedAffine | None:
+    """A constant of a value for every channel: a multiply-add, where one is equal to it for every integer in every channel."""
+    array = state.constants[node.input[constant]]
+    values = constant_as(view, state.shapes[view.tensor], array)
+    if values is None or values.shape[0] > 1 or values.shape[2:] != (1, 1):
+        return None
+    q = parameters(state, node, constant + 1, array.dtype)
+    given = np.broadcast_to(values, (1, state.shapes[view.tensor][1], 1, 1)).astype(array.dtype)
+    every = np.broadcast_to(every_integer(x_q), (1, given.shape[1], 1, 256))
+    (first, a_q), (second, b_q) = ((given, q), (every, x_q)) if constant == 0 else ((every, x_q), (given, q))
+    wanted = QuantisedPair("", "", "", "", mode, a_q, b_q, y_q).apply([first, second]).reshape(-1, 256)
+    (sx, _), (s, zero), (sy, _) = (each.single(label(node)) for each in (x_q, q, y_q))
+    factors = (given.reshape(-1).astype(np.float32) - zero) * s if mode == "mul" else np.ones(len(wanted), np.float32)
+    found = fitted(every_integer(x_q), wanted, sx * factors / sy)
+    return None if found is None else QuantisedAffine(state.name(node), view.tensor, node.output[0], ((found, y_q),), x_q)
 
 
 def _spread(state: Translator, node: NodeProto, tensor: str, q: Quantisation, shape: Shape) -> str:

@@ -35,6 +35,7 @@ SCALED: Mapping[tuple[str, str], Scaled] = {
     (MS, "QLinearAdd"): _TWO,
     (MS, "QLinearMul"): _TWO,
     (MS, "QLinearConcat"): Scaled(slice(2, None, 3), 0),
+    (OURS, "Affine"): _UNARY,
     (OURS, "Table"): _UNARY,
     **{
         (MS, f"QLinear{name}"): _UNARY

@@ -278,8 +278,8 @@ def has_shape(item: ValueInfoProto) -> bool:
 # what these contract or normalise is the last axis
 _SEQUENCE = ("MatMul", "MatMulInteger", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")
 _IMAGE = (  # what they read has its channels on axis 1
-    "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "Flatten", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
-    "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
+    "Affine", "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
+    "GroupNormalization", "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
 )  # fmt: skip
 
 

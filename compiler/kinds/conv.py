@@ -445,7 +445,9 @@ def product_of(spec: OperatorSpec) -> ConvSpec | None:
 
 
 def placed_expansion(found: Expansion, groups: int, machine: Machine) -> Expansion | None:
-    """With whether streamed weights stay in UB; None where that has no room for what is on its way to L1."""
+    """With whether streamed weights stay in UB; None where that has no room for what is on its way to L1, or VECTOR no bytes."""
+    if DataType.uint8 not in machine.data_types:
+        return None
     ub, stored = least_ub_blocks(machine), groups * found.planes * found.taps * found.overlaid
     room = min(EXPANDED_BLOCKS, ub // _SLOT_OF_UB // COLUMNS * COLUMNS)
     piece = overlaid_steps(found.overlaid, found.planes * found.taps) * found.overlaid

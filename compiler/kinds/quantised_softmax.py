@@ -109,7 +109,7 @@ class QuantisedSoftmaxSpec(OnVector):
 
     @property
     def steps_of_tile(self) -> int:
-        return 24 + 3 * len(self.channels)
+        return 24 + 2 * len(self.channels)
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -127,8 +127,8 @@ class QuantisedSoftmaxSpec(OnVector):
                 (Op.VLUT, 4 * deep * line, 4 * deep * of_line),
                 (Op.VADDS, 9 * deep * plane + 3 * line, (6 + 4 * deep) * of_plane),
                 (Op.VMAX, WIDE * deep * line, WIDE * deep * of_line),
-                (Op.VLANE_SUM, len(self.channels) * line, len(self.channels) * of_line),
-                (Op.VADD, 2 * len(self.channels) * line, 2 * len(self.channels) * of_line),
+                (Op.VMADD, len(self.channels) * line, len(self.channels) * of_line),
+                (Op.VLANE_MAX, len(self.channels) * line, len(self.channels) * of_line),
                 (Op.VDIV, deep * plane, WIDE * of_plane),
             ]
             repeats += count * tiles.images * groups * sum([each * tiles.cycles[op] for op, each, _ in steps])

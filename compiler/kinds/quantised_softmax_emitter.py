@@ -2,7 +2,8 @@
 
 An exponential is a float32 from a table that the byte x - max + 255 counts in.  VLUT looks bytes up: four tables have the float's bytes,
 and what two and two of them make is an exact float, then an int32; the sum of these is the float, bit by bit.  Sums are rounded channel
-by channel, so every lane is added alone: a product with a block that is 1 there, and the sum of its lanes.
+by channel, so every lane is added alone: a block that is 1 there times exponentials, plus what all lanes have so far.  No exponential is
+below 0, so the new sum is the greatest of the lanes.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from compiler.records.converting import WIDE, paced
 from compiler.records.grid import grid, most
 from compiler.records.node import UB_SLOT, Node, Work, operand, result, table
 from compiler.records.tiles import load_tile, store_tile, tiles
-from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general
-from simulator.npu.isa import LUT_BLOCKS, Op
+from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, vector
+from simulator.npu.isa import LUT_BLOCKS, MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code
 
 _VFILL, _VCOPY, _VADDS, _VMULS, _VADD, _VSUB = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VADDS, Op.VMULS, Op.VADD, Op.VSUB))
-_VMUL, _VMAX, _VDIV, _VMADD, _VLUT, _VCONVERT = (int(o) for o in (Op.VMUL, Op.VMAX, Op.VDIV, Op.VMADD, Op.VLUT, Op.VCONVERT))
-_LANE_MAX, _LANE_SUM = int(Op.VLANE_MAX), int(Op.VLANE_SUM)
+_VMAX, _VDIV, _VMADD, _VLUT, _VCONVERT = (int(o) for o in (Op.VMAX, Op.VDIV, Op.VMADD, Op.VLUT, Op.VCONVERT))
+_LANE_MAX = int(Op.VLANE_MAX)
 _F32, _I32, _U8 = int(DataType.float32), int(DataType.int32), int(DataType.uint8)
 TABLES = WIDE * LUT_BLOCKS  # blocks of constants: tables of the floats' bytes, the highest first,
 ONES = 8  # then a block with a 1 in each lane,
 CONSTANTS = TABLES + ONES + 1  # 256, and what is added to lanes of planes, which is 0 in channels
-PLANE, PIXEL = 1 + WIDE, 2 * WIDE + 1 + 3  # blocks of a slot: of every plane's pixel, and of a pixel beside these
+PLANE, PIXEL = 1 + WIDE, 2 * WIDE + 1 + 2  # blocks of a slot: of every plane's pixel, and of a pixel beside these
 
 
 class QuantisedSoftmaxJob(NamedTuple):
@@ -77,6 +78,21 @@ def _exponentials(out: Code, at: int, j: QuantisedSoftmaxJob, f: int, x: int, g:
 
 
 @njit(cache=True)
+def _added(out: Code, at: int, tag: int, total: int, s: int, alone: int, size: int) -> int:
+    """total [size] += the block `alone` times every fourth block from s on."""
+    done = 0
+    while done < size:
+        width = min(REPEAT_BLOCKS, size - done)
+        repeats = min(MAX_REPEATS, (size - done) // width)
+        at = vector(
+            out, at, _VMADD, _F32, tag, total + done, s + WIDE * done, alone, total + done, width, repeats, 1, width, WIDE, WIDE * width,
+            0, 0, 1, width, 0,
+        )  # fmt: skip
+        done += width * repeats
+    return at
+
+
+@njit(cache=True)
 def _emit(
     out: Code, at: int, j: QuantisedSoftmaxJob, source: TilePlace, target: TilePlace, channels: Ints, padded: Ints, parity: Ints
 ) -> int:
@@ -91,7 +107,7 @@ def _emit(
             r, c = piece // across * tile_rows, piece % across * j.tile_columns
             size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
             line = size // 2040 + 2
-            room = 40 + (4 + deep) * most(size, WIDE, deep) + deep * (40 * (4 * line + 1)) + 3 * len(channels) * line
+            room = 40 + (4 + deep) * most(size, WIDE, deep) + deep * (40 * (4 * line + 1)) + 2 * len(channels) * line
             if at + room >= out.shape[0]:
                 return -1
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
@@ -99,7 +115,7 @@ def _emit(
             f = x + deep * tile
             free = f + WIDE * deep * tile
             top = free + (2 * WIDE + 1) * tile
-            total, one = top + tile, top + 2 * tile
+            total = top + tile
             wide = WIDE * deep * size
             n, spread, each = (size, WIDE, deep), (WIDE, 1, WIDE * size), (1, 0, 0)
             at = load_tile(out, at, j.source, j.tag, source, p, r * j.width + c, size, deep, x)
@@ -123,9 +139,8 @@ def _emit(
             for i in range(len(channels)):
                 block, lane = channels[i] // 8, channels[i] % 8
                 s, alone = f + block // WIDE * WIDE * size + block % WIDE, j.consts + TABLES + lane
-                at = grid(out, at, _VMUL, _F32, j.tag, line_of, one, dense_line, s, apart, alone, (0, 0, 0), 0)
-                at = flat(out, at, _LANE_SUM, _F32, j.tag, one, one, -1, -1, 0, 0, size, 0)
-                at = flat(out, at, _VADD, _F32, j.tag, total, total, one, -1, 1, 0, size, 0)
+                at = _added(out, at, j.tag, total, s, alone, size)
+                at = flat(out, at, _LANE_MAX, _F32, j.tag, total, total, -1, -1, 0, 0, size, 0)
             at = flat(out, at, _VMULS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.times)
             at = grid(out, at, _VDIV, _F32, j.tag, n, f, spread, f, spread, total, each, 0)
             at = flat(out, at, _VADDS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.rounder)

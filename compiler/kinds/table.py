@@ -11,6 +11,7 @@ from compiler.ir.operators import (
     MatMul,
     Pool,
     Quantise,
+    QuantisedAffine,
     QuantisedAverage,
     QuantisedConv,
     QuantisedMatMul,
@@ -62,7 +63,7 @@ KINDS = (
     OperatorKind(Reflow, ReflowSpec, ReflowJob, reflow_rows),
     OperatorKind(Resample, ResampleSpec, ResampleJob, resample_rows),
     OperatorKind(DepthToSpace, DepthToSpaceSpec, DepthToSpaceJob, depth_to_space_rows),
-    *(OperatorKind(op, TypedSpec, TypedJob, typed_rows) for op in (Quantise, Dequantise, LookUp, QuantisedPair)),
+    *(OperatorKind(op, TypedSpec, TypedJob, typed_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
 EMITTERS = {kind.job: kind.emitter for kind in KINDS}  # those of equal jobs are one

@@ -11,15 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedPair
+from compiler.ir.layout import Placement
+from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedAffine, QuantisedPair
+from compiler.ir.quantised import linear
+from compiler.ir.quantised.affine import fitted
 from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.ir.quantised.tables import line
+from compiler.ir.quantised.rounding import saturated, to_int32
+from compiler.ir.quantised.tables import every_integer, line
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, run_of_planes, streamed
-from compiler.kinds.typed_emitter import BESIDE, CONVERT, FLAT, GATHER, PIXEL_BLOCKS, PIXELS, SPREAD, TWICE, TypedJob
+from compiler.kinds.typed_emitter import BESIDE, CHANNELS, CONVERT, COPIED, FLAT, GATHER, PIXEL_BLOCKS, PIXELS, SPREAD, TWICE, TypedJob
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.converting import WIDE
 from compiler.records.ways import end_to_end
@@ -38,13 +42,14 @@ _Bytes = NDArray[np.uint8]
 class TypedSteps(NamedTuple):
     """buffers, pixels: blocks of each buffer for a block of bytes, of those of one pixel for a plane.  rows: see `TypedSpec`.
 
-    constants: one after the other, whole blocks.
+    constants: one after the other, whole blocks.  channels: float32 [constants, channels], of which each plane has its own.
     """
 
     buffers: tuple[int, ...]
     pixels: tuple[int, ...]
     rows: list[tuple[int, ...]]
     constants: _Bytes
+    channels: Sequence[NDArray[np.float32]]
     result: int
 
 
@@ -62,7 +67,7 @@ class _Writer:
     def __init__(self, takes: Sequence[DataType], gives: DataType, pixels: Sequence[bool]) -> None:
         self.takes, self.gives = takes, gives
         self.buffers, self.of_pixels = list[int](), list[int]()
-        self.rows, self.constants = list[tuple[int, ...]](), list[_Bytes]()
+        self.rows, self.constants, self.of_channels = list[tuple[int, ...]](), list[_Bytes](), list[NDArray[np.float32]]()
         self.inputs = [self.buffer(_planes(dtype), pixel) for dtype, pixel in zip(takes, pixels, strict=True)]
 
     def buffer(self, blocks: int, pixel: bool = False) -> int:
@@ -77,14 +82,30 @@ class _Writer:
         self.constants.append(np.ascontiguousarray(values).view(np.uint8).reshape(-1))
         return -2 - at
 
-    def all_lanes(self, value: np.float32) -> int:
-        return self.constant(np.full(_F32.lanes, value))
+    def all_lanes(self, value: ArrayLike) -> int:
+        return self.constant(np.full(_F32.lanes, value, np.float32))
+
+    def by_channel(self, values: NDArray[np.float32]) -> int:
+        """A value for every channel, as a buffer of one pixel."""
+        self.of_channels.append(values)
+        d = self.buffer(PIXEL_BLOCKS, pixel=True)
+        s = CHANNELS - WIDE * (len(self.of_channels) - 1)
+        self.rows.append((COPIED, int(Op.VCOPY), int(_F32), d, s, -1, -1, 0, PIXEL_BLOCKS, WIDE))
+        return d
 
     def flat(self, op: Op, d: int, s: int, value: float = 0.0, s1: int = -1, s2: int = -1) -> None:
         mode, blocks = FLAT, PIXEL_BLOCKS if d >= PIXELS else WIDE
         if d < PIXELS <= max(s, s1, s2):
             mode = BESIDE
         self.rows.append((mode, int(op), int(_F32), d, s, s1, s2, float_bits(value), blocks, blocks))
+
+    def bytes_of(self, v: int, y: int, dtype: DataType) -> None:
+        """y = v, rounded and saturated."""
+        self.rows.append((CONVERT, int(Op.VCONVERT), int(dtype), y, v, -1, -1, int(_F32), 1, WIDE))
+
+    def floats_of(self, y: int, v: int, dtype: DataType) -> None:
+        """v = y, integers."""
+        self.rows.append((CONVERT, int(Op.VCONVERT), int(_F32), v, y, -1, -1, int(dtype), WIDE, 1))
 
     def floats(self, i: int) -> int:
         """Input i as float32; a buffer of its own."""
@@ -97,19 +118,19 @@ class _Writer:
             op = Op.VCOPY if dtype == _F32 else Op.VCONVERT
             self.rows.append((SPREAD, int(op), int(_F32), d, s, -1, -1, int(dtype) if op == Op.VCONVERT else 0, WIDE, _planes(dtype)))
         else:
-            self.rows.append((CONVERT, int(Op.VCONVERT), int(_F32), d, s, -1, -1, int(dtype), WIDE, 1))
+            self.floats_of(s, d, dtype)
         return d
 
     def integers(self, v: int) -> TypedSteps:
         """v, which is whole numbers, as the result."""
         free = [at for at, dtype in zip(self.inputs, self.takes, strict=True) if not dtype.is_float and at < PIXELS]
         y = free[0] if free else self.buffer(1)
-        self.rows.append((CONVERT, int(Op.VCONVERT), int(self.gives), y, v, -1, -1, int(_F32), 1, WIDE))
+        self.bytes_of(v, y, self.gives)
         return self.done(y)
 
     def done(self, y: int) -> TypedSteps:
         constants = np.concatenate(self.constants) if self.constants else np.zeros(0, np.uint8)
-        return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, y)
+        return TypedSteps(tuple(self.buffers), tuple(self.of_pixels), self.rows, constants, self.of_channels, y)
 
     def clamped(self, v: int, q: Quantisation, ends: tuple[int, int] | None = None) -> TypedSteps:
         """As `ir.quantised.rounding.clamped`.  ends: nearer ones than those of the type, counted from the zero point."""
@@ -124,19 +145,42 @@ class _Writer:
 
 def _quantised(op: Quantise, w: _Writer) -> TypedSteps:
     v = w.floats(0)
+    if w.takes[0] == DataType.float16:  # which has few values: a multiply-add may be the quotient for all of them
+        every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+        every = every[np.isfinite(every)]
+        scale, _ = op.y_q.single(op.name)
+        found = fitted(every, linear.quantize(every, op.y_q), np.asarray(1 / scale))
+        if found is not None:
+            w.flat(Op.VMADD, v, v, s1=w.all_lanes(found.scale), s2=w.all_lanes(found.shift))
+            return w.integers(v)
     w.flat(Op.VDIV, v, v, s1=w.all_lanes(op.y_q.single(op.name)[0]))
     return w.clamped(v, op.y_q)
 
 
 def _dequantised(op: Dequantise, w: _Writer) -> TypedSteps:
+    """A difference is exact in float16 too, and a product with a number in float32 before it is rounded."""
     scale, zero = op.x_q.single(op.name)
-    v = w.floats(0)
-    w.flat(Op.VADDS, v, v, -zero)
-    w.flat(Op.VMULS, v, v, float(scale))
     each = _planes(w.gives)
-    y, same = w.buffer(each), w.gives == _F32
-    w.rows.append((GATHER, int(Op.VCOPY if same else Op.VCONVERT), int(w.gives), y, v, -1, -1, 0 if same else int(_F32), each, WIDE))
+    v = w.buffer(each)
+    w.rows.append((CONVERT, int(Op.VCONVERT), int(w.gives), v, w.inputs[0], -1, -1, int(w.takes[0]), each, 1))
+    if zero:
+        w.rows.append((FLAT, int(Op.VADDS), int(w.gives), v, v, -1, -1, float_bits(-zero), each, each))
+    y = w.buffer(each)
+    w.rows.append((GATHER, int(Op.VMULS), int(w.gives), y, v, -1, -1, float_bits(float(scale)), each, each))
     return w.done(y)
+
+
+def _affine(op: QuantisedAffine, w: _Writer) -> TypedSteps:
+    v = w.floats(0)
+    last = len(op.steps) - 1
+    factors = [(w.by_channel(affine.scale), w.by_channel(affine.shift)) for affine, _ in op.steps]
+    for i, ((scale, shift), (_, q)) in enumerate(zip(factors, op.steps, strict=True)):
+        w.flat(Op.VMADD, v, v, s1=scale, s2=shift)
+        if i < last:
+            dtype = DataType[q.dtype.name]
+            w.bytes_of(v, w.inputs[0], dtype)
+            w.floats_of(w.inputs[0], v, dtype)
+    return w.integers(v)
 
 
 def _looked_up(op: LookUp, machine: Machine, w: _Writer) -> TypedSteps:
@@ -178,12 +222,25 @@ def _product(op: QuantisedPair, w: _Writer) -> TypedSteps:
     scale = sa * sb / sy
     _check(op.name, 255 * 255 * float(scale) + abs(zy))
     a, b = w.floats(0), w.floats(1)
-    w.flat(Op.VADDS, a, a, -za)
     w.flat(Op.VADDS, b, b, -zb)
     y = min(a, b)
-    w.flat(Op.VMUL, y, a, s1=b)
-    w.flat(Op.VMULS, y, y, float(scale))
-    w.flat(Op.VADDS, y, y, zy)
+    if b >= PIXELS and za:  # products of integers and their sums are exact
+        less = w.buffer(PIXEL_BLOCKS, pixel=True)
+        w.flat(Op.VMULS, less, b, -za)
+        w.flat(Op.VMADD, y, a, s1=b, s2=less)
+    else:
+        if za:
+            w.flat(Op.VADDS, a, a, -za)
+        w.flat(Op.VMUL, y, a, s1=b)
+    exact = [(every_integer(q).astype(np.int64) - zero) for q, zero in ((op.a_q, za), (op.b_q, zb))]
+    every = np.unique(np.multiply.outer(*exact)).astype(np.float32)
+    wanted = saturated(to_int32(every * scale + np.float32(zy)), op.y_q)
+    found = fitted(every, wanted, np.asarray(scale))
+    if found is not None:
+        w.flat(Op.VMADD, y, y, s1=w.all_lanes(found.scale), s2=w.all_lanes(found.shift))
+    else:
+        w.flat(Op.VMULS, y, y, float(scale))
+        w.flat(Op.VADDS, y, y, zy)
     return w.integers(y)
 
 
@@ -206,19 +263,30 @@ def _steps(op: Operator, machine: Machine, w: _Writer) -> TypedSteps:
         return _dequantised(op, w)
     if isinstance(op, LookUp):
         return _looked_up(op, machine, w)
+    if isinstance(op, QuantisedAffine):
+        return _affine(op, w)
     assert isinstance(op, QuantisedPair)
     return _pair(op, w)
+
+
+def _by_planes(channels: Sequence[NDArray[np.float32]], placement: Placement) -> _Bytes:
+    """[planes of bytes][constants] four blocks of float32."""
+    packed = np.zeros((len(channels), placement.planes * WIDE * _F32.lanes), np.float32)
+    packed[:, np.asarray(placement.lanes)] = channels
+    by_planes = packed.reshape(len(channels), placement.planes, -1).transpose(1, 0, 2)
+    return np.ascontiguousarray(by_planes).view(np.uint8).reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
 class TypedSpec(OnVector):
     """steps: int64 [s, 10] of (mode, opcode, data type, buffers of the result and of the first operand, second and third operand, immediate
     bits, blocks of the result and of the first operand for a block of bytes).  A buffer is named by where it begins, in blocks for a
-    block of bytes; -2 - i: block i of the constants, -1: no operand.
+    block of bytes; -2 - i: block i of the constants, CHANNELS - i: of those of a plane, -1: no operand.
 
     inputs: int64 [inputs, 4] of (buffer, planes for a plane of bytes, data type, 1 for one pixel of every channel).
     blocks, pixel_blocks: of all buffers, for a block of bytes; of those of one pixel, numbered from PIXELS on, for a plane of bytes.
     result: the buffer that is stored.  together: planes of the result for a plane of bytes.
+    constants: blocks of them; by_channel: for a plane of bytes, each of which has its own.
     """
 
     word: ClassVar[str] = "typed"
@@ -231,6 +299,7 @@ class TypedSpec(OnVector):
     together: int
     constants_at: int
     constants: int
+    by_channel: bool
 
     @classmethod
     def lower(cls, index: int, op: Operator, into: Lowering) -> Self:
@@ -243,6 +312,8 @@ class TypedSpec(OnVector):
         takes, gives = [into.type_of(name) for name in op.inputs], into.type_of(op.y)
         w = _Writer(takes, gives, pixels)
         made = _steps(op, into.machine, w)
+        place = into.layout.placements[op.y]
+        values = _by_planes(made.channels, place) if made.channels else made.constants
         inputs = [(at, _planes(dtype), int(dtype), int(pixel)) for at, dtype, pixel in zip(w.inputs, takes, pixels, strict=True)]
         return cls(
             **into.fields(index, op),
@@ -252,8 +323,9 @@ class TypedSpec(OnVector):
             pixel_blocks=sum(made.pixels),
             result=made.result,
             together=_planes(gives),
-            constants_at=into.constants.add(f"{op.name}/constants", made.constants) if len(made.constants) else -1,
-            constants=len(made.constants) // BLOCK_BYTES,
+            constants_at=into.constants.add(f"{op.name}/constants", values) if len(values) else -1,
+            constants=len(values) // BLOCK_BYTES // (place.planes if made.channels else 1),
+            by_channel=bool(made.channels),
         )
 
     def described(self) -> dict[str, object]:
@@ -275,10 +347,10 @@ class TypedSpec(OnVector):
         return (self.blocks * rows * columns + self.pixel_blocks) * -(-planes // self.together)
 
     def constant_blocks(self, planes: int) -> int:
-        return self.constants
+        return self.constants * (planes if self.by_channel else 1)
 
     def set_aside(self, rows: int) -> int:
-        return self.constants
+        return self.constant_blocks(self.y.planes)
 
     @property
     def steps_of_tile(self) -> int:
@@ -301,7 +373,7 @@ class TypedSpec(OnVector):
                     each, instructions = end_to_end(size * d_factor, deep)
                 elif mode == CONVERT:
                     each, instructions = end_to_end(deep * size, 1)
-                    each *= 2  # four blocks beside each block
+                    each *= max(d_factor, s_factor) // 2  # so many blocks beside each block
                 else:
                     each, instructions = end_to_end(size, deep * (s_factor if mode == SPREAD else d_factor))
                 repeats += count * tiles.images * each * tiles.cycles[op]
@@ -317,7 +389,8 @@ class TypedSpec(OnVector):
     def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
         first, last = first // self.together, last // self.together
         of = [run_of_planes(read, first * each, last * each) for read, each in zip(self.reads, self.inputs[:, 1].tolist(), strict=True)]
-        return replace(self, y=run_of_planes(self.y, first * self.together, last * self.together), reads=tuple(of))
+        at = self.constants_at + first * self.constants * self.by_channel
+        return replace(self, y=run_of_planes(self.y, first * self.together, last * self.together), reads=tuple(of), constants_at=at)
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
         return replace(self, strip=strip, in_w=main.size, out_w=made.size)
@@ -333,6 +406,7 @@ class TypedSpec(OnVector):
             consts=first_of(given.constants),
             consts_at=self.constants_at if streamed(given) else -1,
             const_blocks=self.constants,
+            by_channel=int(self.by_channel),
             result=self.result,
         )
 
@@ -342,4 +416,4 @@ class TypedSpec(OnVector):
     def fetches(self, given: Given) -> list[Fetch]:
         if streamed(given) or not self.constants:
             return []
-        return [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.constants)]
+        return [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.constant_blocks(self.y.planes))]

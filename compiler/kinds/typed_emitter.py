@@ -1,6 +1,7 @@
 """Element-wise steps on operands of several types on one block: tiles in, steps on UB, tiles out (`records.tiles`).
 
 A pixel of every channel beside an image lies behind the buffers of the tile: in float32 twice, which is what a repeat takes of it.
+Constants of every channel are such pixels: they come as float32 and are copied twice.
 
 Steps work in float32 on four blocks beside each other for every block of 32 bytes, which is how VCONVERT has them.  Floats lie in planes of
 their own outside, two (float16) or four (float32) for a plane of bytes, so their blocks are spread among those four, or gathered from them.
@@ -20,9 +21,10 @@ from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat,
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS
 from simulator.npu.program import Code
 
-FLAT, CONVERT, SPREAD, GATHER, BESIDE, TWICE = range(6)  # how a step goes over a tile
+FLAT, CONVERT, SPREAD, GATHER, BESIDE, TWICE, COPIED = range(7)  # how a step goes over a tile
 PIXELS = 1 << 20  # buffers from here on are of one pixel
 PIXEL_BLOCKS = REPEAT_BLOCKS  # of one in float32
+CHANNELS = -(1 << 20)  # CHANNELS - i: block i of a plane's constants
 _MOST = REPEAT_BLOCKS * MAX_REPEATS
 
 
@@ -31,6 +33,7 @@ class TypedJob(NamedTuple):
 
     blocks: of the buffers, for a block of bytes.
     consts: UB address of constants; consts_at: their DDR address where they come with the planes of a tile, else -1.
+    const_blocks: of a plane of bytes where they are the channels', else of all.
     """
 
     dtype: int
@@ -47,16 +50,19 @@ class TypedJob(NamedTuple):
     consts: int
     consts_at: int
     const_blocks: int
+    by_channel: int
     result: int
     rows: int = 0
 
 
 @njit(cache=True)
-def _at(j: TypedJob, operand: int, slot: int, tile: int) -> int:
-    """Where an operand of a step begins; -1: nowhere."""
+def _at(j: TypedJob, operand: int, slot: int, tile: int, consts: int) -> int:
+    """Where an operand of a step begins; -1: nowhere.  consts: those of the tile's first plane, or of all."""
+    if operand <= CHANNELS:
+        return consts + CHANNELS - operand
     if operand >= PIXELS:
         return slot + j.blocks * tile + (operand - PIXELS) * (j.tile_planes // j.together)
-    return slot + operand * tile if operand >= 0 else j.consts - 2 - operand if operand < -1 else -1
+    return slot + operand * tile if operand >= 0 else consts - 2 - operand if operand < -1 else -1
 
 
 @njit(cache=True)
@@ -66,10 +72,15 @@ def _apart(operand: int, size: int) -> tuple[int, int, int]:
 
 
 @njit(cache=True)
-def _beside(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int) -> int:
+def _beside(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
     """A step on operands some of which are one pixel, plane by plane of `size` blocks."""
     _, op, dtype, d, s, s1, s2, imm, _, _ = step
-    d0, a0, b0, c0 = _at(j, d, slot, tile), _at(j, s, slot, tile), _at(j, s1, slot, tile), _at(j, s2, slot, tile)
+    d0, a0, b0, c0 = (
+        _at(j, d, slot, tile, consts),
+        _at(j, s, slot, tile, consts),
+        _at(j, s1, slot, tile, consts),
+        _at(j, s2, slot, tile, consts),
+    )
     (ap, ar, ab), (bp, br, bb), (cp, cr, cb) = _apart(s, size), _apart(s1, size), _apart(s2, size)
     for plane in range(deep):
         done = 0
@@ -87,16 +98,24 @@ def _beside(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, d
 
 
 @njit(cache=True)
-def _step(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int) -> int:
+def _step(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, deep: int, size: int, consts: int) -> int:
     """step: see `TypedSpec`.  tile: blocks of bytes of a whole tile; deep x size of them are worked on."""
     if step[0] == BESIDE:
-        return _beside(out, at, j, step, slot, tile, deep, size * WIDE)
+        return _beside(out, at, j, step, slot, tile, deep, size * WIDE, consts)
     mode, op, dtype, d, s, s1, s2, imm, d_factor, s_factor = step
     if d >= PIXELS:
         size = 1
-    d, s, blocks = _at(j, d, slot, tile), _at(j, s, slot, tile), deep * size
+    d, s, blocks = _at(j, d, slot, tile, consts), _at(j, s, slot, tile, consts), deep * size
+    if mode == COPIED:
+        for half in range(2):
+            for plane in range(0, deep, MAX_REPEATS):
+                at = vector(
+                    out, at, op, dtype, j.tag, d + plane * PIXEL_BLOCKS + half * WIDE, s + plane * j.const_blocks, -1, -1, WIDE,
+                    min(MAX_REPEATS, deep - plane), 1, PIXEL_BLOCKS, 1, j.const_blocks, 0, 0, 0, 0, imm,
+                )  # fmt: skip
+        return at
     if mode == FLAT:
-        first, second = _at(j, s1, slot, tile), _at(j, s2, slot, tile)
+        first, second = _at(j, s1, slot, tile, consts), _at(j, s2, slot, tile, consts)
         return flat(out, at, op, dtype, j.tag, d, s, first, second, int(s1 >= 0), int(s2 >= 0), blocks * d_factor, imm)
     if mode == CONVERT:
         return paced(out, at, op, dtype, j.tag, d, s, blocks, 1, d_factor, 1, s_factor, imm)
@@ -107,14 +126,15 @@ def _step(out: Code, at: int, j: TypedJob, step: Ints, slot: int, tile: int, dee
                 0, 1, 0, 0, 0, 0, imm,
             )  # fmt: skip
         return at
-    each = s_factor if mode == SPREAD else d_factor  # planes of floats for one of bytes
+    # planes of floats for one of bytes, and blocks of them that lie beside each other
+    each, beside = (s_factor, d_factor) if mode == SPREAD else (d_factor, s_factor)
     for part in range(deep * each):
-        plane, inside = part // each, part % each * (WIDE // each)
-        wide, narrow = plane * size * WIDE + inside, part * size
+        plane, inside = part // each, part % each * (beside // each)
+        wide, narrow = plane * size * beside + inside, part * size
         if mode == SPREAD:
-            at = paced(out, at, op, dtype, j.tag, d + wide, s + narrow, size, each, WIDE, 1, 1, imm)
+            at = paced(out, at, op, dtype, j.tag, d + wide, s + narrow, size, each, beside, 1, 1, imm)
         else:
-            at = paced(out, at, op, dtype, j.tag, d + narrow, s + wide, size, 1, 1, each, WIDE, imm)
+            at = paced(out, at, op, dtype, j.tag, d + narrow, s + wide, size, 1, 1, each, beside, imm)
     return at
 
 
@@ -127,8 +147,13 @@ def emit_typed(out: Code, at: int, j: TypedJob, sources: Ints, target: TilePlace
         deep = min(j.tile_planes, j.planes - p) // j.together
         if at >= out.shape[0]:
             return -1
+        consts, first_block, blocks = j.consts, 0, j.const_blocks
+        if j.by_channel:
+            first_block, blocks = p // j.together * blocks, deep * blocks
         if j.consts_at >= 0:
-            at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.consts_at, j.consts, j.const_blocks, 1, 0, 0, 1, 0, 0)
+            at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.consts_at + first_block, consts, blocks, 1, 0, 0, 1, 0, 0)
+        else:
+            consts += first_block
         for tile in range(count):
             r, c = tile // across * tile_rows, tile % across * j.tile_columns
             size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
@@ -143,11 +168,11 @@ def emit_typed(out: Code, at: int, j: TypedJob, sources: Ints, target: TilePlace
                 buffer, planes, dtype, pixel = inputs[i]
                 begin, pixels = (0, 1) if pixel else (first, size)
                 at = load_tile(
-                    out, at, dtype, j.tag, place, p // j.together * planes, begin, pixels, deep * planes, _at(j, buffer, slot, whole),
+                    out, at, dtype, j.tag, place, p // j.together * planes, begin, pixels, deep * planes, _at(j, buffer, slot, whole, 0),
                 )  # fmt: skip
             for k in range(steps.shape[0]):
-                at = _step(out, at, j, steps[k], slot, whole, deep, size)
-            at = store_tile(out, at, j.dtype, j.tag, target, p, first, size, deep * j.together, _at(j, j.result, slot, whole))
+                at = _step(out, at, j, steps[k], slot, whole, deep, size, consts)
+            at = store_tile(out, at, j.dtype, j.tag, target, p, first, size, deep * j.together, _at(j, j.result, slot, whole, 0))
     return at
 
 

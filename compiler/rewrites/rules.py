@@ -26,7 +26,7 @@ from compiler.ir.operators.quantised_products import Added
 from compiler.ir.parts import runs
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.rewrites.engine import GraphView, Match, RewriteRule
-from compiler.rewrites.tables import merge_tables, table_of_pair
+from compiler.rewrites.tables import merge_affine, merge_tables, table_of_pair
 from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
 AFFINE = ("scale_shift", "muls", "adds")
@@ -427,6 +427,7 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("fuse-integer-residual", fuse_integer_residual),
     RewriteRule("merge-tables", merge_tables),
     RewriteRule("table-of-pair", table_of_pair),
+    RewriteRule("merge-affine", merge_affine),
     RewriteRule("fuse-relu", fuse_relu),
     RewriteRule("fuse-limit", fuse_limit),
     RewriteRule("simplify-steps", simplify_steps),

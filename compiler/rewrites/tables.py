@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compiler.ir.operators import LookUp, Operator, QuantisedPair
+from compiler.ir.operators import LookUp, Operator, QuantisedAffine, QuantisedPair
 from compiler.ir.quantised.tables import every_integer, line, looked_up
 from compiler.rewrites.engine import GraphView, Match
 
@@ -19,6 +19,14 @@ def merge_tables(op: Operator, view: GraphView) -> Match | None:
         return None
     merged = replace(op, x=before.x, entries=looked_up(before.entries, op.entries), x_q=before.x_q)
     return Match((before, op), (merged,)) if _needs_no_more(merged, before, op) else None
+
+
+def merge_affine(op: Operator, view: GraphView) -> Match | None:
+    """Multiply-adds of what multiply-adds make for them alone: integers between stay on VECTOR."""
+    before = view.producers.get(op.x) if isinstance(op, QuantisedAffine) else None
+    if not isinstance(op, QuantisedAffine) or not isinstance(before, QuantisedAffine) or not view.only_use(op.x):
+        return None
+    return Match((before, op), (replace(op, x=before.x, steps=before.steps + op.steps, x_q=before.x_q),))
 
 
 def table_of_pair(op: Operator, view: GraphView) -> Match | None:

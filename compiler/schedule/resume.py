@@ -28,7 +28,7 @@ class Core(NamedTuple):
     past: Intervals
 
 
-class Border(NamedTuple):
+class PartBorder(NamedTuple):
     """In front of part `part`, whose first instruction is `first`; edges to all before it: `edges`."""
 
     part: int
@@ -37,7 +37,7 @@ class Border(NamedTuple):
     cores: tuple[Core, ...]
 
     @classmethod
-    def of(cls, part: int, first: int, edges: int, queues: list[Queues], pasts: list[Intervals], pieces: list[int]) -> Border:
+    def of(cls, part: int, first: int, edges: int, queues: list[Queues], pasts: list[Intervals], pieces: list[int]) -> PartBorder:
         """Copies."""
         cores = [
             Core(q.numbers.copy(), q.ring.copy(), Intervals(past.bound[: count + 1].copy(), past.last[:count].copy()))

@@ -29,7 +29,7 @@ from compiler.schedule.history import CELL, leave_ddr, no_pieces, no_rows, wipe
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.order import EVERY, MARK, marks_before, order
 from compiler.schedule.remote import forget, new_cross_core, waits
-from compiler.schedule.resume import BORDERS, NEVER, Border, cut, mark_changed, next_key
+from compiler.schedule.resume import BORDERS, NEVER, PartBorder, cut, mark_changed, next_key
 from compiler.schedule.shared import NOWHERE, Resident, SharedPlaces
 from compiler.schedule.write import Schedule, write
 from compiler.unit.unit import Unit
@@ -64,7 +64,7 @@ class Synchroniser:
         self._cross_core = new_cross_core(0, 0, False)
         self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's past that residents were given
         self._rows, self._cell = _rows(1 << 12, 1 << 12), np.empty((0, CELL), np.int32)
-        self._borders, self._used, self._edges = list[Border](), 0, 0  # of the last program; how many cores and edges it has
+        self._borders, self._used, self._edges = list[PartBorder](), 0, 0  # of the last program; how many cores and edges it has
         self._stream, self._stream_room = np.empty(0, np.uint8), 0  # room for each core
         self._lengths: tuple[int, ...] = ()
         self._marks, self._marked = list[Ints](), list[int]()  # of every core's merge, and how many of them hold
@@ -95,7 +95,7 @@ class Synchroniser:
                 born += 1
             if (first - last_border) * BORDERS > n and not shared.residents:
                 last_border = first
-                self._borders.append(Border.of(index, first, int(rows.edge_start[first]), queues, pasts, pieces))
+                self._borders.append(PartBorder.of(index, first, int(rows.edge_start[first]), queues, pasts, pieces))
             remote = self._remote(part, core, first) if used > 1 else _NOBODY
             records = part.bound, part.touched, part.engine, part.inside, part.transfer, part.cycles
             past = self._ddr[core], pasts[core], pieces[core], pasts[-1]
@@ -117,7 +117,7 @@ class Synchroniser:
             kept, changed, tuple(same for _, same in merged),
         )  # fmt: skip
 
-    def _border(self, new: Sequence[tuple[Footprint, int]]) -> Border | None:
+    def _border(self, new: Sequence[tuple[Footprint, int]]) -> PartBorder | None:
         """The last one up to which a program is what the one before was."""
         same = 0
         for (part, core), (old, old_core) in zip(new, self._before, strict=False):
@@ -128,14 +128,14 @@ class Synchroniser:
             self._borders.pop()
         return self._borders[-1] if self._borders else None
 
-    def _at(self, border: Border) -> list[Queues]:
+    def _at(self, border: PartBorder) -> list[Queues]:
         """Queues of every core as they are at a border, in arrays of their own."""
         found = [new_queues(0, self.ports) for _ in border.cores]
         for queues, core in zip(found, border.cores, strict=True):
             queues.numbers[:] = core.numbers
         return found
 
-    def _begin(self, border: Border | None, new: list[tuple[Footprint, int]], used: int) -> list[int]:
+    def _begin(self, border: PartBorder | None, new: list[tuple[Footprint, int]], used: int) -> list[int]:
         """The state at a border, or of no instruction yet; returns how many pieces every core's past has."""
         for part, core in self._before:
             wipe(part.bound, part.touched, self._ddr[core])

@@ -33,13 +33,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.npu import isa
 from simulator.npu.controller_table import ControllerTable
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, ProgramError
 from simulator.npu.grant import Grant
 from simulator.npu.isa import WORDS
 from simulator.npu.level import LevelText
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, TypeName
-from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program, ProgramError
+from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
 from simulator.npu.validation import validation_line
 
 MAGIC = b"\x89TFNPU\r\n"

@@ -15,6 +15,14 @@ class BadInputError(TilefarmError):
     """A file, an option or a value that cannot be right."""
 
 
+class ProgramError(BadInputError):
+    """An instruction that this machine cannot take: which one, why, and what would be legal."""
+
+
+class DeadlockError(ProgramError):
+    """A program that cannot run to its end: which queues stand, and what each of them waits for."""
+
+
 class UnsupportedError(TilefarmError):
     """A model that is right, but that uses what this NPU or this compiler does not do."""
 

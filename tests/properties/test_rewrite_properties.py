@@ -123,5 +123,10 @@ def test_most_rules_fired_on_the_way() -> None:
     for seed in range(1500):
         rng = np.random.default_rng(seed)
         fired.update(name for name, count in rewrite(random_graph(rng), RULES)[1].fired.items() if count)
-    of_floats = {rule.name for rule in RULES} - {"fuse-integer-residual", "merge-tables", "table-of-pair"}  # the graphs are of floats
+    of_floats = {rule.name for rule in RULES} - {
+        "fuse-integer-residual",
+        "merge-affine",
+        "merge-tables",
+        "table-of-pair",
+    }  # the graphs are of floats
     assert len(fired) >= len(of_floats) - 3, of_floats - fired

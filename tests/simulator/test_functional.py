@@ -13,10 +13,10 @@ from simulator.functional import apply, execute, fill_undefined
 from simulator.host_layout import load_input, read_output
 from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, price
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, DeadlockError, ProgramError
 from simulator.npu.isa import Op
 from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Engine, Memory
-from simulator.npu.program import DdrBuffer, DeadlockError, ProgramError
+from simulator.npu.program import DdrBuffer
 from tests.programs import record as make_record
 from tests.simulator.micro import DDR_BLOCKS, SIDES, TINY, TYPES, look, memories, place, program, records, reference
 

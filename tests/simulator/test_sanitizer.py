@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.asm import parse
+from simulator.npu.errors import ProgramError
 from simulator.npu.isa import Op
 from simulator.npu.machine import Dma
 from simulator.npu.parts import DataType, Engine, Memory
-from simulator.npu.program import DdrBuffer, MemoryMap, Program, ProgramError
+from simulator.npu.program import DdrBuffer, MemoryMap, Program
 from simulator.sanitizer import check
 from tests.simulator.micro import DDR_BLOCKS, TINY, program
 

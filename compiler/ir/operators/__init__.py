@@ -8,7 +8,15 @@ from compiler.ir.operators.norm import LayerNorm
 from compiler.ir.operators.places import Concat, Shuffle
 from compiler.ir.operators.pool import Pool
 from compiler.ir.operators.quantised_products import QuantisedConv, QuantisedMatMul
-from compiler.ir.operators.quantised_values import Dequantise, LookUp, Quantise, QuantisedAverage, QuantisedPair, QuantisedSoftmax
+from compiler.ir.operators.quantised_values import (
+    Dequantise,
+    LookUp,
+    Quantise,
+    QuantisedAffine,
+    QuantisedAverage,
+    QuantisedPair,
+    QuantisedSoftmax,
+)
 from compiler.ir.operators.reflow import Reflow
 from compiler.ir.operators.resample import Resample
 from compiler.ir.operators.softmax import Softmax
@@ -17,7 +25,7 @@ from compiler.ir.operators.windows import window_size
 
 __all__ = [
     "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "HeadedProduct", "LayerNorm",
-    "LookUp", "MatMul", "Operator", "Pool", "Quantise", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul", "QuantisedPair",
-    "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values", "Vector",
-    "window_size",
+    "LookUp", "MatMul", "Operator", "Pool", "Quantise", "QuantisedAffine", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul",
+    "QuantisedPair", "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values",
+    "Vector", "window_size",
 ]  # fmt: skip

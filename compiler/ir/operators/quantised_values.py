@@ -17,6 +17,7 @@ from compiler.ir.operators.base import OfOne, Operator, Shape, Spell, Values, si
 from compiler.ir.operators.pool import Pooling
 from compiler.ir.operators.quantised_products import anything
 from compiler.ir.quantised import elementwise, linear, pooling, tables
+from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Integers, Quantisation, integers_of
 from compiler.ir.quantised.products import SlidingWindow
 
@@ -158,6 +159,42 @@ class LookUp(OfOne, _Pointwise):
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         return tables.looked_up(inputs[0], self.entries)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedAffine(OfOne):
+    """Multiply-adds per channel of a quantised tensor, one after the other, each rounded to integers of its own: see `Affine`.
+
+    It stands for operators that are equal to it for every integer in every channel.  Lanes without a channel become 0.
+    """
+
+    name: str
+    x: str
+    y: str
+    steps: tuple[tuple[Affine, Quantisation], ...]  # [channels] each
+    x_q: Quantisation
+
+    @property
+    def y_q(self) -> Quantisation:
+        return self.steps[-1][1]
+
+    def output_type(self, inputs: Sequence[Quantisation | None]) -> Quantisation | None:
+        integers_of(inputs[0], self.x_q)
+        return self.y_q
+
+    def attributes(self, spell: Spell) -> list[str]:
+        return [f"{word}={spell(value)}" for affine, _ in self.steps for word, value in zip(affine._fields, affine, strict=True)]
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        return frozenset({0.0})
+
+    def apply(self, inputs: Sequence[Any]) -> Any:
+        (values,) = inputs
+        n, c, h, w = values.shape
+        values = values.reshape(n, c, h * w)
+        for affine, q in self.steps:
+            values = affine.apply(values, q.dtype)
+        return values.reshape(n, c, h, w)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,13 @@ _FAR = np.float32(18)  # beyond it the logistic function is its value there
 
 def every_integer(q: Quantisation) -> Integers:
     """All 256 integers of the type, the least first."""
-    least, greatest = q.limits
-    return np.arange(least, greatest + 1).astype(q.dtype)
+    return integers_of_type(q.dtype)
+
+
+def integers_of_type(dtype: np.dtype[Any]) -> Integers:
+    """The same of a type of 8 bits."""
+    limits = np.iinfo(dtype)
+    return np.arange(limits.min, limits.max + 1).astype(dtype)
 
 
 def table(function: Function, x_q: Quantisation, y_q: Quantisation) -> Integers:

@@ -80,6 +80,14 @@ def test_addresses_on_paper() -> None:
     assert len(constants) == 20 * 32
 
 
+def test_weights_have_zeros_only_where_vector_has_no_bytes() -> None:
+    """64 channels by themselves, 3x3: 4 x 9 blocks of weights, or fractals of 16 blocks each."""
+    depthwise = graph((1, 64, 4, 4), [conv("y", "x", (64, 64), 3, groups=64)], ["y"])
+    for name, blocks in (("edge", 36), ("tiny", 36 * 16)):
+        (spec,) = make_unit(depthwise, load_machine(name), DataType.float16).operators
+        assert (spec.stored_weight_blocks, spec.weight_blocks) == (blocks, 36 * 16)
+
+
 def test_a_unit_does_not_keep_its_models_weights() -> None:
     """Units are sent to every worker, and remembered: none may keep hundreds of megabytes alive."""
     operators = [conv("a", "x", (64, 64), 3), conv("b", "a", (64, 64), 3)]

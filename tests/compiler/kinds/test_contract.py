@@ -21,6 +21,7 @@ from compiler.ir.operators import (
     Operator,
     Pool,
     Quantise,
+    QuantisedAffine,
     QuantisedAverage,
     QuantisedMatMul,
     QuantisedPair,
@@ -31,6 +32,7 @@ from compiler.ir.operators import (
     Step,
     Vector,
 )
+from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.kinds.base import OnVector
 from compiler.kinds.build import make_unit
@@ -96,6 +98,10 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "table": ((2, 70, 9, 7), LookUp("y", "x", "y", np.roll(np.arange(-128, 128), 9).astype(np.int8), Q, OTHER)),
     "sum": ((2, 70, 9, 8), QuantisedPair("y", "x", "x", "y", "add", Q, Q, OTHER)),
     "multiplication": ((2, 70, 9, 8), QuantisedPair("y", "x", "x", "y", "mul", Q, Q, OTHER)),
+    "multiply-adds of bytes": (
+        (2, 70, 9, 8),
+        QuantisedAffine("y", "x", "y", ((Affine(_floats(70), 40 * _floats(70)), Q), (Affine(4 * _floats(70), _floats(70)), OTHER)), Q),
+    ),
     "windows of bytes": ((2, 40, 9, 8), QuantisedAverage("y", "x", "y", (3, 2), Q, OTHER, (2, 1), (1, 1, 0, 1))),
     "windows of bytes, apart": ((1, 70, 9, 16), QuantisedAverage("y", "x", "y", (3, 3), Q, OTHER, (2, 2), (1, 1, 1, 1), True)),
     "whole image of bytes": ((2, 70, 13, 8), QuantisedAverage("y", "x", "y", (13, 8), Q, OTHER)),

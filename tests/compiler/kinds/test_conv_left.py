@@ -12,9 +12,9 @@ from compiler.kinds.conv_emitter import ConvJob, _left
 from compiler.records.writers import im2col
 from simulator import primitives
 from simulator.npu import isa
+from simulator.npu.legality import check_parameters
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Memory
-from simulator.npu.program import _check_parameters
 from tests.plans import multiplying
 
 Ints = dict[str, int]
@@ -83,7 +83,7 @@ def test_the_parts_are_the_whole(fractal_rows: int) -> None:
         )  # fmt: skip
         blocks = AT + k * mpad + ROOM
         assert np.array_equal(executed(out[:used], l1, blocks), executed(one, l1, blocks)), j
-        _check_parameters(out[:used], 0, machine)
+        check_parameters(out[:used], 0, machine)
         counted = instructions(parts_of((j.kh, j.kw), (j.dh, j.dw), j.fractal_lanes // j.lanes).cut, k_start, k_start + k, k, k)
         if j.pad_top <= isa.MAX_WINDOW:
             assert used == counted

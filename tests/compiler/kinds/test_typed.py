@@ -22,6 +22,7 @@ from compiler.ir.operators import (
     Step,
     Vector,
 )
+from compiler.ir.quantised import linear
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import every_integer, leaky, line, logistic, requantized, table
 from compiler.ir.taps import Taps
@@ -140,6 +141,23 @@ def test_floats_become_integers_and_floats_again(dtype: DataType) -> None:
         check_program(case, program)
         back = case.expected["f"].astype(np.float32)
         np.testing.assert_array_equal(run_program(case, program)[0]["f"].reshape(back.shape), back)
+
+
+def test_every_float16_becomes_the_integer_of_its_quotient() -> None:
+    """By a multiply-add, where one is equal to the quotient for all of them, and by the quotient, where that has ties."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    x = every[np.isfinite(every)].astype(np.float32).reshape(1, 64, 31, 32)
+    rng, steps = np.random.default_rng(5), set()
+    odd = Quantisation.of(np.float32(0.25), np.int8(7), np.int8)
+    for q in (*(quantisation(rng) for _ in range(3)), odd):
+        operators = [Vector("v", ("x",), "v", (Step("muls", 1.0),)), Quantise("y", "v", "y", q)]
+        case = case_of(graph((1, 64, 31, 32), operators), TINY, DataType.float16)
+        _, spec = case.unit.operators
+        steps.add(spec.steps_of_tile)
+        program = Compiler(case.unit).compile(default_plan(case.unit))
+        found = run_program(replace(case, feeds={"x": x}), program)[0]["y"].reshape(x.shape)
+        np.testing.assert_array_equal(found, linear.quantize(x, q))
+    assert len(steps) == 2
 
 
 def test_floats_between_integers_keep_finite_lanes() -> None:

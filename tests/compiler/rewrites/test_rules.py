@@ -21,6 +21,7 @@ from compiler.ir.operators import (
     Operator,
     Pool,
     Quantise,
+    QuantisedAffine,
     QuantisedPair,
     Resample,
     Shuffle,
@@ -28,6 +29,7 @@ from compiler.ir.operators import (
     Vector,
 )
 from compiler.ir.operators.quantised_values import PairMode
+from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import logistic, table
 from compiler.ir.taps import places, weighted
@@ -87,6 +89,11 @@ def looked_up(y: str, x: str, x_q: Quantisation, y_q: Quantisation, factor: floa
     """A number times, which is a straight line, or the logistic function."""
     entries = table(logistic if factor is None else lambda v: v * np.float32(factor), x_q, y_q)
     return LookUp(y, x, y, entries, x_q, y_q)
+
+
+def affine(y: str, x: str, x_q: Quantisation, y_q: Quantisation) -> QuantisedAffine:
+    scale, shift = RNG.standard_normal((2, 6)).astype(np.float32)
+    return QuantisedAffine(y, x, y, ((Affine(scale, 9 * shift), y_q),), x_q)
 
 
 def sample(y: str, x: str, rows: Iterable[int | None], columns: Iterable[int | None], fill: float = 0.0) -> Resample:
@@ -179,6 +186,7 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([*INTEGERS, looked_up("b", "a", OTHER, Q), looked_up("c", "a", OTHER, Q, 2), added("d", "b", "c", "add", Q, Q)], ["d"], 6),
         ([*INTEGERS, added("b", "a", "a", "add", OTHER, OTHER)], ["b"], 4),
     ],
+    "merge-affine": [([*INTEGERS, affine("b", "a", OTHER, Q), affine("c", "b", Q, SUM)], ["c"], 4)],
     "merge-chains": [
         ([chain("a", "x", steps=(scaled(), RELU)), chain("b", "a", "z", steps=(ADD, Step("exp")))], ["b"], 1),
         ([chain("a", "x", "z", steps=(ADD,)), chain("b", "a", "z", "x", steps=(ADD, Step("mul", operand=2)))], ["b"], 1),
@@ -272,6 +280,7 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
         ([*INTEGERS, added("b", "a", "a", "mul", OTHER, OTHER)], ["b"]),
         ([*INTEGERS, looked_up("b", "a", OTHER, Q, 2), added("c", "a", "b", "mul", OTHER, Q)], ["c"]),
     ],
+    "merge-affine": [([*INTEGERS, affine("b", "a", OTHER, Q), affine("c", "b", Q, SUM)], ["c", "b"])],
     "merge-chains": [([chain("a", "x", steps=(RELU,)), chain("b", "a", "z", steps=(ADD,))], ["b", "a"])],
     "relu-before-concat": [([Concat("c", ("x", "z"), "c"), chain("r", "c", steps=(RELU,))], ["r"])],
     "drop-needless-relu": [([conv("x", "a"), chain("r", "a", steps=(RELU,))], ["r"])],

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from simulator.functional import execute
 from simulator.npu import isa
+from simulator.npu.errors import DeadlockError, ProgramError
 from simulator.npu.isa import OPS, WORDS, Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Engine, Memory
-from simulator.npu.program import DdrBuffer, DeadlockError, MemoryMap, Program, ProgramError
+from simulator.npu.program import DdrBuffer, MemoryMap, Program
 from tests.integers import with_integers
 from tests.plans import multiplying
 

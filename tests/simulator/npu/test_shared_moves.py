@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from simulator.npu.cycles import cost_tables, price
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, ProgramError
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Engine, Memory
-from simulator.npu.program import Program, ProgramError
+from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.timing import prepare, simulate
 from tests.programs import copy, flag_set, flag_wait, program

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, ProgramError
 from simulator.npu.level import ALONE
 from simulator.npu.machine_file import load_machine
-from simulator.npu.program import Program, ProgramError
+from simulator.npu.program import Program
 from simulator.timing import prepare, simulate, simulate_levels
 from tests.programs import flag_set, program, random_program
 from tests.simulator.timing.on_paper import (

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
+from simulator.npu.errors import DeadlockError
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE
 from simulator.npu.parts import Engine
-from simulator.npu.program import DeadlockError
 from simulator.timing import simulate
 from tests.programs import copy, flag_set, flag_wait, program, record
 from tests.simulator.timing.on_paper import (

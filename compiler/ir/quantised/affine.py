@@ -1,0 +1,52 @@
+"""Functions of integers as a multiply-add and a rounding, where one in float32 gives what is wanted for every input."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.quantised.parameters import Floats, Integers
+from compiler.ir.quantised.rounding import to_int32
+from simulator.npu.fused import fma
+
+_NEAR = (0, 1, -1, 2, -2, 3, -3)  # slopes that are tried, in units of the last place
+
+
+class Affine(NamedTuple):
+    """x -> saturated(round(fma(x, scale, shift))).  scale, shift: float32 [] or [channels]."""
+
+    scale: Floats
+    shift: Floats
+
+    def apply(self, x: NDArray[Any], dtype: np.dtype[Any]) -> Integers:
+        """x: [.., channels, n]."""
+        made = fma(x.astype(np.float32), self.scale[..., None], self.shift[..., None])
+        limits = np.iinfo(dtype)
+        return np.clip(to_int32(made), limits.min, limits.max).astype(dtype)
+
+
+def fitted(x: NDArray[Any], wanted: Integers, slope: NDArray[Any]) -> Affine | None:
+    """The multiply-add that gives `wanted` [channels, n], or [n], of all x [n]; None where there is none near that slope.
+
+    Every entry that is not at an end of the type leaves the shift a stretch of one; the middle of what all leave is furthest from ties.
+    """
+    limits = np.iinfo(wanted.dtype)
+    exact, made = x.astype(np.float64), wanted.astype(np.float64)
+    low = np.where(wanted > limits.min, made - 0.5, -np.inf)
+    high = np.where(wanted < limits.max, made + 0.5, np.inf)
+    scale = np.asarray(slope, np.float32)
+    shift = np.full(scale.shape, np.nan, np.float32)
+    found = np.zeros(scale.shape, bool)
+    for steps in _NEAR:
+        tried = np.asarray(np.asarray(slope, np.float32) * np.float32(1 + steps * np.finfo(np.float32).eps), np.float32)
+        line = tried[..., None].astype(np.float64) * exact
+        first, last = (low - line).max(axis=-1), (high - line).min(axis=-1)
+        first, last = np.where(np.isinf(first), last - 1, first), np.where(np.isinf(last), first + 1, last)
+        middle = ((first + last) / 2).astype(np.float32)
+        right = (Affine(tried, middle).apply(x, wanted.dtype) == wanted).all(axis=-1) & ~found
+        scale, shift, found = np.where(right, tried, scale), np.where(right, middle, shift), found | right
+        if found.all():
+            return Affine(np.asarray(scale, np.float32), np.asarray(shift, np.float32))
+    return None
