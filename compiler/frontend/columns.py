@@ -23,7 +23,7 @@ from compiler.frontend.scales import OURS, SHIFTED, columns_read
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.window import padding
 
-_SUMS = ".sums"  # behind the name of a product's result: before what is added
+SUMMED = ".sums"  # behind the name of a product's result: before what is added
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -138,7 +138,7 @@ def left_alone(model: ModelProto, pieces: Collection[ModelProto]) -> set[str]:
     """Results of products that are in steps, and in none of some parts of the model."""
     made = {name for piece in pieces for node in piece.graph.node for name in node.output}
     named = {name for node in model.graph.node for name in node.output}
-    return {name.removesuffix(_SUMS) for name in named - made if name.endswith(_SUMS) and name.removesuffix(_SUMS) in named}
+    return {name.removesuffix(SUMMED) for name in named - made if name.endswith(SUMMED) and name.removesuffix(SUMMED) in named}
 
 
 def _is_one(node: NodeProto, shapes: Shapes, constants: Collection[str]) -> bool:
@@ -194,7 +194,7 @@ class _Steps:
             one = self._made("Squeeze", [one], f"{one}.one", TensorProto.INT32, ())
         added = self._made("Mul", [one, columns], f"{y}.added", TensorProto.INT32, self.shapes[columns])
         product.input[:] = [x, w, *(["", *of_weights] if any(of_weights) else [])]
-        product.output[:] = [self._new(f"{y}{_SUMS}", TensorProto.INT32, self.shapes[y])]
+        product.output[:] = [self._new(f"{y}{SUMMED}", TensorProto.INT32, self.shapes[y])]
         self.model.graph.node.append(product)
         self.model.graph.node.append(helper.make_node("Add", [product.output[0], added], [y], name=f"{y}.shifted"))
         return added

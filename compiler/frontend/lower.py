@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from onnx import ModelProto
 
 from compiler.frontend.budget import ByteBudget
-from compiler.frontend.columns import left_alone, unshifted
+from compiler.frontend.columns import SUMMED, left_alone, unshifted
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import digest_of, model_digest
@@ -80,8 +81,12 @@ def lower_partition(
         parted = unshifted(model)
         part = partition(Hollow(parted, data).filled(), SUPPORTED, offload, able, no_floats)
         if parted is not model and (left := left_alone(parted, [piece.npu for piece in part.pieces])):
-            # what the host has of it is one node, as it was
+            # what the host has of it is one node, as it was, for the reason that it had in steps
+            why = {node.name.removesuffix(SUMMED): node for node in part.host}
             part = partition(Hollow(unshifted(model, left), data).filled(), SUPPORTED, offload, able, no_floats)
+            products = {node.name or node.output[0] for node in part.model.graph.node if node.output[0] in left}
+            host = tuple(replace(why[node.name], name=node.name) if node.name in products & why.keys() else node for node in part.host)
+            part = replace(part, host=host)
         return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None

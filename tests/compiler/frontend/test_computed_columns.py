@@ -13,7 +13,7 @@ from compiler.frontend import load_model
 from compiler.frontend.columns import column_groups, left_alone, unshifted
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.quantised_groups import grouped
-from compiler.frontend.worth import Always
+from compiler.frontend.worth import Always, Offload
 from compiler.kinds.build import pack_unit
 from simulator.exact_onnxruntime import session_options
 from simulator.npu.machine_file import load_machine
@@ -121,6 +121,20 @@ def test_products_run_on_the_npu_and_the_host_says_why_it_has_the_rest(build, tm
     for graph in graphs:  # neither scales nor what is added is ever rounded
         columns = {name for op in graph.operators for name in op.of_columns}
         assert {graph.type_of(name, DataType.float16) for name in columns} <= {DataType.int32, DataType.float32}
+
+
+def test_a_product_that_is_not_worth_a_piece_is_as_it_was(tmp_path):
+    machine = load_machine("edge")
+
+    def able(graph):
+        return pack_unit(graph, machine, DataType.float16)
+
+    model = dynamic(mlp(), tmp_path)
+    _, part = lower_partition(model, Offload(machine, DataType.float16), able=able)
+    (host,) = (node for node in part.host if node.op_type == "MatMulInteger")
+    assert "not worth a piece of its own" in host.why or host.why.endswith("less work than a launch takes")
+    (left,) = (node for node in part.model.graph.node if node.name == host.name)
+    assert left.SerializeToString() in {node.SerializeToString() for node in model.graph.node}
 
 
 def test_what_the_machine_cannot_multiply_stays_one_node_of_the_host(tmp_path):
