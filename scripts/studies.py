@@ -251,8 +251,8 @@ def _pair(study: Study, pair: Key, candidates: int, settings: tuple[str, ...]) -
 
 def _own(study: Study, name: str, machine: str, order: Order) -> Unit:
     """The pair's network, or what the first arm that is possible has of it."""
-    first = next(iter(study.possible(machine).values()))
-    return network(f"{name}{first.network}", machine, order)
+    first = next(iter(study.possible(machine).values()), None)
+    return network(f"{name}{first.network if first else ''}", machine, order)
 
 
 def changed(machine: str, changes: str) -> str:

@@ -226,7 +226,7 @@ def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, r
 def _tiles(s: OperatorSpec, tiling: VectorTiling, heights: Heights) -> list[tuple[int, int, int, int]]:
     """(planes, rows, columns, how many) of the tiles of an image: whole ones, and what is left along each axis."""
     across = tiling.tile_columns or s.out_w
-    deep, wide = cut_in(s.y.planes, tiling.tile_planes), cut_in(s.out_w, across)
+    deep, wide = cut_in(s.y.planes, on_vector(s).planes_of_tile(tiling)), cut_in(s.out_w, across)
     high: dict[int, int] = {}
     for rows, count in heights:
         for size, times in cut_in(rows, tiling.tile_rows if across >= s.out_w else 1):

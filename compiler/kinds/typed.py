@@ -29,7 +29,7 @@ from compiler.records.converting import WIDE
 from compiler.records.ways import end_to_end
 from compiler.unit.operators import Fetch, Given, Strip
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.isa import Op, float_bits
+from simulator.npu.isa import MAX_REPEATS, Op, float_bits
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
@@ -365,7 +365,9 @@ class TypedSpec(OnVector):
         for planes, tall, wide, count in tiles.made:
             deep, size = planes // self.together, tall * wide
             for mode, op, _, d, *_, d_factor, s_factor in self.steps.tolist():
-                if d >= PIXELS:
+                if mode == COPIED:  # half by half
+                    each, instructions = 2 * deep, 2 * -(-deep // MAX_REPEATS)
+                elif d >= PIXELS:
                     each, instructions = end_to_end(deep * PIXEL_BLOCKS, 1)
                 elif mode == FLAT:
                     each, instructions = end_to_end(deep * size * d_factor, 1)

@@ -53,8 +53,8 @@ class Overlap:
         self.seen = 0
         self.planted = False
 
-    def __call__(self, strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False) -> Places | Infeasible:
-        places, ((unit, blocks),) = PLACE(strips, plan, flip), strips
+    def __call__(self, strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool, told: bool) -> Places | Infeasible:
+        places, ((unit, blocks),) = PLACE(strips, plan, flip, told), strips
         assert isinstance(places, Places)
         if self.seen == self.at:
             requests = {"l1": memory._l1_requests(unit, plan, blocks), "ub": memory.ub_requests(unit, blocks, plan.tilings)}
