@@ -126,7 +126,7 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     unit = make_unit(lower(random_model(3)), machine, DataType.float16)
     timers, compiler, begun = Timers(Compiler(unit), machine), Compiler(unit), list[int]()
     monkeypatch.setattr(resuming, "run", lambda *arrays: begun.append(int(arrays[-1][FROM])) or run(*arrays))
-    for genome in islice(mutations(unit, 3), 3):
+    for genome in islice(mutations(unit, 3), 12):
         parts = parts_of(compiler, unit, genome)
         timers.times(parts, ("none",))
     timer = timers.chosen(parts)
