@@ -62,6 +62,8 @@ SWITCHED = {
     "no halo cache": ("use.halo_cache=false",),
     "no prefetch": ("use.prefetch=false",),
     "whole tensors only": ("use.block_fusion=false",),
+    "no passes": ("use.passes=false",),
+    "segmentations alone": ("search.proposed=1.0",),  # no children: what evolution brings over covers of measured segments
 }
 
 
