@@ -8,8 +8,7 @@ Exact, because whatever is still unknown then waits for a transfer that has not 
 `timing_state` says what the arrays are, `timing_queues` and `timing_dma` what happens to queues and to their transfers.
 
 Between two steps of the clock, when nothing can run ahead any more, a run is fully described by its state; there it may leave a snapshot,
-a later run may go on from one (`timing_snapshot`), and
-a run whose state is that of the one before need not go on (`timing_rejoin`).
+and a later run may go on from one (`timing_snapshot`).
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from numpy.typing import NDArray
 from simulator.pointer import Pointer, pointer
 from simulator.timing_dma import advance_dma, complete, held_until, start_data
 from simulator.timing_queues import advance, dispatch, engine_of, inlined, wake
-from simulator.timing_rejoin import end_of, left, rejoins
-from simulator.timing_snapshot import COUNT, FROM, INTERVAL, MET, NOW, SHIFT, UNIT, resume, save
+from simulator.timing_snapshot import COUNT, FROM, INTERVAL, resume, save
 from simulator.timing_state import (
     ACTIVE,
     BEGAN,
@@ -106,17 +104,14 @@ def run(
     port_array: Ints,
     snapshots: Ints,
     control: Ints,
-    olds: Ints,
-    old_flag: Ints,
 ) -> int:
     """Simulate; returns the last cycle, or -1 when all that is left waits for what cannot come.
 
     queues: int64 [queues, 2], from which entry to which; streams: int64 [cores, 2], the same of `engine_array`.
     rates: int64 [steps, load ports + 1, store ports + 1, 2] (see `ddr`); rates[i] from load_array[i] on, of which the first is 0.
-    snapshots, control: see `timing_snapshot`; olds, old_flag: see `timing_rejoin`; with a row of either a load has one step.
+    snapshots, control: see `timing_snapshot`; a run that goes on from one has a load of one step.
     """
-    now, step, pause, next_old = 0, 0, control[INTERVAL], -1
-    there, control[MET] = FAR, -1  # what is left in the next row of the run before
+    now, step, pause = 0, 0, control[INTERVAL]
     if control[FROM] >= 0:
         row = snapshots[control[FROM]]
         now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams)
@@ -139,17 +134,6 @@ def run(
             if control[COUNT] < snapshots.shape[0]:
                 save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
                 control[COUNT] += 1
-        if next_old < olds.shape[0]:
-            here = left(unit_array, 0, units)
-            while there > here and next_old < olds.shape[0]:
-                next_old += 1
-                there = left(olds[next_old], UNIT, units) if next_old < olds.shape[0] else -1
-            if there == here:
-                old = olds[next_old]
-                state = time_array, flag_array, unit_array, dma_array, ends_array, port_array
-                if rejoins(old, old_flag, control, *state, word_array, load_array, now):
-                    control[MET], control[SHIFT] = next_old, now - old[NOW]
-                    return end_of(unit_array, control)
         at = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
         read_rate, write_rate = rate[at], rate[at + 1]
         upcoming, read_end, write_end = FAR, FAR, FAR

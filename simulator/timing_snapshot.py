@@ -1,14 +1,13 @@
 """Snapshots of a run between two steps of its clock, and a run that goes on from one.
 
 A snapshot tells nothing of entries that are not dispatched, but that each stream goes on with one for a full queue, or has ended.
-Whatever program has the same ones up to there goes on from it and ends as if it had run from its first cycle on.  `flag` stays where it is
-from run to run; of `time` a snapshot has a window of every queue, its last entries that are dispatched: as many as a queue holds, and of
-DMAs twice as many, because transfers that have left theirs are under way.
+Whatever program has the same ones up to there goes on from it and ends as if it had run from its first cycle on.  `time` and `flag` stay
+where they are from run to run; a snapshot has of them what later cycles overwrite.
 
-| name      | dtype, shape      | meaning                                                                                        |
-|-----------|-------------------|------------------------------------------------------------------------------------------------|
-| snapshots | int64 [room, row] | a row: NOW, the state of the DDR port, `unit`, `dma`, `ends`, then the window of every queue   |
-| control   | int64 [7]         | FROM, COUNT, INTERVAL, and of the run before (`timing_rejoin`): SLOTS, CYCLES, MET, SHIFT      |
+| name      | dtype, shape      | meaning                                                                                             |
+|-----------|-------------------|-----------------------------------------------------------------------------------------------------|
+| snapshots | int64 [room, row] | a row: NOW, the state of the DDR port, `unit`, `dma`, `ends`, then per queue `time` of what it holds |
+| control   | int64 [3]         | FROM, COUNT, INTERVAL                                                                               |
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from simulator.timing_state import (
     CORE,
     DATA,
     ENGINES,
-    FIRST,
     HEAD,
     KIND_BITS,
     KIND_MASK,
@@ -42,29 +40,20 @@ from simulator.timing_state import (
 FROM = 0  # the row that the run goes on from, or -1
 COUNT = 1  # rows so far; more are added while there is room
 INTERVAL = 2  # steps of the clock between two of them; 0: none
-SLOTS, CYCLES = 3, 4  # by how much flag slots of the run before are lower, and what it took
-MET, SHIFT = 5, 6  # out: the row of the run before whose state is that of this run so many cycles later, or -1
-CONTROL = 7
+CONTROL = 3
 
 NOW, DDR = 0, 1  # of a row; the state of the port is what lies before TOP in `port`
 UNIT = DDR + TOP
 
 
-def no_snapshots() -> tuple[Ints, Ints, Ints, Ints]:
-    """`snapshots` and `control` of a run that leaves none, and nothing of a run before."""
-    nothing = np.empty((0, 0), np.int64)
-    return nothing, np.array([-1, *[0] * (CONTROL - 1)], np.int64), nothing, np.empty(0, np.int64)
+def no_snapshots() -> tuple[Ints, Ints]:
+    """`snapshots` and `control` of a run that leaves none."""
+    return np.empty((0, 0), np.int64), np.array([-1, 0, 0], np.int64)
 
 
-def row_length(items: int, cores: int, depth: int) -> int:
-    """Items of a row: of `unit`, `dma` and `ends` with so many together, and windows of queues of so many entries."""
-    return UNIT + items + cores * (ENGINES + 2) * depth
-
-
-@njit(cache=True)
-def window(e: int, depth: int) -> int:
-    """Entries of an engine's window."""
-    return 2 * depth if e in (MTE2, MTE3) else depth
+def row_length(items: int, queues: int, depth: int) -> int:
+    """Items of a row: of `unit`, `dma` and `ends` with so many together, and queues of so many entries."""
+    return UNIT + items + queues * depth
 
 
 @njit(cache=True)
@@ -79,9 +68,9 @@ def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, n
     for core in range(unit.shape[0] // CORE):
         for e in range(ENGINES):
             u = core * CORE + e * COLUMNS
-            at += window(e, port[QUEUE_DEPTH])
-            count = min(unit[u + TAIL] - unit[u + FIRST], window(e, port[QUEUE_DEPTH]))
-            row[at - count : at] = time[unit[u + TAIL] - count : unit[u + TAIL]]
+            held = unit[u + TAIL] - unit[u + HEAD]
+            row[at : at + held] = time[unit[u + HEAD] : unit[u + TAIL]]
+            at += port[QUEUE_DEPTH]
 
 
 @njit(cache=True)
@@ -103,9 +92,8 @@ def resume(
             u, stop = core * CORE + e * COLUMNS, queues[core * ENGINES + e, 1]
             unit[u + STOP] = stop
             head = unit[u + HEAD]
-            at += window(e, port[QUEUE_DEPTH])
-            count = min(unit[u + TAIL] - unit[u + FIRST], window(e, port[QUEUE_DEPTH]))
-            time[unit[u + TAIL] - count : unit[u + TAIL]] = row[at - count : at]
+            time[head : unit[u + TAIL]] = row[at : at + unit[u + TAIL] - head]
+            at += port[QUEUE_DEPTH]
             for i in range(unit[u + DATA] if e in (MTE2, MTE3) else head, stop):
                 if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
                     flag[word[i] >> KIND_BITS] = -1

@@ -1,4 +1,4 @@
-"""Programs timed where they differ from the one before take what they take from their beginning to their end, to the last cycle."""
+"""Programs timed from where they differ from the one before take what they take from their beginning, to the last cycle."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
-from simulator.resuming import Common, Entries, ResumingRuns
+from simulator.resuming import Entries, ResumingRuns
 from simulator.timing import Prepared, prepare, simulate, simulate_levels
-from simulator.timing_rejoin import carry
+from simulator.timing_kernel import run
+from simulator.timing_snapshot import FROM
 from simulator.timing_state import ENGINES, KIND_BITS, KIND_MASK, SET, SET_REMOTE, WAIT, Ints
 from tests.everywhere import MACHINES
 from tests.models import random_model
@@ -40,10 +41,11 @@ WHERE = MACHINES | {name: load_machine(name) for name in ("edge-shared", "ascend
 
 
 class Laid(NamedTuple):
-    """A program in arrays with room, and what it has in common with what lay there before."""
+    """A program in arrays with room, and up to where it is what lay there before."""
 
     entries: Entries
-    common: Common
+    words: Ints
+    rows: Ints
 
 
 def joined(parts: tuple[Program, ...]) -> Program:
@@ -77,35 +79,20 @@ class Layout:
         self.words: Ints = np.arange(cores * ENGINES, dtype=np.int64) * ROOM
         self.rows: Ints = np.arange(cores, dtype=np.int64) * ROOM
         self.queue_stop, self.stream_stop = self.words.copy(), self.rows.copy()
-        self.slots = 0
 
     def lay(self, machine: Machine, parts: tuple[Program, ...]) -> Laid:
         p = prepare(joined(parts), machine)
         word = numbered(p, parts)
         new = [word[a:b] for a, b in zip(p.queue_start[:-1], p.queue_start[1:], strict=True)]
-        shift = p.flag_slots - self.slots
-        old = [self.word[at:stop].copy() for at, stop in zip(self.words, self.queue_stop, strict=True)]
-        is_flag = [np.isin(words & KIND_MASK, (WAIT, SET, SET_REMOTE)) for words in old]
-        old = [words + flag * (shift << KIND_BITS) for words, flag in zip(old, is_flag, strict=True)]
-        last_words = [_same_end(words, was) for words, was in zip(new, old, strict=True)]
         same = [_replaced(self.word, int(at), int(stop), of) for at, stop, of in zip(self.words, self.queue_stop, new, strict=True)]
         streams = np.split(p.engine, p.stream_start[1:-1])
         ended = [stop - at == len(of) for at, stop, of in zip(self.rows, self.stream_stop, streams, strict=True)]
-        last_rows = [_same_end(of, self.engine[at:stop]) for of, at, stop in zip(streams, self.rows, self.stream_stop, strict=True)]
         rows = [_replaced(self.engine, int(at), int(stop), of) for at, stop, of in zip(self.rows, self.stream_stop, streams, strict=True)]
         rows = [row + (end and row == at + len(of)) for row, end, at, of in zip(rows, ended, self.rows, streams, strict=True)]
         self.queue_stop, self.stream_stop = self.words + np.array(list(map(len, new))), self.rows + np.array(list(map(len, streams)))
         queues, rows_of = np.column_stack((self.words, self.queue_stop)), np.column_stack((self.rows, self.stream_stop))
         entries = Entries(self.word, queues, self.engine, rows_of, p.flag_slots, int(p.transfers.sum()))
-        self.slots = p.flag_slots
-        return Laid(entries, Common(np.array(same), np.array(rows), np.array(last_words), np.array(last_rows), shift))
-
-
-def _same_end(new: NDArray[Any], old: NDArray[Any]) -> int:
-    """With how many items both end."""
-    count = min(len(new), len(old))
-    differing = np.flatnonzero(new[len(new) - count :] != old[len(old) - count :])
-    return count - 1 - int(differing[-1]) if len(differing) else count
+        return Laid(entries, np.array(same), np.array(rows))
 
 
 def _replaced(array: NDArray[Any], at: int, stop: int, new: NDArray[Any]) -> int:
@@ -116,21 +103,16 @@ def _replaced(array: NDArray[Any], at: int, stop: int, new: NDArray[Any]) -> int
     return at + (int(differing[0]) if len(differing) else shared)
 
 
-KEPT = st.tuples(st.integers(0, 3), st.integers(0, 3))
-
-
 @settings(max_examples=60, deadline=None)
-@given(st.data(), TIMED, st.lists(KEPT, min_size=2, max_size=6), st.sampled_from([1 << 16, 30_000, 9_001]))
-def test_any_programs_that_are_alike(data: st.DataObject, machine: Machine, kept: list[tuple[int, int]], share: int) -> None:
-    """kept: with how many parts of the program before each one begins, and with how many more it ends."""
+@given(st.data(), TIMED, st.lists(st.integers(0, 3), min_size=2, max_size=6), st.sampled_from([1 << 16, 30_000, 9_001]))
+def test_any_programs_that_begin_alike(data: st.DataObject, machine: Machine, kept: list[int], share: int) -> None:
+    """kept: with how many parts of the program before each one begins."""
     layout, level = Layout(machine.cores), Level.of_units(share, 3)
     runs, parts = ResumingRuns(machine, level, machine.cores), tuple[Program, ...]()
-    for first, last in kept:
-        begin = parts[:first]
-        end = parts[max(len(begin), len(parts) - last) :]
-        parts = (*begin, *(data.draw(programs(machine, 12)) for _ in range(2 if not end else 1)), *end)
+    for count in kept:
+        parts = (*parts[:count], *(data.draw(programs(machine, 12)) for _ in range(2)))
         laid = layout.lay(machine, parts)
-        runs.differs(laid.common)
+        runs.differs(laid.words, laid.rows)
         found, wanted = runs.run(laid.entries), simulate(joined(parts), machine, level)
         assert found.cycles == wanted.cycles
         assert found.load_store_cycles == wanted.load_store_cycles
@@ -138,18 +120,19 @@ def test_any_programs_that_are_alike(data: st.DataObject, machine: Machine, kept
         assert (found.moved + fixed).tolist() == wanted.busy_cycles.tolist()
 
 
-def test_runs_do_go_on_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The properties above would hold as well of runs that always begin at the beginning, or always go on to the end."""
+def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The properties here would hold as well of runs that always begin at the beginning."""
     machine = load_machine("edge")
     unit = make_unit(lower(random_model(3)), machine, DataType.float16)
-    timers, compiler, carried = Timers(Compiler(unit), machine), Compiler(unit), list[int]()
-    monkeypatch.setattr(resuming, "carry", lambda olds, *state: carried.append(carry(olds, *state)) or carried[-1])
+    timers, compiler, begun = Timers(Compiler(unit), machine), Compiler(unit), list[int]()
+    monkeypatch.setattr(resuming, "run", lambda *arrays: begun.append(int(arrays[-1][FROM])) or run(*arrays))
     for genome in islice(mutations(unit, 3), 12):
         parts = parts_of(compiler, unit, genome)
         timers.times(parts, ("none",))
     timer = timers.chosen(parts)
     assert timer.scheduled(parts).kept > 0
-    assert carried
+    assert begun[0] == -1
+    assert max(begun) >= 0
 
 
 def parts_of(compiler: Compiler, unit: Unit, genome: Genome) -> list[CorePart]:

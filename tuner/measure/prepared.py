@@ -16,8 +16,8 @@ from numba import njit
 from compiler.schedule.footprint import Bytes8, Footprint, Ints, Ints32
 from compiler.schedule.write import Schedule
 from simulator.pointer import pointer
-from simulator.resuming import Common, Entries
-from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT
+from simulator.resuming import Entries
+from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
 _EVERY = 1 << 10  # instructions from one row of cursors to the next
@@ -99,65 +99,32 @@ def _lengths(core: Bytes8, engine: Bytes8, edge_start: Ints32, edge_from: Ints32
         length[np.int64(core[source]) * ENGINES + engine[source]] += 1
 
 
-@njit(cache=True)
-def _same_ends(word: Ints, queues: Ints, old: Ints, olds: Ints, slots: int, found: Ints) -> None:
-    """found: int64 [queues], how many last entries of every queue are what they were, but that flag slots are `slots` higher."""
-    for q in range(queues.shape[0]):
-        at, before = queues[q, 1], olds[q, 1]
-        while at > queues[q, 0] and before > olds[q, 0]:
-            new, was = word[at - 1], old[before - 1]
-            kind = was & KIND_MASK
-            if new != (was + (slots << KIND_BITS) if kind in (_WAIT, _SET, _SET_REMOTE) else was):
-                break
-            at -= 1
-            before -= 1
-        found[q] = queues[q, 1] - at
-
-
 class Preparer:
-    """Holds the entries of the last schedule; schedules of one synchroniser come to it one after the other, all of them.
+    """Holds the entries of the last schedule; schedules of one synchroniser come to it one after the other, all of them."""
 
-    comparing: whether anybody asks what two schedules have in common.
-    """
-
-    def __init__(self, comparing: bool = True) -> None:
-        self._comparing = comparing
+    def __init__(self) -> None:
         self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
-        self._old, self._streams, self._edges = np.empty(0, np.int64), list[Bytes8](), 0
         self._limit, self._cursors = np.empty(0, np.int64), np.empty((0, 0), np.int64)
 
-    def entries(self, schedule: Schedule, parts: Sequence[Footprint]) -> tuple[Entries, Common]:
+    def entries(self, schedule: Schedule, parts: Sequence[Footprint]) -> tuple[Entries, Ints, Ints]:
         """The schedule of `parts`, on the cores that it uses: the first len(schedule.lengths) of the machine.
 
-        Also what it has in common with the one before.  Arrays are written again by the next call.
+        Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before, the end of a
+        stream counted as a row.  Arrays are written again by the next call.
         """
         s, cores = schedule, len(schedule.lengths)
-        olds, same = self._queues.copy(), None
+        same = None
         if s.kept and len(self._limit) == cores * ENGINES and len(s.engine) // _EVERY < len(self._cursors):
-            same = self._filled(s, parts, min(s.kept, int(s.changed.min())), olds)
-        else:
-            self._old, self._word = self._word, self._old
+            same = self._filled(s, parts, min(s.kept, int(s.changed.min())))
         if same is None:
             self._lay_out(s, cores)
-            same = self._filled(s, parts, 0, None)
+            same = self._filled(s, parts, 0)
             assert same is not None, "a queue has as many entries as were counted"
             same[:] = -1  # what was there is elsewhere
         start = np.array(s.stream_start, np.int64)
         streams = np.column_stack((start, start + s.lengths))
         transfers = sum(part.transfers for part in parts)
-        common = Common(same, start + s.same_rows, *self._same_ends(s, olds))
-        return Entries(self._word, self._queues, s.stream, streams, len(s.edge_from), transfers), common
-
-    def _same_ends(self, s: Schedule, olds: Ints) -> tuple[Ints, Ints, int]:
-        """`Common.last_words`, `last_rows` and `slots`.  olds: queues of the schedule before, from where `_old` has their entries on."""
-        words, rows, slots = np.zeros(len(self._queues), np.int64), np.zeros(len(s.lengths), np.int64), len(s.edge_from) - self._edges
-        if self._comparing:
-            new = [s.stream[at : at + length].copy() for at, length in zip(s.stream_start, s.lengths, strict=True)]
-            if len(self._streams) == len(new):
-                _same_ends(self._word, self._queues, self._old, olds, slots, words)
-                rows[:] = [_same_end(stream, old) for stream, old in zip(new, self._streams, strict=True)]
-            self._streams, self._edges = new, len(s.edge_from)
-        return words, rows, slots
+        return Entries(self._word, self._queues, s.stream, streams, len(s.edge_from), transfers), same, start + s.same_rows
 
     def _lay_out(self, s: Schedule, cores: int) -> None:
         """Room for the entries of a schedule, and some more."""
@@ -172,23 +139,16 @@ class Preparer:
         self._cursors = np.empty((len(s.engine) // _EVERY * 5 // 4 + 2, cores * ENGINES), np.int64)
         self._cursors[0] = begin
 
-    def _filled(self, s: Schedule, parts: Sequence[Footprint], kept: int, olds: Ints | None) -> Ints | None:
+    def _filled(self, s: Schedule, parts: Sequence[Footprint], kept: int) -> Ints | None:
         """Entries of instructions from `kept` on, or a little before.
 
         Returns int64 [queues], up to where they are what they were; None where there is no room.
-        olds: queues of the schedule before, whose entries are kept from where they are written over; None: nobody asks for them.
         """
         row = kept // _EVERY
         cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
         begun, first = row * _EVERY, 0
         edges = s.edge_start, s.edge_to, s.set_head, s.set_next
         before = self._queues[:, 1].copy()
-        if olds is not None and self._comparing:
-            olds[:, 0] = np.minimum(cursor, before)
-            if len(self._old) < len(self._word):
-                self._old = np.empty(len(self._word), np.int64)
-            for at, stop in olds.tolist():
-                self._old[at:stop] = self._word[at:stop]
         for part in parts:
             count = len(part.engine)
             if begun < first + count:
@@ -198,10 +158,3 @@ class Preparer:
             first += count
         self._queues[:, 1] = cursor
         return np.where(same < 0, cursor, same)
-
-
-def _same_end(new: Bytes8, old: Bytes8) -> int:
-    """With how many rows both end."""
-    count = min(len(new), len(old))
-    apart = np.flatnonzero(new[len(new) - count :] != old[len(old) - count :])
-    return count - 1 - int(apart[-1]) if len(apart) else count

@@ -1,8 +1,8 @@
 """Times of programs by the simulator, where a search asks for many that are alike.
 
-A program is scheduled and prepared from where it differs from one that was timed before, and simulated where it differs; everything else is
-as it was then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes the next one over it.  A
-few timers are kept, because a search turns from one parent to another; a program goes to the one whose program has most in common with it.
+A program is scheduled, prepared and simulated from where it differs from one that was timed before; everything before that is as it was
+then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes the next one over it.  A few timers
+are kept, because a search turns from one parent to another; a program goes to the one whose program begins most like it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,18 @@ class Timer:
     def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
         self._compiler, self._clock, self._resuming = compiler, clock, resuming
         self._synchroniser = Synchroniser(compiler.unit, compiler.synchroniser.footprints)
-        self._preparer = Preparer(resuming)
+        self._preparer = Preparer()
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []
 
     def alike(self, parts: Sequence[CorePart]) -> int:
-        """Instructions with which a program begins and ends as the last one does."""
-        old = self._parts
-        begin = _alike(parts, old)
-        return _instructions(parts[:begin]) + _instructions(parts[len(parts) - _alike(parts[begin:][::-1], old[begin:][::-1]) :])
+        """Instructions with which a program begins as the last one does."""
+        same = 0
+        for new, old in zip(parts, self._parts, strict=False):
+            if new.lowered is not old.lowered or new.core != old.core:
+                break
+            same += len(new.lowered.footprint.engine)
+        return same
 
     @property
     def instructions(self) -> int:
@@ -72,11 +75,11 @@ class Timer:
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """schedule: of the parts that were scheduled last; each is simulated once."""
         footprints = [part.lowered.footprint for part in self._parts]
-        program, common = self._preparer.entries(schedule, footprints)
+        program, words, rows = self._preparer.entries(schedule, footprints)
         cores = len(schedule.lengths)
         for (_, of_cores), runs in self._runs.items():
             if of_cores == cores:
-                runs.differs(common)
+                runs.differs(words, rows)
             else:
                 runs.forget()
         busy = np.sum([footprint.totals[0] for footprint in footprints], 0)
@@ -88,16 +91,6 @@ class Timer:
                 self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
             found[level] = _of_level(busy, self._runs[key].run(program))
         return found
-
-
-def _alike(parts: Sequence[CorePart], old: Sequence[CorePart]) -> int:
-    """With how many parts both begin."""
-    same = 0
-    for new, was in zip(parts, old, strict=False):
-        if new.lowered is not was.lowered or new.core != was.core:
-            break
-        same += 1
-    return same
 
 
 def _instructions(parts: Sequence[CorePart]) -> int:
