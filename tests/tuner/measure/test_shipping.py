@@ -29,7 +29,7 @@ from tuner.store.read import read_log
 from tuner.summary import RobustSummary, Summary
 
 LEVELS = ("none", "slight", "severe")
-MODEL = "conv_chain"
+MODEL = "inception_block"
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_what_is_slower_out_of_sample_does_not_ship(tuned: tuple[Path, Summary],
     def elsewhere(programs: Any, machine: Any, cycles: Any) -> Any:
         times = real(programs, machine, cycles)
         own = int(times[0, :, -1].argmin())
-        times[3, own, -1] = 1.1 * times[3, :, -1].min()
+        times[3, own, -1] = 1.1 * np.delete(times[3, :, -1], own).min()
         return times
 
     monkeypatch.setattr(shipping, "out_of_sample", elsewhere)

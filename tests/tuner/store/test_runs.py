@@ -19,12 +19,12 @@ from tuner.store.standing import compare, standing
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of one model with different seeds, the second one shorter, in folders of different depth."""
+    """Two runs of one model with different seeds, the second one shorter and without fusion, in folders of different depth."""
     folder = tmp_path_factory.mktemp("runs")
     model = save_small("conv_chain", folder)
     quick(model, folder / "a", 32, seed=0)
     (folder / "deep").mkdir()
-    quick(model, folder / "deep" / "b", 16, seed=1)
+    quick(model, folder / "deep" / "b", 16, "use.segmentations=false", "use.block_fusion=false", seed=1)
     return folder
 
 
