@@ -15,6 +15,7 @@ from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
+from compiler.kinds.counts import l0_blocks
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
 from compiler.kinds.expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.kinds.window import all_padding, padded_columns
@@ -22,7 +23,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.expansion import Expansion, overlay, pack_masks, pack_overlaid
-from compiler.unit.machine import least_ub_blocks, room_blocks, writes_l1
+from compiler.unit.machine import least_ub_blocks, tile_slot, writes_l1
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
@@ -337,6 +338,9 @@ class ConvSpec(OperatorSpec):
         resident_at, bias = _two(self.chunk_slots(given)), (*given.constants, -1, -1)
         out, residuals = _two(given.tiles), _two(given.residuals)
         right, right_planes, right_pixels = self._right_operand()
+        sizes = l0_blocks(self.fractal.weight_blocks, self.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        memories = (Memory.L0A, Memory.L0B, Memory.L0C)
+        slots = [tile_slot(machine, memory, size) for memory, size in zip(memories, sizes, strict=True)]
         return ConvJob(
             dtype=int(given.dtype),
             operands=int(given.storages[self.reads[0].storage].dtype),
@@ -379,9 +383,12 @@ class ConvSpec(OperatorSpec):
             out_1=out[1],
             res_0=residuals[0],
             res_1=residuals[1],
-            half_a=room_blocks(machine, Memory.L0A) // 2,
-            half_b=room_blocks(machine, Memory.L0B) // 2,
-            half_c=room_blocks(machine, Memory.L0C) // 2,
+            slot_a=slots[0][0],
+            room_a=slots[0][1],
+            slot_b=slots[1][0],
+            room_b=slots[1][1],
+            slot_c=slots[2][0],
+            room_c=slots[2][1],
             fractal_rows=self.fractal.rows,
             fractal_lanes=self.fractal.lanes,
             fractal_columns=self.fractal.columns,

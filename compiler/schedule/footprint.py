@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.schedule.inside import Inside, inside
+from compiler.unit.machine import least_slot
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
@@ -31,18 +32,18 @@ ENGINE, SRC, DST = isa.ENGINE, isa.SRC, isa.DST
 _DDR, _SHARED = int(Memory.DDR), int(Memory.SHARED)
 _WEIGHTS_SHIFT = 8  # log2 of a granule of weights in the shared memory: 8 KiB
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
-# are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B.  Of DDR see
+# are written and rows that are still read lie side by side; coarse where a slot is the unit: L0A and L0B.  Of DDR see
 # `row_granules`.
 _SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARED: 0}
 
 
 def _shifts(machine: Machine) -> Ints:
-    def half(memory: Memory) -> int:
-        """The largest granule that cuts both halves of a memory, which take turns."""
-        blocks = machine.buffer_blocks(memory) // 2
-        return max(0, (blocks & -blocks).bit_length() - 1)
+    def slot(memory: Memory) -> int:
+        """The largest granule that cuts all slots of a memory."""
+        blocks = least_slot(machine, memory) if machine.has(memory) else 1
+        return (blocks & -blocks).bit_length() - 1
 
-    shifts = {memory: _SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory}
+    shifts = {memory: _SHIFT[memory] if memory in _SHIFT else slot(memory) for memory in Memory}
     if machine.dma_ports(Engine.MTE2) > 1:  # loads side by side overlap in time, so what two of them share is told by the block
         shifts[Memory.UB] = 0
     return np.array(list(shifts.values()), np.int64)
