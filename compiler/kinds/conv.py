@@ -15,8 +15,8 @@ from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
-from compiler.kinds.counts import l0_blocks
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
+from compiler.kinds.counts import l0_blocks
 from compiler.kinds.expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling

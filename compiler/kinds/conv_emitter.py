@@ -188,15 +188,12 @@ _ROOM = 20  # records of a tile's product and its way out, at most
 
 @njit(cache=True)
 def _turn(ends: Ints, which: int, slot: int, room: int, kept: int) -> Any:
-    """The next slot of a memory, behind the tile that came last, whatever operator that was of.  kept: a slot that is passed over, or -1.
-
-    Slots of all sizes begin at multiples of their size, so the tile that came last is never in the way.
-    """
-    at = -(-ends[which] // slot) * slot
-    if at >= room:
-        at = 0 * at
+    """The next slot of a memory, behind the tile that came last, be it of another operator.  kept: a slot that is passed over, or -1."""
+    at: Any = -(-ends[which] // slot) * slot
     if at == kept:
-        at = at + slot if at + slot < room else 0 * at
+        at += slot
+    if at >= room:
+        at = np.int64(slot if kept == 0 else 0)
     ends[which] = at + slot
     return at
 
