@@ -257,7 +257,8 @@ class Footprints:
         cells, cycles, order = max(0, len(bound) - 1), record_cycles(code, cost, self.machine), np.arange(n)
         if lookahead > 1:
             order = listed(engine, span, start, cells, cycles, self._late[engine] + self._ddr_late * (transfer > 0), lookahead)
-            engine, overlaps, transfer, busy_or_bus, cycles = (each[order] for each in (engine, overlaps, transfer, busy_or_bus, cycles))
+            engine, overlaps, transfer = engine[order], overlaps[order], transfer[order]
+            busy_or_bus, cycles = busy_or_bus[order], cycles[order]
             span, start = _ordered(span, start, order)
         ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
         among = inside(engine, span, start, cells, ddr_cells, overlaps)
