@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.ir.im2col import Cut
 from compiler.kinds.counts import Along, all_steps
 from compiler.unit.machine import room_blocks, writes_l1
-from compiler.unit.needed import Ints, Pieces, pieces_of
+from compiler.unit.needed import Ints, Panels, panels_of
 from simulator.npu.cycles import cost_tables, latency_cycles
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
@@ -99,9 +99,9 @@ def steps_along(c: Cost, axis: int, along: Along, tile: int) -> int:
 
 
 @njit(cache=True)
-def pieces_between(c: Cost, needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut) -> Pieces:
+def panels_between(c: Cost, needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut) -> Panels:
     """Of a product with zeros beside its groups (`unit.needed`)."""
-    return pieces_of(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, c.lanes, c.axes[K], c.columns, c.axes[N])
+    return panels_of(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, c.lanes, c.axes[K], c.columns, c.axes[N])
 
 
 @njit(cache=True)

@@ -17,7 +17,7 @@ from compiler.ir.im2col import Cut
 from compiler.kinds.alike import Kind
 from compiler.kinds.base import Heights
 from compiler.kinds.conv import product_of
-from compiler.kinds.counts import counts, counts_of_pieces, pieces, whole
+from compiler.kinds.counts import counts, counts_of_panels, pieces, whole
 from compiler.plan.plan import ConvTiling
 from compiler.segment.stages import Sizes, sizes_of
 from compiler.unit.needed import Ints
@@ -99,11 +99,11 @@ def _add_up(
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
-    beside = closed.pieces_between(c, s.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, s.cut)
+    beside = closed.panels_between(c, s.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, s.cut)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
         if s.needed.size:
-            one = counts_of_pieces(beside, c.rows, high * s.out_w, along_n, tile_m, tile_n1, n_outer)
+            one = counts_of_panels(beside, c.rows, high * s.out_w, along_n, tile_m, tile_n1, n_outer)
         else:
             one = counts(c.rows, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut)
         blocks += count

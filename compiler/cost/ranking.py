@@ -19,7 +19,7 @@ from compiler.cost.tiling_space import (
     Shape,
     axes,
     block_cycles,
-    block_cycles_of_pieces,
+    block_cycles_of_panels,
     cycles_out,
     estimate,
     fill_cycles,
@@ -59,7 +59,7 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
     is better than the fewest tiles and the fewest steps that any of them makes.
     """
     if s.needed.size:
-        points, _ = _of_pieces(s, c)
+        points, _ = _of_panels(s, c)
         return points[np.argsort(points[:, 0].copy(), kind="mergesort")[:most]]
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
@@ -110,18 +110,18 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True)
-def _of_pieces(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _of_panels(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every point of a shape with zeros beside its groups, int64 [p, 7] as `_ranked` has them, and the work of CUBE and MTE1 on it."""
     ms, ns, ks = axes(s, c)
-    pieces = [closed.pieces_between(c, s.needed, s.n1, s.k1, n, k, s.cut) for n in ns for k in ks]
-    table, worked, used = np.empty((2 * len(ms) * len(pieces), 7), np.int64), np.empty(2 * len(ms) * len(pieces), np.int64), 0
+    panels = [closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut) for n in ns for k in ks]
+    table, worked, used = np.empty((2 * len(ms) * len(panels), 7), np.int64), np.empty(2 * len(ms) * len(panels), np.int64), 0
     for m in ms:
         for i, n in enumerate(ns):
             for j, k in enumerate(ks):
                 if not is_legal(s, c, m, n, k):
                     break  # nor is a larger one
                 for n_outer in range(orders((s.pixels + m - 1) // m, (s.n1 + n - 1) // n)):
-                    cycles, work = block_cycles_of_pieces(s, c, m, n, k, pieces[i * len(ks) + j], n_outer)
+                    cycles, work = block_cycles_of_panels(s, c, m, n, k, panels[i * len(ks) + j], n_outer)
                     worked[used], table[used, 0], table[used, 1], table[used, 2] = work, cycles, s.n1, s.k1
                     table[used, 3], table[used, 4], table[used, 5], table[used, 6] = m, n, k, n_outer
                     used += 1
@@ -132,7 +132,7 @@ def _of_pieces(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
     """The point on which CUBE and MTE1 work least, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
     if s.needed.size:
-        points, worked = _of_pieces(s, c)
+        points, worked = _of_panels(s, c)
         least = worked == worked.min()
         return points[least][np.argmin(points[least][:, 0])]
     ms, ns, ks = axes(s, c)

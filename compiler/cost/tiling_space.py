@@ -18,9 +18,9 @@ from compiler.cost import closed
 from compiler.cost.closed import Cost, cost_of
 from compiler.ir.im2col import WHOLE, Cut, instructions
 from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import counts, counts_of_pieces, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
+from compiler.kinds.counts import counts, counts_of_panels, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
 from compiler.unit.machine import room_blocks, writes_l1
-from compiler.unit.needed import EVERYWHERE, Ints, Pieces, loads
+from compiler.unit.needed import EVERYWHERE, Ints, Panels, loads
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
@@ -218,10 +218,10 @@ def side_by_side(s: Shape, c: Cost, cube: int, moves: int, products: int, fill: 
 
 
 @njit(cache=True)
-def work_of_pieces(s: Shape, c: Cost, along_m: tuple[int, int, int, int], p: Pieces, n_outer: int) -> tuple[int, int, int]:
+def work_of_panels(s: Shape, c: Cost, along_m: tuple[int, int, int, int], p: Panels, n_outer: int) -> tuple[int, int, int]:
     """Cycles in which CUBE and MTE1 work where there are zeros beside groups, and products: a chunk's share of all."""
     tiles_m, steps_m, pixels, _ = along_m
-    chunks, products = s.chunks_n * s.chunks_k, tiles_m * p.pieces
+    chunks, products = s.chunks_n * s.chunks_k, tiles_m * p.panels
     loads_a, of_a, loads_b, of_b = loads(p, tiles_m, n_outer)
     a = pixels * of_a // s.k1
     moves = closed.mte1(c, a, loads_a, int(closed.b_cycles(c, of_b)), loads_b)
@@ -229,10 +229,10 @@ def work_of_pieces(s: Shape, c: Cost, along_m: tuple[int, int, int, int], p: Pie
 
 
 @njit(cache=True)
-def block_cycles_of_pieces(s: Shape, c: Cost, m: int, n: int, k: int, p: Pieces, n_outer: int) -> tuple[int, int]:
+def block_cycles_of_panels(s: Shape, c: Cost, m: int, n: int, k: int, p: Panels, n_outer: int) -> tuple[int, int]:
     """The estimate where there are zeros beside groups, and cycles of CUBE and MTE1 together of a chunk."""
     along_m, tiles_n = m_side(s, c, m), n_side(s, c, n)[0]
-    cube, moves, products = work_of_pieces(s, c, along_m, p, n_outer)
+    cube, moves, products = work_of_panels(s, c, along_m, p, n_outer)
     fix, drain = cycles_out(s, c, along_m[0], along_m[3], tiles_n, n)
     return side_by_side(s, c, cube, moves, products, fill_cycles(c, along_m[3], n, k), fix, drain), cube + moves
 
@@ -257,8 +257,8 @@ def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
         if s.needed.size:
-            p = closed.pieces_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
-            out[i] = block_cycles_of_pieces(s, c, m, n, k, p, n_outer)[0]
+            p = closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
+            out[i] = block_cycles_of_panels(s, c, m, n, k, p, n_outer)[0]
             continue
         along_m, along_n = m_side(s, c, m), n_side(s, c, n)
         fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
@@ -273,8 +273,8 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
         if s.needed.size:
-            p = closed.pieces_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
-            found, steps = counts_of_pieces(p, c.rows, s.pixels, along_n, m, n, n_outer), p.steps
+            p = closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
+            found, steps = counts_of_panels(p, c.rows, s.pixels, along_n, m, n, n_outer), p.steps
         else:
             found = counts(c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
             steps = closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)

@@ -51,7 +51,7 @@ from compiler.records.writers import (
     move,
     side_by_side,
 )
-from compiler.unit.needed import begin, multiplied, piece
+from compiler.unit.needed import begin, multiplied, panel
 from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
@@ -324,12 +324,12 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
 def _weights(
     out: Code, at: int, j: ConvJob, needed: Ints, source: int, b: int, row: int, first_n: int, n: int, first_k: int, k: int
 ) -> int:  # fmt: skip
-    """A tile of weights, its pieces one after the other; row: blocks from an n1 to the next.  -1 where `out` is too short."""
+    """A tile of weights, its panels one after the other; row: blocks from an n1 to the next.  -1 where `out` is too short."""
     done = 0
     while done < n:
         if at + _ROOM >= out.shape[0]:
             return -1
-        wide, start, size = piece(needed, first_n + done, first_n + n, first_k, first_k + k)
+        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
             run, here = size * j.weight_blocks, source + done * row + (start - first_k) * j.weight_blocks
             at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, here, b, run, wide, row, run, 1, 0, 0)
@@ -342,12 +342,12 @@ def _weights(
 def _products(
     out: Code, at: int, j: ConvJob, needed: Ints, a: int, b: int, c: int, mpad: int, first_n: int, n: int, first_k: int, k: int
 ) -> int:  # fmt: skip
-    """An MMAD for every piece that `_weights` brought."""
+    """An MMAD for every panel that `_weights` brought."""
     done = 0
     while done < n:
         if at + _ROOM >= out.shape[0]:
             return -1
-        wide, start, size = piece(needed, first_n + done, first_n + n, first_k, first_k + k)
+        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
             adds = 0 if begin(needed, first_n + done, start) else 1
             left, sums = a + (start - first_k) * mpad, c + done * mpad * j.sum_blocks

@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut, instructions
-from compiler.unit.needed import Pieces, loads
+from compiler.unit.needed import Panels, loads
 from simulator.npu.cycles import steps
 
 Along = tuple[tuple[int, int], tuple[int, int]]
@@ -125,15 +125,15 @@ def counts(
 
 
 @njit(cache=True)
-def counts_of_pieces(
-    p: Pieces, fractal_rows: int, pixels: int, along_n: Along, tile_m: int, tile_n1: int, n_outer: int
+def counts_of_panels(
+    p: Panels, fractal_rows: int, pixels: int, along_n: Along, tile_m: int, tile_n1: int, n_outer: int
 ) -> Counts:  # fmt: skip
     """The same where there are zeros beside groups.  along_n: chunks of weights, in n1."""
     tiles_m, rows, results = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m), 0
     for size_n, count_n in along_n:
         results += count_n * tiles_m * ((size_n + tile_n1 - 1) // tile_n1)
     loads_a, moved_a, loads_b, moved_b = loads(p, tiles_m, n_outer)
-    return Counts(rows, tiles_m * p.pieces, results, loads_a, rows * moved_a, loads_b, moved_b, p.blocks)
+    return Counts(rows, tiles_m * p.panels, results, loads_a, rows * moved_a, loads_b, moved_b, p.blocks)
 
 
 @njit(cache=True)

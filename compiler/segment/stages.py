@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut
 from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS
-from compiler.kinds.counts import counts, counts_of_pieces, cut_in, pieces
+from compiler.kinds.counts import counts, counts_of_panels, cut_in, pieces
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.records.ways import end_to_end
-from compiler.unit.needed import Ints, pieces_of
+from compiler.unit.needed import Ints, panels_of
 from compiler.unit.nest import Nest
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
@@ -199,8 +199,8 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
     if needed.size:
         one = np.array((1, 0, 0))  # nobody asks for steps
-        beside = pieces_of(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
-        found = counts_of_pieces(beside, fractal_rows, m, pieces(n, chunk_n), tile_m, tile_n1, n_outer)
+        beside = panels_of(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
+        found = counts_of_panels(beside, fractal_rows, m, pieces(n, chunk_n), tile_m, tile_n1, n_outer)
     else:
         found = counts(fractal_rows, m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
     all_n = (n + chunk_n - 1) // chunk_n

@@ -2,7 +2,7 @@
 
 `needed` is int64 [n1, k1] of a group's blocks of weights, 1 where some group has any; of no size where that is everywhere.  In a tile each
 n1 is multiplied with all blocks of k from the first to the last that it needs there: what lies between costs less than another MMAD.
-Those side by side that have the same ones are a *piece*, which is a load of L0B and an MMAD.  A tile without any is skipped.
+Those side by side that have the same ones are a *panel*, which is a load of L0B and an MMAD.  A tile without any is skipped.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def everywhere() -> Ints:
     return EVERYWHERE
 
 
-class Pieces(NamedTuple):
-    """What a tiling's pieces come to for one tile of rows, in all chunks of weights of a group.
+class Panels(NamedTuple):
+    """What a tiling's panels come to for one tile of rows, in all chunks of weights of a group.
 
-    pieces: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
-    tiles, of_tiles: IM2COLs of all tiles that have pieces, and blocks of k that these bring; changes, of_changes: the same without
+    panels: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
+    tiles, of_tiles: IM2COLs of all tiles that have panels, and blocks of k that these bring; changes, of_changes: the same without
     those that follow a tile of the same k in their chunk.
-    alone, of_alone: pieces and blocks where an n tile has one tile of k with pieces; only, of_only: where a chunk has one tile with any.
+    alone, of_alone: panels and blocks where an n tile has one tile of k with panels; only, of_only: where a chunk has one tile with any.
     """
 
-    pieces: int
+    panels: int
     steps: int
     blocks: int
     tiles: int
@@ -67,10 +67,10 @@ def multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
 
 
 @njit(cache=True)
-def piece(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
+def panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
     """(n1 from n on that are multiplied with the same blocks of a tile, the first of these, how many): 0 where there are none.
 
-    What begins an n1's sums is not in one piece with what goes on with another's: MMAD sets or adds.
+    What begins an n1's sums is not in one panel with what goes on with another's: MMAD sets or adds.
     """
     first, size = _span(needed, n, k, k_stop)
     begins, count = size > 0 and begin(needed, n, first), 1
@@ -99,9 +99,9 @@ def begin(needed: Ints, n: int, first: int) -> bool:
 
 
 @njit(cache=True)
-def pieces_of(
+def panels_of(
     needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut, unit_k: int, axis_k: Ints, unit_n: int, axis_n: Ints
-) -> Pieces:  # fmt: skip
+) -> Panels:  # fmt: skip
     """axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
     n1, k1 = needed.shape
     count = all_steps = blocks = tiles = of_tiles = changes = of_changes = alone = of_alone = only = of_only = 0
@@ -114,7 +114,7 @@ def pieces_of(
                 for k in range(chunk_k, end_k, tile_k1):
                     k_stop, at, none = min(k + tile_k1, end_k), n, count
                     while at < n_stop:
-                        wide, _, size = piece(needed, at, n_stop, k, k_stop)
+                        wide, _, size = panel(needed, at, n_stop, k, k_stop)
                         if size:
                             count += 1
                             all_steps += steps(size * unit_k, axis_k) * steps(wide * unit_n, axis_n)
@@ -132,13 +132,13 @@ def pieces_of(
                 in_chunk += in_row
             if in_chunk == 1:
                 only, of_only = only + count - before[0], of_only + blocks - before[1]
-    return Pieces(count, all_steps, blocks, tiles, of_tiles, changes, of_changes, alone, of_alone, only, of_only)
+    return Panels(count, all_steps, blocks, tiles, of_tiles, changes, of_changes, alone, of_alone, only, of_only)
 
 
 @njit(cache=True)
-def loads(p: Pieces, tiles_m: int, n_outer: int) -> tuple[int, int, int, int]:
+def loads(p: Panels, tiles_m: int, n_outer: int) -> tuple[int, int, int, int]:
     """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring)."""
     again = n_outer and tiles_m > 1
     copies, moved = (p.tiles, p.of_tiles) if again else (p.changes, p.of_changes)
     once, of_once = (p.alone, p.of_alone) if n_outer else (p.only, p.of_only)
-    return tiles_m * copies, moved, once + tiles_m * (p.pieces - once), of_once + tiles_m * (p.blocks - of_once)
+    return tiles_m * copies, moved, once + tiles_m * (p.panels - once), of_once + tiles_m * (p.blocks - of_once)
