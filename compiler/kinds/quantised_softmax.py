@@ -138,16 +138,17 @@ class QuantisedSoftmaxSpec(OnVector):
             size, groups = tall * wide, planes / most
             line, of_line = end_to_end(size, 1)
             plane, of_plane = end_to_end(deep * size, 1)
+            least, eights = min(size, deep), -(-size // REPEAT_BLOCKS)
             steps = [
-                (Op.VMAX, deep * line, -(-size // REPEAT_BLOCKS)),
+                (Op.VMAX, deep * line, eights),
                 (Op.VSUB, 2 * plane, 2 * of_plane),
-                (Op.VLUT, WIDE * plane, of_plane),
+                (Op.VLUT, WIDE * plane, least),
                 (Op.VDIV, WIDE * plane, WIDE * of_plane),
-                (Op.VCONVERT, 2 * plane, of_plane),
+                (Op.VCONVERT, 2 * plane, least),
                 (Op.VMULS, 3 * line, 4 * of_line),
             ]
             if self.ordered:
-                steps.append((Op.VLANE_ADD, self.ordered * line, 1 if size == 1 else self.ordered * of_line))
+                steps.append((Op.VLANE_ADD, self.ordered * eights, eights))
             else:
                 steps += [(op, len(self.channels) * line, len(self.channels) * of_line) for op in (Op.VMADD, Op.VLANE_MAX)]
             if not self.from_least:

@@ -65,32 +65,15 @@ class QuantisedSoftmaxJob(NamedTuple):
 
 
 @njit(cache=True)
-def _exponentials(out: Code, at: int, j: QuantisedSoftmaxJob, f: int, x: int, size: int) -> int:
-    """f [size][WIDE] of bytes x [size]."""
+def _exponentials(out: Code, at: int, j: QuantisedSoftmaxJob, f: int, x: int, blocks: int, step: int, x_step: int) -> int:
+    """f [blocks][WIDE], each `step` times that from the one before it, of bytes x [blocks], x_step apart."""
     done = 0
-    while done < size:
-        left = size - done
+    while done < blocks:
+        left = blocks - done
         width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, left // REPEAT_BLOCKS)) if left >= REPEAT_BLOCKS else (left, 1)
         at = vector(
-            out, at, _VLUT, _F32, j.tag, f + done * WIDE, x + done, j.consts, -1, width, repeats, 1, REPEAT_BLOCKS * WIDE, 1, REPEAT_BLOCKS,
-            0, 0, 0, 0, 0,
-        )  # fmt: skip
-        done += width * repeats
-    return at
-
-
-@njit(cache=True)
-def _by_pixel(
-    out: Code, at: int, op: int, tag: int, d: int, s0: int, apart: int, s1: int, s1_apart: int, s2: int, size: int
-) -> int:  # fmt: skip
-    """d [size] = op(every fourth block from s0 on, s1, s2), s1_apart from pixel to pixel."""
-    done = 0
-    while done < size:
-        width = min(REPEAT_BLOCKS, size - done)
-        repeats = min(MAX_REPEATS, (size - done) // width)
-        at = vector(
-            out, at, op, _F32, tag, d + done, s0 + apart * done, s1 + s1_apart * done, s2 + done if s2 >= 0 else -1, width, repeats,
-            1, width, apart, apart * width, s1_apart, s1_apart * width, int(s2 >= 0), width * int(s2 >= 0), 0,
+            out, at, _VLUT, _F32, j.tag, f + done * WIDE * step, x + done * x_step, j.consts, -1, width, repeats,
+            step, REPEAT_BLOCKS * WIDE * step, x_step, REPEAT_BLOCKS * x_step, 0, 0, 0, 0, 0,
         )  # fmt: skip
         done += width * repeats
     return at
@@ -98,22 +81,26 @@ def _by_pixel(
 
 @njit(cache=True)
 def _sums(out: Code, at: int, j: QuantisedSoftmaxJob, total: int, f: int, size: int, channels: Ints) -> int:
-    """total [size] = all lanes of f [deep][size][WIDE] that are channels, added in their order."""
+    """total [size] = all lanes of f [size][deep * WIDE] that are channels, added in their order."""
+    apart = WIDE * j.deep
     at = flat(out, at, _VFILL, _F32, j.tag, total, -1, -1, -1, 0, 0, size, 0)
-    if j.ordered and size == 1:
+    for pixel in range(0, size, REPEAT_BLOCKS):
+        width, d, s = min(REPEAT_BLOCKS, size - pixel), total + pixel, f + apart * pixel
         for first in range(0, j.ordered, MAX_REPEATS):
             repeats = min(MAX_REPEATS, j.ordered - first)
-            at = vector(out, at, _LANE_ADD, _F32, j.tag, total, f + first, total, -1, 1, repeats, 1, 0, 1, 1, 1, 0, 0, 0, 0)
-        return at
-    for block in range(j.ordered):
-        s = f + block // WIDE * WIDE * size + block % WIDE
-        at = _by_pixel(out, at, _LANE_ADD, j.tag, total, s, WIDE, total, 1, -1, size)
+            at = vector(out, at, _LANE_ADD, _F32, j.tag, d, s + first, d, -1, width, repeats, 1, 0, apart, 1, 1, 0, 0, 0, 0)
     if j.ordered:
         return at
     for i in range(len(channels)):
-        block, lane = channels[i] // 8, channels[i] % 8
-        s = f + block // WIDE * WIDE * size + block % WIDE
-        at = _by_pixel(out, at, _VMADD, j.tag, total, s, WIDE, j.consts + j.alone + lane, 0, total, size)
+        s, alone, done = f + channels[i] // 8, j.consts + j.alone + channels[i] % 8, 0
+        while done < size:
+            width = min(REPEAT_BLOCKS, size - done)
+            repeats = min(MAX_REPEATS, (size - done) // width)
+            at = vector(
+                out, at, _VMADD, _F32, j.tag, total + done, s + apart * done, alone, total + done, width, repeats, 1, width,
+                apart, apart * width, 0, 0, 1, width, 0,
+            )  # fmt: skip
+            done += width * repeats
         at = flat(out, at, _LANE_MAX, _F32, j.tag, total, total, -1, -1, 0, 0, size, 0)
     return at
 
@@ -133,36 +120,46 @@ def _emit(
             r, c = piece // across * tile_rows, piece % across * j.tile_columns
             size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
             line = size // 2040 + 2
-            room = 40 + 2 * most(size, WIDE, deep) + deep * (10 * (4 * line + 1)) + (size // 8 + 1) * (deep // MAX_REPEATS + 1)
-            if at + room + max(2 * len(channels), j.ordered) * line + 8 * len(padded) * line >= out.shape[0]:
+            room = 40 + most(size, deep, 1) + most(WIDE * deep, size, 1) + deep * (10 * (4 * line + 1)) + (2 * line + 4) * min(size, deep)
+            room += (size // 8 + 1) * ((deep + j.ordered) // MAX_REPEATS + 2)
+            if at + room + 2 * len(channels) * line + len(padded) * (line + most(WIDE, size, 1)) >= out.shape[0]:
                 return -1
             x = j.slot_1 if parity[UB_SLOT] else j.slot_0
             parity[UB_SLOT] ^= 1
             f = x + deep * tile
             top = f + WIDE * deep * tile
             total = top + tile
-            planes, wide = (size, deep, 1), WIDE * deep * size
-            n, spread, each = (size, WIDE, deep), (WIDE, 1, WIDE * size), (1, 0, 0)
+            wide = WIDE * deep * size
+            by_pixel, spread = size < deep, WIDE * deep  # which way fills more of an instruction
             at = load_tile(out, at, j.source, j.tag, source, p, r * j.width + c, size, deep, x)
             for i in range(len(padded)):
                 d, mask = x + padded[i] * size, j.consts + MASKS + MASK * i
                 at = flat(out, at, _VMIN, j.source, j.tag, d, d, mask, -1, 0, 0, size, 0)
             at = over_planes(out, at, j.source, j.tag, _VMAX, top, x, size, deep)
             at = flat(out, at, _LANE_MAX, j.source, j.tag, top, top, -1, -1, 0, 0, size, 0)
-            at = grid(out, at, _VSUB, j.source, j.tag, planes, x, (1, size, 0), x, (1, size, 0), top, each, 0)
-            at = _exponentials(out, at, j, f, x, deep * size)
+            at = grid(out, at, _VSUB, j.source, j.tag, (size, deep, 1), x, (1, size, 0), x, (1, size, 0), top, (1, 0, 0), 0)
+            for i in range(size if by_pixel else deep):
+                if by_pixel:
+                    at = _exponentials(out, at, j, f + spread * i, x + i, deep, 1, size)
+                else:
+                    at = _exponentials(out, at, j, f + WIDE * i, x + size * i, size, deep, 1)
             for i in range(len(padded)):
-                d, mask = f + WIDE * padded[i] * size, j.consts + MASKS + MASK * i + 1
-                at = grid(out, at, _VMUL, _F32, j.tag, (size, WIDE, 1), d, (WIDE, 1, 0), d, (WIDE, 1, 0), mask, (0, 1, 0), 0)
+                d, mask = f + WIDE * padded[i], j.consts + MASKS + MASK * i + 1
+                at = grid(out, at, _VMUL, _F32, j.tag, (WIDE, size, 1), d, (1, spread, 0), d, (1, spread, 0), mask, (1, 0, 0), 0)
             at = _sums(out, at, j, total, f, size, channels)
             at = flat(out, at, _VMULS, _F32, j.tag, total, total, -1, -1, 0, 0, size, j.part)
             if j.times != -1:
                 at = flat(out, at, _VMULS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.times)
-            at = grid(out, at, _VDIV, _F32, j.tag, n, f, spread, f, spread, total, each, 0)
+            at = grid(out, at, _VDIV, _F32, j.tag, (spread, size, 1), f, (1, spread, 0), f, (1, spread, 0), total, (0, 1, 0), 0)
             if not j.from_least:
                 at = flat(out, at, _VADDS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.rounder)
                 at = flat(out, at, _VADDS, _F32, j.tag, f, f, -1, -1, 0, 0, wide, j.more)
-            at = paced(out, at, _VCONVERT, _U8 if j.from_least else j.dtype, j.tag, x, f, deep * size, 1, 1, 1, WIDE, _F32)
+            to = _U8 if j.from_least else j.dtype
+            for i in range(size if by_pixel else deep):
+                if by_pixel:
+                    at = paced(out, at, _VCONVERT, to, j.tag, x + i, f + spread * i, deep, size, size, 1, WIDE, _F32)
+                else:
+                    at = paced(out, at, _VCONVERT, to, j.tag, x + size * i, f + WIDE * i, size, 1, 1, deep, spread, _F32)
             if j.from_least and j.dtype != _U8:
                 at = flat(out, at, _VSUB, j.dtype, j.tag, x, x, j.consts + LEAST, -1, 0, 0, deep * size, 0)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, deep, x)
