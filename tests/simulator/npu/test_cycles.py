@@ -104,7 +104,7 @@ def test_integers_have_products_of_their_own() -> None:
 
 
 def test_look_up_and_conversions() -> None:
-    """On tiny a repeat takes a cycle; of int8 to 32 bits or back, which has four blocks on one side, two; of a look-up every block that it writes."""
+    """On tiny a repeat takes a cycle; of int8 to 32 bits or back, which has four blocks on one side, two; of a look-up every 8 blocks."""
 
     def cycles(op: Op, dtype: DataType, source: DataType) -> int:
         code = record(op, Engine.VECTOR, 8, 5, *[1] * 8, source, dtype=dtype, src=UB, dst=UB, d=0, s=(0, 100))
