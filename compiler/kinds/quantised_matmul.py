@@ -18,7 +18,6 @@ from compiler.ir.quantised.products import MOST
 from compiler.kinds.base import Lowering
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised, sums_alone
-from compiler.unit.operators import Given
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType, Memory
 
