@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from compiler.emit.segment import Records, lower_segment, new_scratch
+from compiler.emit.segment import Draft, Records, lower_segment, new_scratch
 from compiler.emit.staging import disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint, Ints
@@ -38,6 +39,8 @@ from simulator.npu.grant import Grant
 from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
 from simulator.npu.shared_traffic import NOTHING, SharedTraffic, shared_traffic
+
+_DRAFTS = 1 << 11
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +64,16 @@ class Lowered:
         if self.kept is None:
             raise ValueError("a compiler that keeps no records has none to link")
         return self.kept
+
+    @cached_property
+    def moved(self) -> Ints:
+        """int64: bytes that it reads from DDR and writes to it, and what `SharedTraffic` has."""
+        return np.array([self.footprint.read_bytes, self.footprint.written_bytes, *self.shared], np.int64)
+
+    @cached_property
+    def peaks(self) -> Ints:
+        """int64: `peak_bytes` of L1, L0A, L0B, L0C and UB."""
+        return np.array([self.peak_bytes[name] for name in ("L1", "L0A", "L0B", "L0C", "UB")], np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -92,6 +105,7 @@ class Compiler:
         self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int], Lowered | Infeasible] = OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
+        self._drafts = OrderedDict[tuple[Unit, int, str, int, int], Draft]()  # of segments that were lowered with one flip
 
     def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
@@ -103,7 +117,13 @@ class Compiler:
         if found is not None:
             self._cache.move_to_end(key)
             return found
-        lowered = self._cache[key] = self._kept(lower_segment(unit, plan, start, flip, self._scratch, core))
+        draft = self._drafts.pop(key[:2] + key[3:], None)
+        made = lower_segment(unit, plan, start, flip, self._scratch, core, draft)
+        if draft is None and isinstance(made, Records):
+            self._drafts[key[:2] + key[3:]] = made.draft
+            if len(self._drafts) > _DRAFTS:
+                self._drafts.popitem(last=False)
+        lowered = self._cache[key] = self._kept(made)
         self._cached_bytes += _nbytes(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
             self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
@@ -143,8 +163,9 @@ class Compiler:
         unit = permuted_to(self.unit, [name for segment in plan.segments for name in segment.operators])
         if isinstance(unit, Infeasible):
             return unit
-        apart = disagreement(unit, with_starts(plan))
-        return apart if apart is not None else self._fitting(_joined(self.by_segment(unit, with_starts(plan))))
+        segments = with_starts(plan)
+        apart = disagreement(unit, segments)
+        return apart if apart is not None else self._fitting(_joined(self.by_segment(unit, segments)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[CorePart] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
@@ -156,7 +177,8 @@ class Compiler:
         unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
         """
         segments = list(segments)
-        unit = within_l1(unit, max((self._least_l1(unit, *segment) for segment in segments), default=unit.machine.whole.l1_bytes))
+        if self._grants and segments:
+            unit = within_l1(unit, max(self._least_l1(unit, *segment) for segment in segments))
         so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
             found = self._shares(unit, index, segment, segment.cores, start, so_far)
@@ -218,7 +240,7 @@ def needs_of(parts: Sequence[CorePart]) -> Grant:
 
 def places_of(parts: Sequence[CorePart]) -> SharedPlaces:
     """Where they have what lies in the shared memory."""
-    return shared_places([(part.segment, part.lowered.staged) for part in parts])
+    return shared_places([(part.segment, part.lowered.staged) for part in parts if len(part.lowered.staged)])
 
 
 def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:

@@ -8,12 +8,14 @@ else has anything: tensors by their rows, and weights, which in DDR nobody write
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from compiler.schedule.inside import Inside, inside
+from compiler.schedule.part import Part, part_row
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
@@ -73,7 +75,13 @@ class Footprint:
     read_bytes: int
     written_bytes: int
 
-    @property
+    @cached_property
+    def row(self) -> Ints:
+        """What kernels read of it (`schedule.part`)."""
+        kept = self.engine, self.span, self.start, self.bound, self.touched, self.transfer, self.cycles, self.cost
+        return part_row(Part(*kept, self.inside))
+
+    @cached_property
     def transfers(self) -> int:
         """From and to DDR."""
         return int(self.totals[1].sum())
