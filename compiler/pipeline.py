@@ -66,6 +66,11 @@ class Lowered:
         return self.kept
 
     @cached_property
+    def records(self) -> int:
+        """How many."""
+        return len(self.footprint.engine)
+
+    @cached_property
     def moved(self) -> Ints:
         """int64: bytes that it reads from DDR and writes to it, and what `SharedTraffic` has."""
         return np.array([self.footprint.read_bytes, self.footprint.written_bytes, *self.shared], np.int64)
@@ -109,10 +114,10 @@ class Compiler:
 
     def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
-        return self._lowered(self.unit, plan, plan.key, start, False, 0)
+        return self._lowered(self.unit, plan, start, False, 0)
 
-    def _lowered(self, unit: Unit, plan: SegmentPlan, plan_key: str, start: int, flip: bool, core: int) -> Lowered | Infeasible:
-        key = (unit, start, flip, plan_key, core, len(plan.cores))
+    def _lowered(self, unit: Unit, plan: SegmentPlan, start: int, flip: bool, core: int) -> Lowered | Infeasible:
+        key = (unit, start, flip, plan.key, core, len(plan.cores))
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
@@ -155,7 +160,7 @@ class Compiler:
 
     def schedule(self, parts: Sequence[CorePart], by: Synchroniser | None = None) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call.  by: of the same unit, another one than its own."""
-        footprints, cores, segments = ([*each] for each in zip(*((p.lowered.footprint, p.core, p.segment) for p in parts), strict=True))
+        footprints, cores, segments = [p.lowered.footprint for p in parts], [p.core for p in parts], [p.segment for p in parts]
         return (by or self.synchroniser).schedule(footprints, cores, segments, places_of(parts))
 
     def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
@@ -219,23 +224,23 @@ class Compiler:
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
         """
-        key, parts = plan.key, []
+        parts = []
         if max(cores) >= len(so_far):
             return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
         for i, core in enumerate(cores):
-            flip = bool(so_far[core] % 2)
-            lowered = self._lowered(unit, plan, key, start, flip, i)
+            flip = so_far[core] % 2 == 1
+            lowered = self._lowered(unit, plan, start, flip, i)
             if isinstance(lowered, Infeasible):
                 return lowered
-            if len(lowered.footprint.engine):
+            if lowered.records:
                 parts.append(CorePart(index, core, lowered, i, flip))
         return parts
 
 
 def needs_of(parts: Sequence[CorePart]) -> Grant:
     """What `Program.needs` says of what `link` makes of them; of L1 0 where no level grants less than all."""
-    l1 = max((part.lowered.l1_end for part in parts), default=0)
-    return Grant(l1, places_of(parts).need * BLOCK_BYTES, max((part.core + 1 for part in parts), default=1))
+    l1, cores = max([part.lowered.l1_end for part in parts], default=0), 1 + max([part.core for part in parts], default=0)
+    return Grant(l1, places_of(parts).need * BLOCK_BYTES, cores)
 
 
 def places_of(parts: Sequence[CorePart]) -> SharedPlaces:

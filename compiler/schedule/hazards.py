@@ -72,8 +72,9 @@ class CoreStates(NamedTuple):
     """State of a pass over several cores.
 
     numbers: int64 [cores, NUMBERS], ring: int32 [cores, 6, 6, limit], of each core's `Queues`; ports: as there.
-    ddr: int32 [cores, granules, 8].  bound, last: `Intervals` of each core, and one more, into which the next one is written;
-    at: int64 [cores + 1], where in these each core has its own, and which is free; pieces: int64 [cores].
+    ddr: int32 [cores, granules, 8].  wiped: uint8 [cores, granules], scratch, all 0.  bound, last: `Intervals` of each core, and one more,
+    into which the next one is written; at: int64 [cores + 1], where in these each core has its own, and which is free;
+    pieces: int64 [cores].
     """
 
     numbers: Ints
@@ -81,6 +82,7 @@ class CoreStates(NamedTuple):
     ports: Ints
     scratch: Ints
     ddr: Ints32
+    wiped: Bytes8
     bound: Ints32
     last: Ints32
     at: Ints
@@ -100,6 +102,7 @@ def new_states(cores: int, limit: int, ports: Ints, ddr_granules: int, on_chip: 
         ports,
         np.empty((2, ENGINES), np.int64),
         np.full((cores, ddr_granules, 8), -1, np.int32),
+        np.zeros((cores, ddr_granules), np.uint8),
         np.zeros((cores + 1, on_chip + 1), np.int32),
         np.empty((cores + 1, on_chip, 8), np.int32),
         np.arange(cores + 1),

@@ -44,7 +44,7 @@ def part_row(part: Part) -> Ints:
     arrays = (*part[:-1], *part.inside)
     assert all(array.flags.c_contiguous for array in arrays), "a kernel reads them end to end"
     lengths = len(part.engine), len(part.touched), len(part.span), len(part.inside.need), len(part.inside.outer)
-    return np.array((*lengths, *(array.ctypes.data for array in arrays)), np.int64)
+    return np.array((*lengths, *(array.__array_interface__["data"][0] for array in arrays)), np.int64)
 
 
 def part_table(rows: Sequence[Ints]) -> Ints:

@@ -9,7 +9,7 @@ from numba import njit
 
 from compiler.schedule.footprint import Ints, Ints32
 from compiler.schedule.hazards import CoreStates, RecordRows, Remote, advance, begin, queues_of
-from compiler.schedule.history import Intervals, leave_ddr, wipe
+from compiler.schedule.history import Intervals, leave_again, wipe
 from compiler.schedule.part import part_of
 from compiler.schedule.remote import CrossCore, forget, waits
 from compiler.schedule.resume import BORDERS, COUNT, EDGES, FIRST, PART, Borders, at_border, cut, leave_border, mark_changed, next_keys
@@ -30,22 +30,24 @@ def rewind(
         next_keys(b, k, s, r, keys)
         mark_changed(b.at[k, FIRST], b.at[k, EDGES], edges, r, changed)
         cut(b.at[k, FIRST], b.at[k, EDGES], edges, r)
-    for p in range(before.shape[0]):
-        part = part_of(before[p])
-        wipe(part.bound, part.touched, s.ddr[cores_before[p]])
+    kept = b.at[k, PART] if k >= 0 else 0
+    for p in range(kept, before.shape[0]):
+        part, core = part_of(before[p]), cores_before[p]
+        wipe(part.bound, part.touched, s.ddr[core], s.wiped[core])
     if c.last.shape[0]:
         forget(c)
+    first = 0
+    for p in range(kept):
+        part, core = part_of(parts[p]), cores[p]
+        leave_again(part.bound, part.touched, part.inside.last, first, s.ddr[core], s.wiped[core])
+        if c.last.shape[0]:
+            waits(part.engine, part.span, part.start, part.bound, core, first, limit, c, remote.source, remote.target)
+        first += part.engine.shape[0]
+    s.wiped[:] = 0
     if k < 0:
         begin(s)
-        return
-    first = 0
-    for p in range(b.at[k, PART]):
-        part = part_of(parts[p])
-        leave_ddr(part.bound, part.touched, part.inside.last, first, s.ddr[cores[p]])
-        if c.last.shape[0]:
-            waits(part.engine, part.span, part.start, part.bound, cores[p], first, limit, c, remote.source, remote.target)
-        first += part.engine.shape[0]
-    at_border(b, s, r)
+    else:
+        at_border(b, s, r)
 
 
 @njit(cache=True)

@@ -47,6 +47,7 @@ class Npu:
         self.unit, self.levels = unit, levels
         self.compiler = Compiler(unit, cache_bytes, records)
         self.clock = clock or unit.machine
+        self._granted = {level: unit.machine.granted(level) for level in levels}
         self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
         self.bench: Bench | None = None
         self.canary: Canary | None = None
@@ -69,7 +70,7 @@ class Npu:
             self.canary = Canary(bench, None, self.levels[0])
             return
         needs = needs_of(parts)
-        fits = [level for level in self.levels if needs.fits(self.unit.machine.granted(level))]
+        fits = [level for level in self.levels if needs.fits(self._granted[level])]
         values = self._simulated("program", parts, fits, needs.shared_bytes)
         expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
         program = encoded(Packed(self.unit, constants), "program", self.compiler.link(parts), canary.segments, expected)
@@ -84,10 +85,10 @@ class Npu:
         """By the simulator, and then by the runner."""
         if isinstance(parts, Infeasible):
             return parts
-        needs, machine = needs_of(parts), self.unit.machine
-        fits = [level for level in self.levels if needs.fits(machine.granted(level))]
+        needs = needs_of(parts)
+        fits = [level for level in self.levels if needs.fits(self._granted[level])]
         if not fits:
-            return Infeasible(kind, f"{needs.beyond(machine.granted(self.levels[0]))} at {self.levels[0]}, and so at every other level")
+            return Infeasible(kind, f"{needs.beyond(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
         values = self._simulated(kind, parts, fits, needs.shared_bytes)
         if self.bench is not None:
             at = [self.levels.index(level) for level in fits]

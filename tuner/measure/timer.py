@@ -47,18 +47,18 @@ class Timer:
         self._preparer = Preparer()
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []
-        self._table = _table(())
+        self.table = table_of(())  # of the program that it was chosen for last
 
     def alike(self, table: Ints) -> int:
-        """Instructions with which a program begins as the last one does.  table: its parts (`_table`)."""
-        most = min(len(table), len(self._table))
-        other = (table[:most] != self._table[:most]).any(1)
+        """Instructions with which a program begins as the last one does.  table: see `table_of`."""
+        most = min(len(table), len(self.table))
+        other = (table[:most] != self.table[:most]).any(1)
         return int(table[: int(other.argmax()) if other.any() else most, RECORDS].sum())
 
     @property
     def instructions(self) -> int:
         """Of the last program."""
-        return int(self._table[:, RECORDS].sum())
+        return int(self.table[:, RECORDS].sum())
 
     def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
@@ -68,7 +68,7 @@ class Timer:
         """Valid until the next call."""
         if not self._resuming:
             self._synchroniser.forget_borders()
-        self._parts, self._table = parts, _table(parts)
+        self._parts = parts
         return self._compiler.schedule(parts, self._synchroniser)
 
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
@@ -92,10 +92,10 @@ class Timer:
         return found
 
 
-def _table(parts: Sequence[CorePart]) -> Ints:
+def table_of(parts: Sequence[CorePart]) -> Ints:
     """int64 [parts, ..]: rows of `compiler.schedule.part`, and the core that each part runs on."""
-    cores = np.array([part.core for part in parts], np.int64)
-    return np.column_stack((part_table([part.lowered.footprint.row for part in parts]), cores))
+    rows = part_table([part.lowered.footprint.row for part in parts])
+    return np.concatenate((rows, np.array([[part.core] for part in parts], np.int64).reshape(-1, 1)), 1)
 
 
 def _of_level(busy: Ints, times: Times) -> ProgramTimes:
@@ -118,14 +118,15 @@ class Timers:
 
     def chosen(self, parts: list[CorePart]) -> Timer:
         """The one that times a program."""
-        timer = self._of(parts)
+        table = table_of(parts)
+        timer = self._of(table)
+        timer.table = table
         if timer in self._timers:
             self._timers.remove(timer)
         self._timers.append(timer)
         return timer
 
-    def _of(self, parts: list[CorePart]) -> Timer:
-        table = _table(parts)
+    def _of(self, table: Ints) -> Timer:
         alike = [timer.alike(table) for timer in self._timers]
         if max(alike, default=0) > _ALIKE * int(table[:, RECORDS].sum()):
             return self._timers[alike.index(max(alike))]
