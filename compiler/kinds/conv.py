@@ -41,6 +41,7 @@ OF_INTEGERS = (  # fields of `ConvJob`
 )  # fmt: skip
 EXPANDED_BLOCKS = 1024  # of a slot in UB: 32 KiB
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
+_KEPT_JOBS = 64  # of an operator, by its tiling
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
@@ -340,6 +341,28 @@ class ConvSpec(OperatorSpec):
         return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
     def job(self, given: Given) -> ConvJob:
+        """Most of it follows from the tiling alone, and is remembered; where buffers lie is said anew."""
+        main = given.storages[self.reads[0].storage]
+        key = given.machine, given.dtype, given.tiling, given.inside, main.dtype, main.row_blocks
+        if key not in self._jobs:
+            if len(self._jobs) == _KEPT_JOBS:
+                self._jobs.clear()
+            self._jobs[key] = self._new_job(given)
+            return self._jobs[key]
+        (weights_0, weights_1), (bias, bias_1) = _two(self.chunk_slots(given)), (*given.constants, -1, -1)[:2]
+        (out_0, out_1), (res_0, res_1) = _two(given.tiles), _two(given.residuals)
+        assert isinstance(given.tiling, ConvTiling)
+        expansion = self.expansion_job(given.tiling, given.overlaid, given.arriving, given.expanded)
+        return self._jobs[key]._replace(
+            weights_0=weights_0, weights_1=weights_1, bias=bias, bias_1=bias_1, out_0=out_0, out_1=out_1, res_0=res_0, res_1=res_1,
+            **self.of_integers(given), **(expansion._asdict() if self.expansion is not None else {}),
+        )  # fmt: skip
+
+    @cached_property
+    def _jobs(self) -> dict[tuple[object, ...], ConvJob]:
+        return {}
+
+    def _new_job(self, given: Given) -> ConvJob:
         tiling, machine, window, parts = given.tiling, given.machine, self.window, self.parts
         assert isinstance(tiling, ConvTiling)
         resident, to = tiling.weights == "resident", way_out(machine, given.inside)
