@@ -1,9 +1,10 @@
 """Convolution on one block: IM2COL and weight loads, MMAD, FIXPIPE and the way out, tile by tile.
 
 Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
-An L0A or L0B tile that is still in place is not loaded again.  Where a chunk does not hold all of k, every (m, n) tile of the chunk
-keeps its own place in L0C until its last k.  Else tiles take the slots of their memory in turn, as many as it has for tiles of their
-size (`unit.machine.tile_slot`): with two, an engine that is ahead of the next one waits for every tile of that.
+An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.
+Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k.
+Else tiles take the slots of their memory in turn, as many as it has for tiles of their size (`unit.machine.tile_slot`): with two, an
+engine that is ahead of the next one waits for every tile of that.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from compiler.records.writers import (
     move,
     side_by_side,
 )
+from compiler.unit.needed import begin, multiplied, panel
 from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
@@ -199,10 +201,10 @@ def _turn(ends: Ints, which: int, slot: int, room: int, kept: int) -> Any:
 
 
 @njit(cache=True)
-def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
+def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
-    runs: int64 [n, 6], of `Expansion`.
+    runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`unit.needed.multiplied`), of no size: all.
     target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
     """
     pixels = j.out_rows * j.out_w
@@ -242,7 +244,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
                     parity[W_SLOT] ^= 1
                     w_row = k_size * j.weight_blocks
                     if j.overlaid > 0:
-                        at = _chunk(out, at, j, runs, parity, group, k_start, k_size, n_start, n_size, w_base)
+                        at = _chunk(out, at, j, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
                         if at < 0:
                             return -1
                     elif j.right == WEIGHTS:
@@ -283,6 +285,9 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
                         if at + _ROOM >= capacity:
                             return -1
                         k = min(j.tile_k1, k_size - k_tile)
+                        first_n, first_k = n_start + n_tile, k_start + k_tile
+                        if needed.size and not needed[first_n : first_n + n, first_k : first_k + k].any():
+                            continue
                         want_a = tm * 65536 + k_tile
                         if want_a != in_a:
                             a = _turn(parity, A_SLOT, j.slot_a, j.room_a, -1)
@@ -301,19 +306,68 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
                         if want_b != in_b:
                             b = _turn(parity, B_SLOT, j.slot_b, j.room_b, -1)
                             in_b = want_b
-                            if j.right == WEIGHTS:
+                            if needed.size:
+                                source = w_base + n_tile * w_row + k_tile * j.weight_blocks
+                                at = _weights(out, at, j, needed, source, b, w_row, first_n, n, first_k, k)
+                                if at < 0:
+                                    return -1
+                            elif j.right == WEIGHTS:
                                 source = w_base + n_tile * w_row + k_tile * j.weight_blocks
                                 run = k * j.weight_blocks
                                 at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, source, b, run, n, w_row, run, 1, 0, 0)
                             else:
                                 at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
+                        if needed.size:
+                            at = _products(out, at, j, needed, a, b, c, mpad, first_n, n, first_k, k)
+                            if at < 0:
+                                return -1
+                            continue
                         at = mmad(out, at, j.operands, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, j.right_type)
                         if j.left_less > 0 or j.zeros > 0:
                             at = _less(out, at, j, base, parity, a, b, c, m, mpad, k, n)
                     if k_start + k_size == j.k1:
+                        if at + _ROOM >= capacity:
+                            return -1
                         n_out = group * j.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
                         at = _way_out(out, at, j, bias, scale_after, target, residual, parity, c, m_start, m, mpad, n_out, n_column, n)
+    return at
+
+
+@njit(cache=True)
+def _weights(
+    out: Code, at: int, j: ConvJob, needed: Ints, source: int, b: int, row: int, first_n: int, n: int, first_k: int, k: int
+) -> int:  # fmt: skip
+    """A tile of weights, its panels one after the other; row: blocks from an n1 to the next.  -1 where `out` is too short."""
+    done = 0
+    while done < n:
+        if at + _ROOM >= out.shape[0]:
+            return -1
+        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
+        if size > 0:
+            run, here = size * j.weight_blocks, source + done * row + (start - first_k) * j.weight_blocks
+            at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, here, b, run, wide, row, run, 1, 0, 0)
+            b += wide * run
+        done += wide
+    return at
+
+
+@njit(cache=True)
+def _products(
+    out: Code, at: int, j: ConvJob, needed: Ints, a: int, b: int, c: int, mpad: int, first_n: int, n: int, first_k: int, k: int
+) -> int:  # fmt: skip
+    """An MMAD for every panel that `_weights` brought."""
+    done = 0
+    while done < n:
+        if at + _ROOM >= out.shape[0]:
+            return -1
+        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
+        if size > 0:
+            adds = 0 if begin(needed, first_n + done, start) else 1
+            left, sums = a + (start - first_k) * mpad, c + done * mpad * j.sum_blocks
+            at = mmad(out, at, j.operands, j.tag, left, b, sums, mpad, size, wide, adds, j.right_type)
+            b += wide * size * j.weight_blocks
+        done += wide
     return at
 
 
@@ -326,7 +380,8 @@ def expansion_of(j: ConvJob) -> ExpansionJob:
 
 @njit(cache=True)
 def _chunk(
-    out: Code, at: int, j: ConvJob, runs: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int, n_size: int, target: int
+    out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int,
+    n_size: int, target: int,
 ) -> int:  # fmt: skip
     """A chunk of weights that lie overlaid in UB, or in DDR; -1 where `out` is too short."""
     first = (group * j.k1 + k_start) * j.overlaid
@@ -336,7 +391,7 @@ def _chunk(
         if at < 0:
             return -1
     row = k_size * j.weight_blocks
-    return expand(out, at, expansion_of(j), runs, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0)
+    return expand(out, at, expansion_of(j), runs, needed, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0)
 
 
 @njit(cache=True)
@@ -547,9 +602,9 @@ def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int
         j.right_base, j.right_plane = right.base, right.plane
     elif operands(w, n) > 1:
         residual = operand(w, n, 1, start)
-    runs = table(w, n, 0, 6)
+    runs, needed = table(w, n, 0, 6), multiplied(table(w, n, 1, j.k1), j.chunk_k1, j.tile_k1)
     if n.begins and j.resident and j.overlaid > 0:
-        at = expand_all(out, at, expansion_of(j), runs, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)
+        at = expand_all(out, at, expansion_of(j), runs, needed, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)
         if at < 0:
             return -1
-    return emit_conv(out, at, j, runs, result(w, n, start), residual, parity)
+    return emit_conv(out, at, j, runs, needed, result(w, n, start), residual, parity)

@@ -8,6 +8,7 @@ else has anything: tensors by their rows, and weights, which in DDR nobody write
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numba import njit
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from compiler.schedule.inside import ENGINES, Inside, inside
 from compiler.schedule.listed import listed
+from compiler.schedule.part import Part, part_row
 from compiler.unit.machine import least_slot
 from compiler.unit.unit import Unit
 from simulator.npu import isa
@@ -75,7 +77,13 @@ class Footprint:
     read_bytes: int
     written_bytes: int
 
-    @property
+    @cached_property
+    def row(self) -> Ints:
+        """What kernels read of it (`schedule.part`)."""
+        kept = self.engine, self.span, self.start, self.bound, self.touched, self.transfer, self.cycles, self.cost
+        return part_row(Part(*kept, self.inside))
+
+    @cached_property
     def transfers(self) -> int:
         """From and to DDR."""
         return int(self.totals[1].sum())

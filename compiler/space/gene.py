@@ -16,7 +16,9 @@ from compiler.plan.plan import LOOKAHEAD, Split
 from compiler.segment.blocks import needed
 from compiler.segment.channels import can_split
 from compiler.segment.segment import Outline
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
 EVERY_LENGTH = 24  # operators of the longest runs that are looked at one by one; longer segments come from joining what is good
@@ -25,8 +27,13 @@ WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
 LOOKAHEADS = (1, 16, LOOKAHEAD, 256)
-AHEAD_KIB = (0, 16, 32, 64, 128, 256, 512)
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
+
+
+def ahead_sizes(unit: Unit) -> tuple[int, ...]:
+    """KiB of weights that a gene may have come before its first tensor: none, or 16 and its doubles up to half of L1."""
+    most = room_blocks(unit.machine, Memory.L1) * BLOCK_BYTES // 2048
+    return 0, *(16 << i for i in range((most // 16).bit_length()))
 
 
 class Gene(NamedTuple):

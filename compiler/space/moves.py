@@ -16,11 +16,11 @@ from compiler.plan.plan import MAX_PREFETCH, Split
 from compiler.segment.passes import pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
-    AHEAD_KIB,
     LOOKAHEADS,
     WINDOWS,
     Gene,
     Genome,
+    ahead_sizes,
     bits,
     block_counts,
     choice_count,
@@ -188,7 +188,7 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     if len(genome) == 1:
         return None
     i = int(rng.integers(1, len(genome)))
-    others = [size for size in AHEAD_KIB if size != genome[i].ahead_kib]
+    others = [size for size in ahead_sizes(unit) if size != genome[i].ahead_kib]
     return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
 
 
