@@ -6,6 +6,7 @@ unit      kinds.build          Graph x Machine x data type -> storages, operator
 plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
 segment   segment.segment      what a segment of the plan is on its cores: shares, strips, rows of every block, places in L1 and UB
 records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
+order     schedule.listed      what an engine may take ahead of what waits, segment by segment
 stream    schedule.sync        flags and issue order -> one stream per core; places in the shared memory (schedule.shared)
 program   simulator.npu        streams + memory map, verified
 file      build                every level's program and what it takes, in containers, in an ONNX file (package)
@@ -128,19 +129,19 @@ class Compiler:
             self._drafts[key[:2] + key[3:]] = made.draft
             if len(self._drafts) > _DRAFTS:
                 self._drafts.popitem(last=False)
-        lowered = self._cache[key] = self._kept(made)
+        lowered = self._cache[key] = self._kept(made, plan.lookahead)
         self._cached_bytes += _nbytes(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
             self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
         return lowered
 
-    def _kept(self, made: Records | Infeasible) -> Lowered | Infeasible:
+    def _kept(self, made: Records | Infeasible, lookahead: int) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
             return made
         l1_end = on_chip_ends(made.code)[0] if self._grants else 0
-        footprint = self.synchroniser.footprints.of(made.code)
+        footprint, order = self.synchroniser.footprints.listed(made.code, lookahead)
         shared = NOTHING if self.unit.machine.shared is None else shared_traffic([made.code])
-        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None, l1_end, shared)
+        return Lowered(footprint, made.peak_bytes, made.staged, made.code[order] if self.records else None, l1_end, shared)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""

@@ -41,7 +41,10 @@ _L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 
 @dataclass(frozen=True)
 class Places:
-    """First blocks of buffers, what was asked for in each of the two memories, and the most that each memory holds, in bytes."""
+    """First blocks of buffers, what was asked for in each of the two memories, and the most that each memory holds, in bytes.
+
+    Of L0A, L0B and L0C that is what two tiles take; where there is room for more, there are more (`unit.machine.tile_slot`).
+    """
 
     l1: dict[Buffer, int]
     ub: dict[Buffer, int]

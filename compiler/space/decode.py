@@ -294,6 +294,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "sliding": gene.sliding,
             "spread": gene.spread,
             "ahead_kib": gene.ahead_kib,
+            "lookahead": gene.lookahead,
             "split": gene.split,
         }
     )
