@@ -299,6 +299,16 @@ def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvT
     return int(places[0]) if len(places) else 0
 
 
+def least_behind(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> int:
+    """The `choice` of weights that stay with which least is left to do when the last of them has come: the smallest last tile along n.
+
+    Of equals the best by estimate.  Where tiles of pixels are the outer loop, all of n is left.
+    """
+    _, _, _, m, n, _, n_outer = _ranking(unit, spec, rows, to_l1, True, 0, KEPT).T
+    last = (spec.n1 - 1) % n + 1
+    return int(np.argmin(np.where((n_outer > 0) | (m >= rows * spec.out_w), last, spec.n1)))
+
+
 def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
     """`_ranked`; most: 1 where only the first is wanted, which is found in a fraction of the time."""
     direct = to_l1 and writes_l1(unit.machine)

@@ -16,13 +16,14 @@ from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
+from compiler.kinds.counts import l0_blocks
 from compiler.kinds.expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.expansion import Expansion, overlay, pack_masks, pack_overlaid
-from compiler.unit.machine import least_ub_blocks, room_blocks, writes_l1
+from compiler.unit.machine import least_ub_blocks, tile_slot, writes_l1
 from compiler.unit.needed import EVERYWHERE, everywhere
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
@@ -40,6 +41,7 @@ OF_INTEGERS = (  # fields of `ConvJob`
 )  # fmt: skip
 EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
+_KEPT_JOBS = 64  # of an operator, by its tiling
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
@@ -339,6 +341,28 @@ class ConvSpec(OperatorSpec):
         return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
     def job(self, given: Given) -> ConvJob:
+        """Most of it follows from the tiling alone, and is remembered; where buffers lie is said anew."""
+        main = given.storages[self.reads[0].storage]
+        key = given.machine, given.dtype, given.tiling, given.inside, main.dtype, main.row_blocks
+        if key not in self._jobs:
+            if len(self._jobs) == _KEPT_JOBS:
+                self._jobs.clear()
+            self._jobs[key] = self._new_job(given)
+            return self._jobs[key]
+        (weights_0, weights_1), (bias, bias_1) = _two(self.chunk_slots(given)), (*given.constants, -1, -1)[:2]
+        (out_0, out_1), (res_0, res_1) = _two(given.tiles), _two(given.residuals)
+        assert isinstance(given.tiling, ConvTiling)
+        expansion = self.expansion_job(given.tiling, given.overlaid, given.arriving, given.expanded)
+        return self._jobs[key]._replace(
+            weights_0=weights_0, weights_1=weights_1, bias=bias, bias_1=bias_1, out_0=out_0, out_1=out_1, res_0=res_0, res_1=res_1,
+            **self.of_integers(given), **(expansion._asdict() if self.expansion is not None else {}),
+        )  # fmt: skip
+
+    @cached_property
+    def _jobs(self) -> dict[tuple[object, ...], ConvJob]:
+        return {}
+
+    def _new_job(self, given: Given) -> ConvJob:
         tiling, machine, window, parts = given.tiling, given.machine, self.window, self.parts
         assert isinstance(tiling, ConvTiling)
         resident, to = tiling.weights == "resident", way_out(machine, given.inside)
@@ -347,6 +371,9 @@ class ConvSpec(OperatorSpec):
         resident_at, bias = _two(self.chunk_slots(given)), (*given.constants, -1, -1)
         out, residuals = _two(given.tiles), _two(given.residuals)
         right, right_planes, right_pixels = self._right_operand()
+        sizes = l0_blocks(self.fractal.weight_blocks, self.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        memories = (Memory.L0A, Memory.L0B, Memory.L0C)
+        slots = [tile_slot(machine, memory, size) for memory, size in zip(memories, sizes, strict=True)]
         return ConvJob(
             dtype=int(given.dtype),
             operands=int(given.storages[self.reads[0].storage].dtype),
@@ -389,9 +416,12 @@ class ConvSpec(OperatorSpec):
             out_1=out[1],
             res_0=residuals[0],
             res_1=residuals[1],
-            half_a=room_blocks(machine, Memory.L0A) // 2,
-            half_b=room_blocks(machine, Memory.L0B) // 2,
-            half_c=room_blocks(machine, Memory.L0C) // 2,
+            slot_a=slots[0][0],
+            room_a=slots[0][1],
+            slot_b=slots[1][0],
+            room_b=slots[1][1],
+            slot_c=slots[2][0],
+            room_c=slots[2][1],
             fractal_rows=self.fractal.rows,
             fractal_lanes=self.fractal.lanes,
             fractal_columns=self.fractal.columns,

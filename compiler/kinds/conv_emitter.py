@@ -2,8 +2,9 @@
 
 Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
 An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.
-Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k; else two places take
-turns.
+Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k.
+Else tiles take the slots of their memory in turn, as many as it has for tiles of their size (`unit.machine.tile_slot`): with two, an
+engine that is ahead of the next one waits for every tile of that.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class ConvJob(NamedTuple):
     alike: whether the columns of every group have the same biases and scales.
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
     `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
+    slot_a to room_c: of L0A, L0B and L0C, blocks that a tile has for itself, and of all slots.
     overlaid to kept: see `ExpansionJob`.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
@@ -121,9 +123,12 @@ class ConvJob(NamedTuple):
     out_1: int
     res_0: int
     res_1: int
-    half_a: int
-    half_b: int
-    half_c: int
+    slot_a: int
+    room_a: int
+    slot_b: int
+    room_b: int
+    slot_c: int
+    room_c: int
     fractal_rows: int
     fractal_lanes: int
     fractal_columns: int
@@ -181,6 +186,18 @@ class ConvJob(NamedTuple):
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
 TO_DDR, TO_L1, TO_L1_BY_UB = range(3)  # where results go first
 _ROOM = 20  # records of a tile's product and its way out, at most
+
+
+@njit(cache=True)
+def _turn(ends: Ints, which: int, slot: int, room: int, kept: int) -> Any:
+    """The next slot of a memory, behind the tile that came last, be it of another operator.  kept: a slot that is passed over, or -1."""
+    at: Any = -(-ends[which] // slot) * slot
+    if at == kept:
+        at += slot
+    if at >= room:
+        at = np.int64(slot if kept == 0 else 0)
+    ends[which] = at + slot
+    return at
 
 
 @njit(cache=True)
@@ -249,7 +266,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
                             1, 0, 0,
                         )  # fmt: skip
-                in_a, in_b = -1, -1
+                in_a, in_b, a, b = -1, -1, 0, 0
                 for tile in range(tiles_m * tiles_n):
                     if j.n_outer:
                         tm, tn = tile % tiles_m, tile // tiles_m
@@ -263,8 +280,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                     if chunks_k > 1:
                         c = (tm * n_size + n_tile) * j.tile_m * j.sum_blocks
                     else:
-                        c = parity[C_SLOT] * j.half_c
-                        parity[C_SLOT] ^= 1
+                        c = _turn(parity, C_SLOT, j.slot_c, j.room_c, -1)
                     for k_tile in range(0, k_size, j.tile_k1):
                         if at + _ROOM >= capacity:
                             return -1
@@ -274,23 +290,22 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             continue
                         want_a = tm * 65536 + k_tile
                         if want_a != in_a:
-                            parity[A_SLOT] ^= 1
+                            a = _turn(parity, A_SLOT, j.slot_a, j.room_a, -1)
                             in_a = want_a
                             if parted:
-                                at = _left(out, at, j, base, parity[A_SLOT] * j.half_a, m_start, m, mpad, k_start + k_tile, k)
+                                at = _left(out, at, j, base, a, m_start, m, mpad, k_start + k_tile, k)
                                 if at < 0:
                                     return -1
                             else:
                                 at = im2col(
-                                    out, at, j.operands, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
+                                    out, at, j.operands, j.tag, base, a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
                                     j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
                                     k_start + k_tile, k, j.lanes, j.in_ring, j.in_first, j.pad,
                                 )  # fmt: skip
                         want_b = tn * 65536 + k_tile
                         if want_b != in_b:
-                            parity[B_SLOT] ^= 1
+                            b = _turn(parity, B_SLOT, j.slot_b, j.room_b, -1)
                             in_b = want_b
-                            b = parity[B_SLOT] * j.half_b
                             if needed.size:
                                 source = w_base + n_tile * w_row + k_tile * j.weight_blocks
                                 at = _weights(out, at, j, needed, source, b, w_row, first_n, n, first_k, k)
@@ -302,7 +317,6 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                                 at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, source, b, run, n, w_row, run, 1, 0, 0)
                             else:
                                 at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
-                        a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
                         if needed.size:
                             at = _products(out, at, j, needed, a, b, c, mpad, first_n, n, first_k, k)
                             if at < 0:
@@ -310,7 +324,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             continue
                         at = mmad(out, at, j.operands, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, j.right_type)
                         if j.left_less > 0 or j.zeros > 0:
-                            at = _less(out, at, j, base, parity, c, m, mpad, k, n)
+                            at = _less(out, at, j, base, parity, a, b, c, m, mpad, k, n)
                     if k_start + k_size == j.k1:
                         if at + _ROOM >= capacity:
                             return -1
@@ -381,22 +395,24 @@ def _chunk(
 
 
 @njit(cache=True)
-def _less(out: Code, at: int, j: ConvJob, base: int, parity: Ints, c: int, m: int, mpad: int, k: int, n: int) -> int:
-    """Products of either operand's tile with what is added to all of the other: that is made in the half of L0 that is free.
+def _less(
+    out: Code, at: int, j: ConvJob, base: int, parity: Ints, a: int, b: int, c: int, m: int, mpad: int, k: int, n: int
+) -> int:  # fmt: skip
+    """Products of either operand's tile, at a and b, with what is added to all of the other: that is made in another slot.
 
     The left one's is an image of padding, the right one's a block of weights that is copied to all places.
     """
     for part in range(2):
         byte = j.left_less_1 if part else j.left_less
         if byte > 0:
-            d, b = (1 - parity[A_SLOT]) * j.half_a, parity[B_SLOT] * j.half_b
+            d = _turn(parity, A_SLOT, j.slot_a, j.room_a, a)
             at = im2col(
                 out, at, j.left_type, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0,
                 byte,
             )  # fmt: skip
             at = mmad(out, at, j.left_type, j.tag, d, b, c, mpad, k, n, 1, j.right_type)
     for part in range(j.zeros):
-        a, d = parity[A_SLOT] * j.half_a, (1 - parity[B_SLOT]) * j.half_b
+        d = _turn(parity, B_SLOT, j.slot_b, j.room_b, b)
         zeros, size = j.zeros_at + part * j.weight_blocks, j.weight_blocks
         at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, zeros, d, size, n * k, 0, size, 1, 0, 0)
         at = mmad(out, at, j.operands, j.tag, a, d, c, mpad, k, n, 1, j.zeros_type)
