@@ -33,7 +33,10 @@ def with_products(graph: Graph, machine: Machine) -> Graph:
         return graph
     operators, shapes, types = list[Operator](), dict(graph.shapes), dict(graph.types)
     for op in graph.operators:
-        parts = _parts(op) if isinstance(op, QuantisedAffine) else [op]
+        if not isinstance(op, QuantisedAffine):
+            operators.append(op)
+            continue
+        parts = _parts(op)
         for part in parts[:-1]:
             shapes[part.y], types[part.y] = graph.shapes[op.y], part.y_q
         operators += parts
@@ -62,7 +65,7 @@ def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Q
     (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
     steps = every.astype(np.int64) - zero
     wanted = affine.apply(np.broadcast_to(every, (len(affine.scale), len(every))), y_q.dtype)
-    weights, biases, scales = (np.zeros(len(wanted), kind) for kind in (np.int8, np.int32, np.float32))
+    weights, biases, scales = np.zeros(len(wanted), np.int8), np.zeros(len(wanted), np.int32), np.zeros(len(wanted), np.float32)
     missing = np.arange(len(wanted))
     for w, b in _tried(affine, zero, zero_y):
         if not len(missing):
