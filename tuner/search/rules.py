@@ -36,7 +36,6 @@ class Rules:
             ("change_passes", use.passes),
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
-            ("change_lookahead", use.lookahead),
             ("change_cores", several),
             ("change_split", several),
         )
