@@ -111,6 +111,7 @@ class Use(_Section):
     halo_cache: bool
     passes: bool
     prefetch: bool
+    lookahead: bool
     placement: bool
 
 

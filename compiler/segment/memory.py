@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from compiler.kinds.conv import product_of
 from compiler.kinds.counts import l0_blocks, partial_blocks
@@ -31,6 +32,7 @@ from compiler.unit.machine import region_blocks, room_blocks, writes_l1
 from compiler.unit.operators import UbBuffers, rounded
 from compiler.unit.unit import Unit
 from simulator.npu.isa import REPEAT_BLOCKS
+from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
 POOLED, OF_ALL = ("arriving", "expanded"), -1  # kinds of buffers that all operators of a segment have together, and whose these are
@@ -39,7 +41,10 @@ _L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 
 @dataclass(frozen=True)
 class Places:
-    """First blocks of buffers, what was asked for in each of the two memories, and the most that each memory holds, in bytes."""
+    """First blocks of buffers, what was asked for in each of the two memories, and the most that each memory holds, in bytes.
+
+    Of L0A, L0B and L0C that is what two tiles take; where there is room for more, there are more (`unit.machine.tile_slot`).
+    """
 
     l1: dict[Buffer, int]
     ub: dict[Buffer, int]
@@ -56,7 +61,7 @@ def named(plan: SegmentPlan) -> str:
 def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False, told: bool = True) -> Places | Infeasible:
     """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
 
-    flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads.
+    flip: from the top of L1 and UB (`mirrored`).
     told: whether what does not fit is named, which takes its time.
     """
     where = named(plan)
@@ -66,23 +71,32 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
             return Infeasible(where, refusal)
     unit, blocks = strips[0]
     found, peaks, asked, region = {}, {}, {}, region_blocks(unit.machine)
-    for memory, requests, align in (
-        (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
-        (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
+    for memory, requests in (
+        (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips])),
+        (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips])),
     ):
         have = room_blocks(unit.machine, memory)
         at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
             return Infeasible(where, shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}")
-        if flip:
-            at = {request.buffer: (have - at[request.buffer] - request.size) // align * align for request in requests}
         if memory == Memory.L1 and region:
             at = {buffer: region + place for buffer, place in at.items()}
             need += region
         found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
     peaks |= _l0_peaks(unit, plan, blocks, blocks.start)
     held = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
-    return Places(found[Memory.L1], found[Memory.UB], asked, held)
+    places = Places(found[Memory.L1], found[Memory.UB], asked, held)
+    return mirrored(unit.machine, places) if flip else places
+
+
+def mirrored(machine: Machine, places: Places) -> Places:
+    """The same from the top of L1 and UB: behind a segment that lies at the bottom, first loads need not wait for its last reads."""
+    found, region = {}, region_blocks(machine)
+    for memory, at, align in ((Memory.L1, places.l1, _L1_ALIGN), (Memory.UB, places.ub, _UB_ALIGN)):
+        have, low = room_blocks(machine, memory), region if memory == Memory.L1 else 0
+        sizes = {request.buffer: request.size for request in places.requests[memory]}
+        found[memory] = {buffer: low + (have - (place - low) - sizes[buffer]) // align * align for buffer, place in at.items()}
+    return Places(found[Memory.L1], found[Memory.UB], places.requests, places.peak_bytes)
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
@@ -243,13 +257,15 @@ def through_ub(unit: Unit, inside: bool) -> bool:
 
 def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
-    last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
-    requests: list[BufferRequest] = []
-    for k, tiling in enumerate(tilings):
-        spec = unit.operators[blocks.start + k]
-        buffers = spec.ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.type_of(spec.y))
-        requests += ub_requests_of(k, buffers, last)
-    return pooled(requests, blocks.stop - blocks.start - 1)
+    requests = chain.from_iterable(own_requests(unit, blocks, k, tiling) for k, tiling in enumerate(tilings))
+    return pooled(list(requests), blocks.stop - blocks.start - 1)
+
+
+def own_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
+    """Buffers in UB of operator k, before what it has together with others is `pooled`."""
+    spec = unit.operators[blocks.start + k]
+    buffers = spec.ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.type_of(spec.y))
+    return ub_requests_of(k, buffers, blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1)
 
 
 def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:

@@ -294,6 +294,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "sliding": gene.sliding,
             "spread": gene.spread,
             "ahead_kib": gene.ahead_kib,
+            "lookahead": gene.lookahead,
             "split": gene.split,
         }
     )
@@ -368,7 +369,9 @@ def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
 def sharing(unit: Unit, genes: Sequence[Gene]) -> Unit:
     """The unit within the shared memory that a program of these genes divides: the least that one of them names."""
     grants = memory_grants(unit.machine)
-    return within(unit, unit.machine.whole._replace(shared_bytes=min(grants[gene.grant].shared_bytes for gene in genes)))
+    if len(grants) == 1:
+        return unit
+    return within(unit, unit.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes])))
 
 
 def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from compiler.cost.ranking import KEPT
 from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
-from compiler.plan.plan import Split
+from compiler.plan.plan import LOOKAHEAD, Split
 from compiler.segment.blocks import needed
 from compiler.segment.channels import can_split
 from compiler.segment.segment import Outline
@@ -26,6 +26,7 @@ ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block,
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
+LOOKAHEADS = (1, 16, LOOKAHEAD, 256)
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
 
@@ -43,7 +44,7 @@ class Gene(NamedTuple):
     those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split: as in a plan.
+    sliding, spread, ahead_kib, split, lookahead: as in a plan.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     passes: over the channels that one of its products sums over (`segment.passes`).
     pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
@@ -68,6 +69,7 @@ class Gene(NamedTuple):
     grant: int = 0
     pinned: tuple[int, ...] = ()
     passes: int = 1
+    lookahead: int = LOOKAHEAD
 
 
 Genome = tuple[Gene, ...]

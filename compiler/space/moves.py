@@ -16,6 +16,7 @@ from compiler.plan.plan import MAX_PREFETCH, Split
 from compiler.segment.passes import pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
+    LOOKAHEADS,
     WINDOWS,
     Gene,
     Genome,
@@ -191,6 +192,13 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
 
 
+def change_lookahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Engines of a segment take records that are further ahead of what waits, or nearer to it."""
+    i = _pick(genome, rng)
+    others = [size for size in LOOKAHEADS if size != genome[i].lookahead]
+    return _swap(genome, i, genome[i]._replace(lookahead=others[int(rng.integers(len(others)))]))
+
+
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Larger or smaller chunks of streamed weights, or weights that stay instead of being streamed, or the other way round."""
     i = _pick(genome, rng)
@@ -279,6 +287,7 @@ MOVES: dict[str, Move] = {
     "change_window": change_window,
     "change_prefetch": change_prefetch,
     "change_ahead": change_ahead,
+    "change_lookahead": change_lookahead,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
     "change_passes": change_passes,

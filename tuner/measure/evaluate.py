@@ -118,7 +118,7 @@ class Evaluator:
         self._died = False
 
     def measure(self, request: Request) -> Measurement:
-        genome = tuple(Gene(*gene) for gene in request.genome)
+        genome = tuple([gene if isinstance(gene, Gene) else Gene(*gene) for gene in request.genome])
         request = Request(request.kind, genome, request.measure)
         if self._died and request.measure:  # what took its worker along has no plan
             task = request.task(payload := request.without_plan(self._digest))
@@ -173,9 +173,15 @@ class Evaluator:
 
     def _look_at(self, gene: Gene) -> Known | None:
         """A gene alone: all that can be in the shared memory is there."""
-        if gene in self._known:
-            self._known.move_to_end(gene)
-            return self._known[gene]
+        try:
+            found = self._known[gene]
+        except KeyError:
+            return self._look(gene)
+        self._known.move_to_end(gene)
+        return found
+
+    def _look(self, gene: Gene) -> Known | None:
+        """For the first time."""
         plan = decode(self.unit, gene)
         if plan is None:
             return self._keep(gene, None)
@@ -188,10 +194,11 @@ class Evaluator:
         plans = with_shared(sharing(self.unit, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
         found = []
         for gene, alone, plan in zip(genome, known, plans, strict=True):
-            key = (gene, plan.shared, plan.staged)
             if plan is alone.plan:
                 found.append(alone)
-            elif (there := self._known.get(key)) is not None:
+                continue
+            key = (gene, plan.shared, plan.staged)
+            if (there := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
                 found.append(there)
             else:

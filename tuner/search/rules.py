@@ -36,6 +36,7 @@ class Rules:
             ("change_passes", use.passes),
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
+            ("change_lookahead", use.lookahead),
             ("change_cores", several),
             ("change_split", several),
         )
@@ -53,6 +54,8 @@ class Rules:
             gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.storages[0].n])
         if not self.config.use.passes:
             gene = recut(gene, passes=1)
+        if not self.config.use.lookahead:
+            gene = gene._replace(lookahead=1)
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
         return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")
