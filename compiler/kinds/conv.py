@@ -39,7 +39,7 @@ OF_INTEGERS = (  # fields of `ConvJob`
     "last", "alike", "left_less", "left_less_1", "left_type",
     "zeros", "zeros_type", "zeros_at", "missing",
 )  # fmt: skip
-EXPANDED_BLOCKS = 1024  # of a slot in UB: 32 KiB
+EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
 _KEPT_JOBS = 64  # of an operator, by its tiling
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
