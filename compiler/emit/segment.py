@@ -22,6 +22,8 @@ from compiler.records.node import Work
 from compiler.records.writers import Ints
 from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, sequence, slide
 from compiler.segment.blocks import Blocks
+from compiler.segment.buffers import Buffer
+from compiler.segment.held import Held, held_blocks
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import Places, named
 from compiler.segment.run import run_of
@@ -29,7 +31,8 @@ from compiler.segment.segment import Segment, StripBlocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import price, record_cycles
-from simulator.npu.isa import ENGINE, WORDS
+from simulator.npu.isa import BLOCK, DST, ENGINE, WORDS, D
+from simulator.npu.parts import Memory
 from simulator.npu.program import Code
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
@@ -48,12 +51,18 @@ class Records:
 
 
 def lower_segment(
-    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, scratch: Code | None = None, core: int = 0
+    unit: Unit,
+    plan: SegmentPlan,
+    start: int,
+    flip: bool = False,
+    scratch: Code | None = None,
+    core: int = 0,
+    held: Held | None = None,
 ) -> Records | Infeasible:
     """Lower one core's share of the segment whose first operator is `start`.
 
     flip: see `segment.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
-    core: whose share, by its place among the plan's.
+    core: whose share, by its place among the plan's.  held: see `Segment.memory`.
     """
     segment = Segment.of(unit, plan, start)
     if isinstance(segment, Infeasible):
@@ -62,7 +71,7 @@ def lower_segment(
     if isinstance(there, Infeasible):
         return there
     share = segment.share(core)
-    places = segment.memory(share, flip)
+    places = segment.memory(share, flip, held=held)
     if isinstance(places, Infeasible):
         return places
     plan, mine = segment.plan, share.iterations
@@ -78,7 +87,19 @@ def lower_segment(
     code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
     if plan.ahead_kib:
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
-    return Records(in_place(code, unit.machine), places.peak_bytes, there.ranges)
+    code = in_place(code, unit.machine)
+    _outlive(code, segment, places)
+    return Records(code, places.peak_bytes, there.ranges)
+
+
+def _outlive(code: Code, segment: Segment, places: Places) -> None:
+    """Records that write what is held say so, in place."""
+    storages, unit = segment.outline.held, segment.parts[0]
+    for storage in range(storages.bit_length()):
+        if storages >> storage & 1:
+            first = places.l1[Buffer("tensor", storage)]
+            there = (code[:, DST] == Memory.L1) & (code[:, D] >= first) & (code[:, D] < first + held_blocks(unit, storage))
+            code[there, BLOCK] = ~code[there, BLOCK]
 
 
 def _written(
@@ -99,7 +120,7 @@ def _written(
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
-    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed)
+    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held)
     loads = []
     for load in blocks.loads:
         storage, at = unit.storages[load.storage], operand(blocks, Piece(load.storage, load.plane, load.planes))
