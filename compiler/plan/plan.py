@@ -175,6 +175,7 @@ class SegmentPlan(_Gene):
         for where, names in (("shared", self.shared), ("staged", self.staged), ("held", self.held)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{where}: {list(names)} names one twice")
+        object.__setattr__(self, "held", tuple(sorted(self.held)))  # one spelling of equal plans
         both = [name for name in self.held if name in self.shared]
         if both:
             raise ValueError(f"held: {both[0]!r} is in shared memory; accepted: one of the two")

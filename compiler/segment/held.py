@@ -6,7 +6,7 @@ at one address for its life; what is below the lowest of those that are alive is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -66,6 +66,19 @@ def alone(unit: Unit, storages: int) -> Held:
     return Held(have - top, tuple(at))
 
 
+def tops(unit: Unit, lives: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """Storage -> blocks from its first one to the top of L1; lives: in segments (first, last), of those that one core holds."""
+    asked = [BufferRequest(Buffer("tensor", storage), held_blocks(unit, storage), *life) for storage, life in lives.items()]
+    at, _ = allocate(asked)
+    return {request.buffer.of: at[request.buffer] + request.size for request in asked}
+
+
+def beside(unit: Unit, ends: Sequence[int]) -> int:
+    """Blocks of L1 that are no segment's own while these are held; ends: see `tops`."""
+    have = room_blocks(unit.machine, Memory.L1)
+    return have - (have - max(ends)) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
+
+
 def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
     """Where the segments of a program, each with its first operator, have what is held; None of each where nothing is.
 
@@ -85,19 +98,19 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
             if plan.cores != (other := segments[lives[name][0]][0].cores):
                 return Infeasible(f"segment {index}, {plan.operators[0]}", f"{name!r} held by core {other[0]}, read on {list(plan.cores)}")
     number = {storage.name: at for at, storage in enumerate(unit.storages)}
-    have, where = room_blocks(unit.machine, Memory.L1), dict[str, int]()
+    ends = dict[str, int]()
     for core in dict.fromkeys(segments[birth][0].cores[0] for birth, _ in lives.values()):
         mine = {name: life for name, life in lives.items() if segments[life[0]][0].cores[0] == core}
-        asked = [BufferRequest(Buffer("tensor", number[name]), held_blocks(unit, number[name]), *life) for name, life in mine.items()]
-        at, _ = allocate(asked)
-        for name, request in zip(mine, asked, strict=True):
-            where[name] = (have - at[request.buffer] - request.size) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
+        found_tops = tops(unit, {number[name]: life for name, life in mine.items()})
+        ends |= {name: found_tops[number[name]] for name in mine}
+    have = room_blocks(unit.machine, Memory.L1)
     found: list[Held | None] = []
     for index, (plan, _) in enumerate(segments):
         alive = [name for name, (birth, death) in lives.items() if birth <= index <= death and segments[birth][0].cores[0] in plan.cores]
-        blocks = have - min([where[name] for name in alive], default=have)
+        blocks = beside(unit, [ends[name] for name in alive]) if alive else 0
         if blocks > have:
             what = f"{blocks * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
             return Infeasible(f"segment {index}, {plan.operators[0]}", what)
-        found.append(Held(blocks, tuple((number[name], where[name]) for name in plan.held)) if alive else None)
+        at = tuple((number[name], have - beside(unit, [ends[name]])) for name in plan.held)
+        found.append(Held(blocks, at) if alive else None)
     return found
