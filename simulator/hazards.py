@@ -23,9 +23,9 @@ chip; that every so many transfers share a port is no order that a program may c
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next but what is said to
-outlive its own, nothing but L1 passes data between operators inside it, no block reads what a later one has made, what comes to the shared memory from DDR is an operator's
-weights, and a FIXPIPE's bias and scale are constants of the model, or what the host gives for columns.  A read that breaks this found its
-place overwritten.
+outlive its own, nothing but L1 passes data between operators inside it, no block reads what a later one has made, what comes to the shared
+memory from DDR is an operator's weights, and a FIXPIPE's bias and scale are constants of the model, or what the host gives for columns.  A
+read that breaks this found its place overwritten.
 """
 
 from __future__ import annotations

@@ -74,9 +74,10 @@ class Blocks:
     """The blocks of a segment of operators [start, stop).
 
     computed[k, t]: output rows of operator start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
-    does not leave the segment, or is held); rows that nobody reads are in neither.  highest: per operator, rows of its highest block, at least 1.
+    does not leave the segment, or is held); rows that nobody reads are in neither.
+    highest: per operator, rows of its highest block, at least 1.
     sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
-    inside[k]: some operator of the segment reads the output.
+    inside[k]: some operator of the segment reads the output, or it is held.
     carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
     """
 

@@ -85,8 +85,8 @@ def place(
             need += region + held.blocks
         found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
     peaks |= _l0_peaks(unit, plan, blocks, blocks.start)
-    held = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
-    return Places(found[Memory.L1], found[Memory.UB], asked, held)
+    most = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
+    return Places(found[Memory.L1], found[Memory.UB], asked, most)
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
@@ -160,7 +160,7 @@ def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
 
 
 def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
-    """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations; 1 of what is held.
+    """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations; 1 if it is held.
 
     A window without limit keeps a slot per iteration of a strip, also of what several operators load and read: the last of them may be
     far behind.

@@ -382,7 +382,7 @@ def sharing(unit: Unit, genes: Sequence[Gene]) -> Unit:
 
 def spaces_of(unit: Unit, genome: Genome) -> list[Space]:
     """What every segment of a program has of tensors that are held."""
-    if not any([gene.held for gene in genome]):
+    if all(not gene.held for gene in genome):
         return [FREE] * len(genome)
     return spaces(unit, genome, lambda gene, space: decode(unit, gene, *space) is not None)
 

@@ -17,10 +17,10 @@ Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segmen
 
 
 def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles) -> Genome:
-    """The genome that holds those of its cut tensors, one after the other, with which the segments of their lives are expected to be faster.
+    """The genome that holds those of its cut tensors with which the segments of their lives are expected to be faster.
 
-    Those that save most bytes of DDR for the blocks that they hold come first.  Where less of L1 is left, a segment may have more blocks, or
-    fewer slots.
+    Those that save most bytes of DDR for the blocks that they hold come first.  Where less of L1 is left, a segment may have more blocks,
+    or fewer slots.
     """
     genome, spaces, taken = holding(genome, ()), [FREE] * len(genome), list[CutTensor]()
     known: dict[tuple[Gene, Space], float | None] = {}

@@ -1,5 +1,5 @@
-"""Whole programs that are proposed to an island beside its children: segmentations, placements, stages, loads ahead
-of borders, windows without a limit."""
+"""Whole programs that are proposed to an island beside its children: segmentations, placements, stages, tensors held
+over borders, loads ahead of these, windows without a limit."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def varied(context: SearchContext, island: Island, count: int, turn: int, taken:
     if not island.members and not taken:  # without segmentations, an island would wait for what its neighbours send
         levels = context.rules.order
         genomes += [context.permitted(random_genome(context.unit, island.rng), levels[at % len(levels)]) for at in range(count)]
+    genomes.append(_best_held(context, island, turn))
     genomes.append((yield from best_unlimited(context, island, turn)))
     genomes += _retimed(context, island, context.config.search.generation, turn)
     found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
@@ -99,7 +100,9 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Gen
     for at, (price, level) in enumerate(prices):
         if (at + turn) % rules.islands == context.island:
             found = context.table.segmentation(level, price * border[level], width=width[level])
-            yield found[0] if found else None
+            if found:
+                yield context.held(found[0], level)
+                yield found[0]
     for _ in range(2):
         for level in rules.order:
             found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
@@ -122,6 +125,15 @@ def best_unlimited(context: SearchContext, island: Island, turn: int) -> Asking[
         return None
     now, then = context.expected([best.genome, genome])
     return genome if then[level] <= now[level] * (1 + _NEAR) else None
+
+
+def _best_held(context: SearchContext, island: Island, turn: int) -> Genome | None:
+    """The best program of a level, of each in turn, with the tensors held that it is expected to be faster with."""
+    if not island.members:
+        return None
+    level = context.rules.order[(turn + context.island) % len(context.rules.order)]
+    genome = context.held(island.best(level).genome, level)
+    return None if context.known.measured(genome) else genome
 
 
 def _retimed(context: SearchContext, island: Island, count: int, turn: int) -> Iterator[Genome | None]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.pipeline import Compiler, with_starts
-from compiler.plan.plan import Infeasible, Plan
+from compiler.plan.plan import Plan
 from compiler.segment.permuted import permuted_to
 from compiler.segment.residence import border_names
 from compiler.unit.unit import Unit
