@@ -91,12 +91,16 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
         for name in plan.held:
             lives[name] = (lives.get(name, (index, 0))[0], index)
     for index, (plan, start) in enumerate(segments):
+        if isinstance(why := held_storages(unit, plan, start), Infeasible):
+            return Infeasible(f"segment {index}, {why.where.removeprefix('segment ')}", why.what)
         for name in sorted(border_names(unit, start, start + len(plan.operators)) & lives.keys() - set(plan.held)):
             what = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"
             return Infeasible(f"segment {index}, {plan.operators[0]}", what)
         for name in plan.held:
             if plan.cores != (other := segments[lives[name][0]][0].cores):
-                return Infeasible(f"segment {index}, {plan.operators[0]}", f"{name!r} held by core {other[0]}, read on {list(plan.cores)}")
+                return Infeasible(
+                    f"segment {index}, {plan.operators[0]}", f"{name!r} held by {_cores(other)}, read on {_cores(plan.cores)}"
+                )
     number = {storage.name: at for at, storage in enumerate(unit.storages)}
     ends = dict[str, int]()
     for core in dict.fromkeys(segments[birth][0].cores[0] for birth, _ in lives.values()):
@@ -114,3 +118,7 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
         at = tuple((number[name], have - beside(unit, [ends[name]])) for name in plan.held)
         found.append(Held(blocks, at) if alive else None)
     return found
+
+
+def _cores(numbers: Sequence[int]) -> str:
+    return f"core{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

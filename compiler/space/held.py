@@ -58,15 +58,28 @@ def cut_tensors(unit: Unit, genome: Genome) -> list[CutTensor]:
     refused, cores = set[int](), [working_cores(unit, gene) for gene in genome]
     makers, images = first_makers(unit), unit.images
     for index, gene in enumerate(genome):
-        for name, stored, loaded in border_tensors(unit, gene.start, gene.stop):
-            at = _numbers(unit)[name]
+        for at, planes in _crossing(unit, gene.start, gene.stop):
             known = found.get(at) or CutTensor(at, makers[at], held_blocks(unit, at), index, index, 0)
             if gene.columns > 1 or len(cores[index]) > 1 or cores[index] != cores[known.birth]:
                 refused.add(at)
-            moved = (stored + loaded) * unit.storages[at].plane_blocks * images
+            moved = planes * unit.storages[at].plane_blocks * images
             found[at] = known._replace(death=index, saved=known.saved + moved)
     have = room_blocks(unit.machine, Memory.L1)
     return [each for each in found.values() if each.storage not in refused and each.blocks < have]
+
+
+@lru_cache(maxsize=1 << 14)
+def _crossing(unit: Unit, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+    """(storage, planes that operators [start, stop) store, and those that they load, each once) of what crosses their borders."""
+    number, found = _numbers(unit), []
+    for name, stored, _ in border_tensors(unit, start, stop):
+        at = number[name]
+        operators = unit.operators[start:stop]
+        made = {plane for spec in operators if spec.y.storage == at for plane in range(spec.y.plane, spec.y.plane + spec.y.planes)}
+        reads = (read for spec in operators for read in spec.reads if read.storage == at)
+        read = {plane for piece in reads for plane in range(piece.plane, piece.plane + piece.planes)}
+        found.append((at, stored + len(read - made)))
+    return tuple(found)
 
 
 def wanted(unit: Unit, genome: Genome) -> list[CutTensor]:
@@ -108,7 +121,7 @@ def laid_out(unit: Unit, genome: Genome, tensors: Sequence[CutTensor]) -> list[S
 @lru_cache(maxsize=1 << 14)
 def _touched(unit: Unit, start: int, stop: int) -> frozenset[int]:
     """What operators [start, stop) make and read beyond them."""
-    return frozenset(_numbers(unit)[each.name] for each in border_tensors(unit, start, stop))
+    return frozenset(at for at, _ in _crossing(unit, start, stop))
 
 
 def spaces(unit: Unit, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:

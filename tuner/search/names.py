@@ -21,10 +21,12 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, grant, pinned, passes = values
+    *fields, grant, pinned, passes, held = values
     yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
     if grant:  # where levels grant all, names are what they always were, and so is who looks for what
         yield -grant
     if passes > 1:
         yield (passes,)
+    if held:
+        yield (held, held)
     yield from pinned

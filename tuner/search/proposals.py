@@ -100,9 +100,7 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Gen
     for at, (price, level) in enumerate(prices):
         if (at + turn) % rules.islands == context.island:
             found = context.table.segmentation(level, price * border[level], width=width[level])
-            if found:
-                yield context.held(found[0], level)
-                yield found[0]
+            yield found[0] if found else None
     for _ in range(2):
         for level in rules.order:
             found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])

@@ -106,7 +106,7 @@ def test_strips_come_and_go_with_the_operators_that_need_them() -> None:
             before, after = ({gene[:2]: gene.columns for gene in g} for g in (genome, changed))
             seen |= {title for place in before.keys() & after.keys() if before[place] != after[place]}
             seen |= {f"{title} takes" for place in after.keys() - before.keys() if after[place] > 1}
-    assert seen == {"change_blocks", "split_segment takes", "merge_segments takes", "shift_border takes"}
+    assert seen == {"change_blocks", "cut_on_chip takes", "split_segment takes", "merge_segments takes", "shift_border takes"}
 
 
 def changed_by(move: str, keep: Callable[[Genome, Genome], bool]) -> int:
