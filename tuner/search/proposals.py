@@ -48,7 +48,6 @@ def varied(context: SearchContext, island: Island, count: int, turn: int, taken:
     if not island.members and not taken:  # without segmentations, an island would wait for what its neighbours send
         levels = context.rules.order
         genomes += [context.permitted(random_genome(context.unit, island.rng), levels[at % len(levels)]) for at in range(count)]
-    genomes.append(_best_held(context, island, turn))
     genomes.append((yield from best_unlimited(context, island, turn)))
     genomes += _retimed(context, island, context.config.search.generation, turn)
     found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
@@ -88,6 +87,8 @@ def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
 def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Genome | None]:
     """Segmentations: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
 
+    They hold the tensors over borders that they are expected to be faster with.
+
     Where there are several cores they are on all of them: a segmentation of any widths does not know what changing between them costs.
     """
     rules, border = context.rules, context.known.border
@@ -100,11 +101,11 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Gen
     for at, (price, level) in enumerate(prices):
         if (at + turn) % rules.islands == context.island:
             found = context.table.segmentation(level, price * border[level], width=width[level])
-            yield found[0] if found else None
+            yield context.held(found[0], level) if found else None
     for _ in range(2):
         for level in rules.order:
             found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
-            yield found[0] if found else None
+            yield context.held(found[0], level) if found else None
 
 
 def best_unlimited(context: SearchContext, island: Island, turn: int) -> Asking[Genome | None]:
@@ -123,15 +124,6 @@ def best_unlimited(context: SearchContext, island: Island, turn: int) -> Asking[
         return None
     now, then = context.expected([best.genome, genome])
     return genome if then[level] <= now[level] * (1 + _NEAR) else None
-
-
-def _best_held(context: SearchContext, island: Island, turn: int) -> Genome | None:
-    """The best program of a level, of each in turn, with the tensors held that it is expected to be faster with."""
-    if not island.members:
-        return None
-    level = context.rules.order[(turn + context.island) % len(context.rules.order)]
-    genome = context.held(island.best(level).genome, level)
-    return None if context.known.measured(genome) else genome
 
 
 def _retimed(context: SearchContext, island: Island, count: int, turn: int) -> Iterator[Genome | None]:
