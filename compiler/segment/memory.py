@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from compiler.kinds.conv import product_of
 from compiler.kinds.counts import l0_blocks, partial_blocks
@@ -251,13 +252,15 @@ def through_ub(unit: Unit, inside: bool) -> bool:
 
 def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
-    last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1
-    requests: list[BufferRequest] = []
-    for k, tiling in enumerate(tilings):
-        spec = unit.operators[blocks.start + k]
-        buffers = spec.ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.type_of(spec.y))
-        requests += ub_requests_of(k, buffers, last)
-    return pooled(requests, blocks.stop - blocks.start - 1)
+    requests = chain.from_iterable(own_requests(unit, blocks, k, tiling) for k, tiling in enumerate(tilings))
+    return pooled(list(requests), blocks.stop - blocks.start - 1)
+
+
+def own_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
+    """Buffers in UB of operator k, before what it has together with others is `pooled`."""
+    spec = unit.operators[blocks.start + k]
+    buffers = spec.ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.type_of(spec.y))
+    return ub_requests_of(k, buffers, blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1)
 
 
 def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:

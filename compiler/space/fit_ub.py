@@ -8,14 +8,15 @@ on is split into smaller tiles, and passes: fewer planes, fewer rows, columns of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from compiler.cost.ranking import narrower
 from compiler.kinds.base import OnVector, on_vector
-from compiler.kinds.conv import product_of
+from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Apart, BufferRequest, fit
-from compiler.segment.memory import ub_requests
+from compiler.segment.memory import own_requests, pooled
 from compiler.segment.shortage import peak
 from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
@@ -23,6 +24,7 @@ from simulator.npu.parts import DataType, Memory
 
 _ALIGN = 8  # blocks
 _TILES = ("out", "residual")
+_EXPANDING = ("overlaid", "arriving", "expanded")
 _BIAS_PART = 8  # of UB is the most that a chunk of a bias takes; two are live
 
 
@@ -35,60 +37,86 @@ def fitted(
     Weights, and what they take of L1, stay as they are.  Constants come in pieces, the largest first, while they take more than half of UB;
     then the largest tile that is live at the worst step gives up what is missing, and so on.
     """
-    have = room_blocks(unit.machine, Memory.UB)
-    out = list(tilings)
-    requests = ub_requests(unit, layout, out)
-    while sum(each.size for each in requests if each.buffer.kind == "constants") > have // 2 and _streamed(
-        unit, layout, requests, out, leaders
-    ):
-        requests = ub_requests(unit, layout, out)
+    have, asking = room_blocks(unit.machine, Memory.UB), _Asking(unit, layout, tilings, leaders)
+    if asking.least > have:
+        return None
+    while sum(each.size for each in asking.requests if each.buffer.kind == "constants") > have // 2 and _streamed(asking):
+        pass
     stuck: set[int] = set()
     while True:
+        requests = asking.requests
         _, need = fit(requests, have, False, apart)
         if need <= have:
-            return out
+            return asking.tilings
         k = _largest_tile(requests, have, stuck)
         if k is None:
-            if not _streamed(unit, layout, requests, out, leaders):
+            if not _streamed(asking):
                 return None
             stuck.clear()
         else:
             mine = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
             room = (max(mine) - max(_ALIGN, -(-(need - have) // len(mine)))) // _ALIGN * _ALIGN
-            smaller = _smaller(unit, layout, k, out[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
+            smaller = _smaller(unit, layout, k, asking.tilings[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
             if smaller is None:
                 stuck.add(k)
             else:
-                _set(out, k, smaller, leaders)
-        requests = ub_requests(unit, layout, out)
+                asking.take(k, smaller)
 
 
-def _set(tilings: list[Tiling], k: int, tiling: Tiling, leaders: Sequence[int]) -> None:
-    """Of an operator and its like."""
-    for at, of in enumerate(leaders):
-        if of == leaders[k]:
-            tilings[at] = tiling
+class _Asking:
+    """Tilings while some are exchanged, and what all of them ask for: that of an operator is looked at again when its tiling changes."""
+
+    def __init__(self, unit: Unit, layout: Blocks, tilings: Sequence[Tiling], leaders: Sequence[int]) -> None:
+        self.unit, self.layout, self.leaders, self.tilings = unit, layout, leaders, list(tilings)
+        self._own = [own_requests(unit, layout, k, tiling) for k, tiling in enumerate(tilings)]
+        self._pool()
+
+    def take(self, k: int, tiling: Tiling) -> None:
+        """Of an operator and its like."""
+        for at, of in enumerate(self.leaders):
+            if of == self.leaders[k]:
+                self.tilings[at] = tiling
+                self._own[at] = own_requests(self.unit, self.layout, at, tiling)
+        self._pool()
+
+    def _pool(self) -> None:
+        self.requests = pooled(list(chain.from_iterable(self._own)), len(self._own) - 1)
+
+    @property
+    def least(self) -> int:
+        """Blocks that are taken from the first step to the last, however tiles are split: those of weights that stay as they are."""
+        fixed = [own for k, own in enumerate(self._own) if not self.splits(k)]
+        common = pooled([each for own in fixed for each in own if each.buffer.kind in _EXPANDING], len(self._own) - 1)
+        return sum([request.size for request in common if not request.touched])
+
+    def splits(self, k: int) -> int:
+        """What n1 of a chunk of weights comes down to where its bias takes too much of UB; 0 where it does not."""
+        product, tiling = product_of(self.unit.operators[self.layout.start + k]), self.tilings[k]
+        if product is None or not isinstance(tiling, ConvTiling):
+            return 0
+        most = max(1, room_blocks(self.unit.machine, Memory.UB) // (_BIAS_PART * product.fractal.sum_blocks))
+        return most if _live_n1(product, tiling) > most else 0
 
 
-def _streamed(
-    unit: Unit, layout: Blocks, requests: Sequence[BufferRequest], tilings: list[Tiling], leaders: Sequence[int]
-) -> bool:  # fmt: skip
+def _live_n1(product: ConvSpec, tiling: ConvTiling) -> int:
+    return product.n1 if tiling.weights == "resident" else min(tiling.chunk_n1, product.n1)
+
+
+def _streamed(asking: _Asking) -> bool:
     """The largest constants of a tiling that keeps them from now on in pieces; False where there are none."""
-    constants = [(request.size, request.buffer.of) for request in requests if request.buffer.kind == "constants"]
-    kept = [(size, -k) for size, k in constants if tilings[k].constants == "resident"]
+    constants = [(request.size, request.buffer.of) for request in asking.requests if request.buffer.kind == "constants"]
+    kept = [(size, -k) for size, k in constants if asking.tilings[k].constants == "resident"]
     if not kept:
         return False
     k = -max(kept)[1]
-    tiling = tilings[k].model_copy(update={"constants": "streamed"})
-    spec, ub = unit.operators[layout.start + k], room_blocks(unit.machine, Memory.UB)
-    product = product_of(spec)
-    if product is not None and isinstance(tiling, ConvTiling):
-        whole = tiling.weights == "resident"
-        most = max(1, ub // (_BIAS_PART * product.fractal.sum_blocks))
-        n1, k1 = (product.n1, product.k1) if whole else (min(tiling.chunk_n1, product.n1), tiling.chunk_k1)
-        if n1 > most:  # two chunks take no more of L1 than all weights did, or the two larger ones
-            tiling = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
-    _set(tilings, k, tiling, leaders)
+    tiling = asking.tilings[k].model_copy(update={"constants": "streamed"})
+    product = product_of(asking.unit.operators[asking.layout.start + k])
+    if product is not None and isinstance(tiling, ConvTiling) and (most := asking.splits(k)):
+        # two chunks take no more of L1 than all weights did, or the two larger ones
+        whole, n1 = tiling.weights == "resident", _live_n1(product, tiling)
+        k1 = product.k1 if whole else tiling.chunk_k1
+        tiling = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
+    asking.take(k, tiling)
     return True
 
 
