@@ -6,6 +6,7 @@ unit      kinds.build          Graph x Machine x data type -> storages, operator
 plan      space.decode         which segments in which order, how many strips and blocks, what stays on chip, every tiling
 segment   segment.segment      what a segment of the plan is on its cores: shares, strips, rows of every block, places in L1 and UB
 records   emit.segment         sequential records of one core's share of a segment (cached by its plan)
+order     schedule.listed      what an engine may take ahead of what waits, segment by segment
 stream    schedule.sync        flags and issue order -> one stream per core; places in the shared memory (schedule.shared)
 program   simulator.npu        streams + memory map, verified
 file      build                every level's program and what it takes, in containers, in an ONNX file (package)
@@ -16,12 +17,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from compiler.emit.segment import Records, lower_segment, new_scratch
+from compiler.emit.segment import Draft, Records, lower_segment, new_scratch
 from compiler.emit.staging import disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint, Ints
@@ -39,6 +41,8 @@ from simulator.npu.grant import Grant
 from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code, Program, on_chip_ends
 from simulator.npu.shared_traffic import NOTHING, SharedTraffic, shared_traffic
+
+_DRAFTS = 1 << 11
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +66,21 @@ class Lowered:
         if self.kept is None:
             raise ValueError("a compiler that keeps no records has none to link")
         return self.kept
+
+    @cached_property
+    def records(self) -> int:
+        """How many."""
+        return len(self.footprint.engine)
+
+    @cached_property
+    def moved(self) -> Ints:
+        """int64: bytes that it reads from DDR and writes to it, and what `SharedTraffic` has."""
+        return np.array([self.footprint.read_bytes, self.footprint.written_bytes, *self.shared], np.int64)
+
+    @cached_property
+    def peaks(self) -> Ints:
+        """int64: `peak_bytes` of L1, L0A, L0B, L0C and UB."""
+        return np.array([self.peak_bytes[name] for name in ("L1", "L0A", "L0B", "L0C", "UB")], np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -93,32 +112,37 @@ class Compiler:
         self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int, Held | None], Lowered | Infeasible] = OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
+        self._drafts = OrderedDict[tuple[Unit, int, str, int, int, Held | None], Draft]()  # of segments that were lowered with one flip
 
     def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
-        return self._lowered(self.unit, plan, plan.key, start, False, 0, None)
+        return self._lowered(self.unit, plan, start, False, 0, None)
 
-    def _lowered(
-        self, unit: Unit, plan: SegmentPlan, plan_key: str, start: int, flip: bool, core: int, held: Held | None
-    ) -> Lowered | Infeasible:
-        key = (unit, start, flip, plan_key, core, len(plan.cores), held)
+    def _lowered(self, unit: Unit, plan: SegmentPlan, start: int, flip: bool, core: int, held: Held | None) -> Lowered | Infeasible:
+        key = (unit, start, flip, plan.key, core, len(plan.cores), held)
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
             return found
-        lowered = self._cache[key] = self._kept(lower_segment(unit, plan, start, flip, self._scratch, core, held))
+        draft = self._drafts.pop(key[:2] + key[3:], None)
+        made = lower_segment(unit, plan, start, flip, self._scratch, core, draft, held)
+        if draft is None and isinstance(made, Records):
+            self._drafts[key[:2] + key[3:]] = made.draft
+            if len(self._drafts) > _DRAFTS:
+                self._drafts.popitem(last=False)
+        lowered = self._cache[key] = self._kept(made, plan.lookahead)
         self._cached_bytes += _nbytes(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
             self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
         return lowered
 
-    def _kept(self, made: Records | Infeasible) -> Lowered | Infeasible:
+    def _kept(self, made: Records | Infeasible, lookahead: int) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
             return made
         l1_end = on_chip_ends(made.code)[0] if self._grants else 0
-        footprint = self.synchroniser.footprints.of(made.code)
+        footprint, order = self.synchroniser.footprints.listed(made.code, lookahead)
         shared = NOTHING if self.unit.machine.shared is None else shared_traffic([made.code])
-        return Lowered(footprint, made.peak_bytes, made.staged, made.code.copy() if self.records else None, l1_end, shared)
+        return Lowered(footprint, made.peak_bytes, made.staged, made.code[order] if self.records else None, l1_end, shared)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
@@ -138,7 +162,7 @@ class Compiler:
 
     def schedule(self, parts: Sequence[CorePart], by: Synchroniser | None = None) -> Schedule:
         """The order of the program that `link` would write.  Valid until the next call.  by: of the same unit, another one than its own."""
-        footprints, cores, segments = ([*each] for each in zip(*((p.lowered.footprint, p.core, p.segment) for p in parts), strict=True))
+        footprints, cores, segments = [p.lowered.footprint for p in parts], [p.core for p in parts], [p.segment for p in parts]
         return (by or self.synchroniser).schedule(footprints, cores, segments, places_of(parts))
 
     def parts(self, plan: Plan) -> list[CorePart] | Infeasible:
@@ -146,8 +170,9 @@ class Compiler:
         unit = permuted_to(self.unit, [name for segment in plan.segments for name in segment.operators])
         if isinstance(unit, Infeasible):
             return unit
-        apart = disagreement(unit, with_starts(plan))
-        return apart if apart is not None else self._fitting(_joined(self.by_segment(unit, with_starts(plan))))
+        segments = with_starts(plan)
+        apart = disagreement(unit, segments)
+        return apart if apart is not None else self._fitting(_joined(self.by_segment(unit, segments)))
 
     def some(self, segments: Sequence[tuple[SegmentPlan, int]]) -> list[CorePart] | Infeasible:
         """Segments in a topological order, each with its first operator, on the cores of their plans: a stage of a plan."""
@@ -176,6 +201,8 @@ class Compiler:
 
     def _held(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
         """The unit within the smallest L1 that a level grants and that holds each segment, beside what all of them hold there."""
+        if not self._grants:
+            return unit, placed(unit, segments)
         least = max((self._least_l1(unit, *segment) for segment in segments), default=unit.machine.whole.l1_bytes)
         for size in [size for size in l1_grants(unit.machine) if size >= least]:
             less = within_l1(unit, size)
@@ -214,15 +241,15 @@ class Compiler:
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
         """
-        key, parts = plan.key, []
+        parts = []
         if max(cores) >= len(so_far):
             return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
         for i, core in enumerate(cores):
-            flip = bool(so_far[core] % 2)
-            lowered = self._lowered(unit, plan, key, start, flip, i, held)
+            flip = so_far[core] % 2 == 1
+            lowered = self._lowered(unit, plan, start, flip, i, held)
             if isinstance(lowered, Infeasible):
                 return lowered
-            if len(lowered.footprint.engine):
+            if lowered.records:
                 parts.append(CorePart(index, core, lowered, i, flip))
         return parts
 
@@ -235,13 +262,13 @@ def _all_fit(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]], holding: S
 
 def needs_of(parts: Sequence[CorePart]) -> Grant:
     """What `Program.needs` says of what `link` makes of them; of L1 0 where no level grants less than all."""
-    l1 = max((part.lowered.l1_end for part in parts), default=0)
-    return Grant(l1, places_of(parts).need * BLOCK_BYTES, max((part.core + 1 for part in parts), default=1))
+    l1, cores = max([part.lowered.l1_end for part in parts], default=0), 1 + max([part.core for part in parts], default=0)
+    return Grant(l1, places_of(parts).need * BLOCK_BYTES, cores)
 
 
 def places_of(parts: Sequence[CorePart]) -> SharedPlaces:
     """Where they have what lies in the shared memory."""
-    return shared_places([(part.segment, part.lowered.staged) for part in parts])
+    return shared_places([(part.segment, part.lowered.staged) for part in parts if len(part.lowered.staged)])
 
 
 def with_starts(plan: Plan) -> list[tuple[SegmentPlan, int]]:

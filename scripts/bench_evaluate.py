@@ -7,7 +7,8 @@ What is measured is what workers do in a run: whole programs (each a mutation of
 warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
 time of one thread, so that a neighbour on the host does not change them; what the farm adds is in `bench_farm.py`.  Beside the programs:
 the same programs timed each from its beginning, and with records written, priced and matched again, which is what evaluation does without.
-ResNet-50 is there in int8 as well: an instruction of integers is to take no longer than one of floats.
+ResNet-50 is there in int8 as well.  What an operator takes hardly depends on its instructions, and of integers these are fewer: a block
+has twice the channels.  So time per operator is what says whether integers are dearer; time per instruction says it of large programs.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -130,7 +131,7 @@ class Stages:
 
     def reset(self) -> None:
         self.seconds = dict.fromkeys((*STAGES, *RECORDS), 0.0)
-        self.count = self.instructions = 0
+        self.count = self.operators = self.instructions = 0
 
     def _timed(self, stage: str, call: Callable[[], T]) -> T:
         begin = time.thread_time()
@@ -164,6 +165,7 @@ class Stages:
         linked = self._timed("link", lambda: compiler.link(parts))
         self._timed("prepare", lambda: prepare(linked, machine))
         self.count += 1
+        self.operators += sum(gene.stop - gene.start for gene in genome)
         self.instructions += linked.instructions
 
     def run(self, genomes: Iterator[Genome], seconds: float) -> dict[str, Any]:
@@ -179,6 +181,7 @@ class Stages:
             "count": self.count,
             "instructions": self.instructions / self.count,
             "us_per_instruction": 1e6 * total / self.instructions,
+            "us_per_operator": 1e6 * total / self.operators,
             "ms": {stage: 1e3 * self.seconds[stage] / self.count for stage in (*STAGES, *RECORDS)},
             "share": {stage: self.seconds[stage] / total for stage in STAGES},
             "record_times": without / total,
@@ -245,7 +248,7 @@ def _show(found: dict[str, Any], what: str) -> None:
         r = found[name]
         parts = ", ".join(f"{stage} {r['ms'][stage]:.3f} ms ({r['share'][stage]:.0%})" for stage in STAGES)
         kind, times = name.split("_")[0], r["record_times"]
-        each = f"{r['us_per_instruction']:.3f} us each"
+        each = f"{r['us_per_instruction']:.3f} us each, {r['us_per_operator']:.0f} us per operator"
         print(f"  {kind} of {r['instructions']:,.0f} instructions, {each}: {parts}; by its records {times:.2f} times as long")
 
 

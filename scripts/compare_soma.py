@@ -8,8 +8,8 @@ Ours has 8 MiB of L1 and 8192 multiplications of int8 a cycle; what feeds the ma
 outputs are integers, as SoMa's are.
 
 In float16 every rate and size is twice that, so that a value costs as much as one of int8.  `once`, weights, input and output without
-padding, and what is beyond it are in cycles of DDR, at 16 bytes each.  `stream` is bytes of the program beside it.  Exit code 1 where int8
-takes longer than SoMa.
+padding, and what is beyond it are in cycles of DDR, at 16 bytes each.  `packed` is what the same plan takes with `spread: false`, where
+buffers take the first places that fit.  `stream` is bytes of the program beside it.  Exit code 1 where int8 takes longer than SoMa.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ sys.path.insert(0, str(ROOT))
 
 import tuner  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
-from compiler.plan.plan import Infeasible  # noqa: E402
+from compiler.plan.plan import Infeasible, Plan  # noqa: E402
 from compiler.source import Source, open_source  # noqa: E402
+from compiler.unit.unit import Unit  # noqa: E402
 from scripts.integer_borders import with_integer_borders  # noqa: E402
 from scripts.traffic import traffic  # noqa: E402
 from simulator.npu.isa import WORDS  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType, Engine  # noqa: E402
+from simulator.npu.program import Program  # noqa: E402
 from simulator.timing import simulate  # noqa: E402
 from tuner.networks.load import load_network  # noqa: E402
 
@@ -64,16 +66,24 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
     source = Source.named(Path(network), machine, "float16", {}, None)  # what is not of integers
     opened = open_source(source, with_integer_borders(load_network(network + MODELS[dtype])), network)
     found = tuner.Search(opened.unit, candidates=candidates, seed=seed).run()
-    program = Compiler(found.unit).compile(found.plan("none"))
-    assert not isinstance(program, Infeasible), program
-    moved, timing = traffic(found.unit, program), simulate(program, machine, machine.contention["none"])
+    plan = found.plan("none")
+    packed = plan.model_copy(update={"segments": tuple(segment.model_copy(update={"spread": False}) for segment in plan.segments)})
+    (program, cycles, busy), (_, packed_cycles, _) = _timed(found.unit, plan), _timed(found.unit, packed)
+    moved = traffic(found.unit, program)
     rate = int(machine.ddr.bytes_per_cycle)
     return {
-        "dtype": dtype, "cycles": timing.cycles, "soma": SOMA_CYCLES, "once": -(-moved.once // rate),
-        "busy": {engine.name: int(timing.busy_cycles[:, engine].sum()) for engine in Engine},
+        "dtype": dtype, "cycles": cycles, "soma": SOMA_CYCLES, "once": -(-moved.once // rate), "busy": busy,
         "traffic": {name: value // rate for name, value in vars(moved).items()}, "stream_bytes": program.instructions * WORDS * 4,
-        "segments": len(found.plan("none").segments),
+        "segments": len(plan.segments), "packed": packed_cycles,
     }  # fmt: skip
+
+
+def _timed(unit: Unit, plan: Plan) -> tuple[Program, int, dict[str, int]]:
+    """A plan's program, its cycles, and those of every engine."""
+    program = Compiler(unit).compile(plan)
+    assert not isinstance(program, Infeasible), program
+    timing = simulate(program, unit.machine, unit.machine.contention["none"])
+    return program, timing.cycles, {engine.name: int(timing.busy_cycles[:, engine].sum()) for engine in Engine}
 
 
 def main(
@@ -90,12 +100,13 @@ def main(
     if as_json:
         print(json.dumps(rows))
     else:
-        print("| data type | SoMa | cycles | over | once | padding | again | spills | CUBE busy | segments | stream |")
-        print(f"|---|{'---:|' * 10}")
+        print("| data type | SoMa | cycles | over | once | padding | again | spills | CUBE busy | segments | packed | stream |")
+        print(f"|---|{'---:|' * 11}")
         for r in rows:
             t = r["traffic"]
             cells = [r["soma"], r["cycles"], f"{r['cycles'] / r['soma']:.3f}", r["once"], t["zeros"] + t["lanes"]]
-            cells += [t["weights_again"] + t["tensors_again"], t["spills"], r["busy"]["CUBE"], r["segments"], r["stream_bytes"]]
+            cells += [t["weights_again"] + t["tensors_again"], t["spills"], r["busy"]["CUBE"], r["segments"]]
+            cells += [r["packed"], r["stream_bytes"]]
             print(f"| {r['dtype']} | {' | '.join(f'{cell:,}' if isinstance(cell, int) else cell for cell in cells)} |")
     raise typer.Exit(1 if any(r["dtype"] == "int8" and r["cycles"] > r["soma"] for r in rows) else 0)
 

@@ -25,3 +25,19 @@ def pointer(_context: Any, array: Any) -> Any:
         return make_array(signature.args[0])(context, builder, arguments[0]).data
 
     return types.CPointer(array.dtype)(array), build
+
+
+def _at(item: Any) -> Any:
+    """An intrinsic: an address, as a pointer to items of a type.  Whoever has the address holds the array."""
+
+    @intrinsic
+    def at(_context: Any, _address: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(item)(types.int64), build
+
+    return at
+
+
+uint8_at, int32_at, int64_at = _at(types.uint8), _at(types.int32), _at(types.int64)

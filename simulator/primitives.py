@@ -217,17 +217,18 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
     value = c
     if record[S1] >= 0:
         value = c + np.ndarray((n1, 1, n0), sums, side, record[S1] * BLOCK_BYTES)
+    of_sums = record[S2] >= 0 and (not record[F_SUMS] or record[isa.F_RTYPE] == DataType.int32)
+    if of_sums:
+        value = value + _residual(side, record)
     if record[F_SUMS]:
         value = _scaled(side, record, value, fixed_point)
-    elif record[S2] >= 0:
-        value = value + _residual(side, record)
     planes = -(-n1 * n0 // c0)
     if n1 * n0 < planes * c0:
         value = np.concatenate((value, np.full((planes * c0 // n0 - n1, m, n0), record[F_ZERO], value.dtype)))
     value = value.reshape(planes, -1, m, n0).transpose(0, 2, 1, 3) if c0 > n0 else value.reshape(n1, m, -1, c0).transpose(0, 2, 1, 3)
     value = value.reshape(planes, m, c0)
     shape, size = (planes, m, c0), dtype.itemsize
-    if record[S2] >= 0 and record[F_SUMS]:
+    if record[S2] >= 0 and not of_sums:
         value = _added(side, record, value.astype(_FLOAT), shape)
     if record[F_ACT] != isa.Activation.none:
         value = np.maximum(value, np.float32(0))
@@ -244,7 +245,7 @@ def fixpipe(memories: list[Bytes], record: Words, fixed_point: bool = False) -> 
 
 
 def _residual(side: Bytes, record: Words) -> NDArray[Any]:
-    """[N1][M][16] of a residual of floats."""
+    """[N1][M][16] of what is added to sums: floats, or int32."""
     m, n1, kind = record[F_M], record[F_N1], _STORAGE[record[isa.F_RTYPE]]
     _, c0, n0, *_ = FRACTALS[record[isa.F_RTYPE]]
     strides = (record[F_RPLANE] * BLOCK_BYTES, BLOCK_BYTES, kind.itemsize)

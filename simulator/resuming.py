@@ -56,9 +56,12 @@ class ResumingRuns:
     """
 
     def __init__(self, machine: Machine, level: Level, cores: int, resuming: bool = True) -> None:
-        self._machine, self._level, self._cores = machine, level, cores
+        self._cores = cores
+        self._load = level_load(machine, level.share_units, level.latency_cycles, cores)
+        self._port = constants(machine).copy()
+        self._port[columns.STEPS] = len(self._load.rates)
         dma = machine.dma.load_ports + machine.dma.store_ports
-        ring = int(constants(machine)[columns.RING])
+        ring = int(self._port[columns.RING])
         self._state = columns.new_state(0, 0, cores, dma, ring, False)
         items = sum(len(array) for array in (self._state.unit, self._state.dma, self._state.ends))
         row = row_length(items, cores * ENGINES, machine.queue_depth)
@@ -83,14 +86,12 @@ class ResumingRuns:
     def run(self, program: Entries) -> Times:
         """Raises `DeadlockError`."""
         self._make_room(program)
-        load = level_load(self._machine, self._level.share_units, self._level.latency_cycles, self._cores)
-        port = constants(self._machine).copy()
-        port[columns.STEPS] = len(load.rates)
         control = np.empty(CONTROL, np.int64)
         control[FROM], control[COUNT] = self._count - 1, self._count
         control[INTERVAL] = 1 + _STEPS * program.transfers // _BETWEEN if len(self._snapshots) else 0
         s, p = self._state, program
-        arrays = s.time, s.flag[: p.slots], *s[2:], p.word, p.engine, p.queues, p.streams, *load, port, self._snapshots, control
+        ours = *self._load, self._port.copy(), self._snapshots, control
+        arrays = s.time, s.flag[: p.slots], *s[2:], p.word, p.engine, p.queues, p.streams, *ours
         cycles = int(run(*arrays))
         self._count = int(control[COUNT])
         if cycles < 0:

@@ -64,7 +64,7 @@ def vector(memories: list[Bytes], record: Words) -> int:
     """Any VECTOR opcode; returns the bytes written."""
     op, ub = record[isa.OP], memories[record[isa.DST]]
     blocks, repeats, imm = record[V_BLOCKS], record[V_REPEATS], record[V_IMM]
-    source_type = imm if op == Op.VCONVERT else record[DTYPE]
+    source_type = imm if op == Op.VCONVERT else DataType.uint8 if op == Op.VLUT else record[DTYPE]
     lanes = max(_LANES[record[DTYPE]], _LANES[source_type])  # of what counts as a block on both sides
     run, source_run = lanes // _LANES[record[DTYPE]], lanes // _LANES[source_type]
     written: Span = (0, run, record[V_DBS] * run, record[V_DRS])
@@ -86,7 +86,7 @@ def vector(memories: list[Bytes], record: Words) -> int:
         for offset, _, bs, rs in sources
     ]
     if op == Op.VLUT:
-        sources.append((record[S1] - d, isa.LUT_BLOCKS, 0, 0))
+        sources.append((record[S1] - d, isa.LUT_BLOCKS * run, 0, 0))
         values.append(np.ndarray(isa.LUT_BLOCKS * BLOCK_BYTES, dtype, ub, record[S1] * BLOCK_BYTES))
     order = INDEPENDENT if repeats == 1 else _order(blocks, repeats, written, tuple(sources))
     compute = _COMPUTE[op]
@@ -158,7 +158,7 @@ def _convert(target: Values, values: list[Values], _imm_bits: int) -> None:
 
 
 def _look_up(target: Values, values: list[Values], _imm_bits: int) -> None:
-    target[...] = values[1][values[0].view(np.uint8)]
+    target[...] = values[1][values[0]]
 
 
 def _move(target: Values, values: list[Values], _imm_bits: int) -> None:
@@ -189,6 +189,13 @@ def _lane_sum(target: Values, values: list[Values], _imm_bits: int) -> None:
     target[...] = total
 
 
+def _lane_add(target: Values, values: list[Values], _imm_bits: int) -> None:
+    total = values[1]
+    for lane in range(values[0].shape[-1]):
+        total = total + values[0][..., lane : lane + 1]
+    target[...] = total
+
+
 _COMPUTE: dict[int, Callable[[Values, list[Values], int], None]] = {
     Op.VFILL: _fill,
     Op.VCOPY: _move,
@@ -212,4 +219,5 @@ _COMPUTE: dict[int, Callable[[Values, list[Values], int], None]] = {
     Op.VMADD: _multiply_add,
     Op.VLANE_MAX: _lane_max,
     Op.VLANE_SUM: _lane_sum,
+    Op.VLANE_ADD: _lane_add,
 }

@@ -24,6 +24,13 @@ def grouped_by_planes(rng: Rng) -> ModelProto:
     return b.model(b.conv("x", 96, groups=2))
 
 
+def groups_across_planes(rng: Rng) -> ModelProto:
+    """Groups that begin and end within blocks, then behind a shuffle: some blocks of weights are zeros alone."""
+    b = Builder(rng, (1, 102, 6, 5))
+    y = b.shuffle(b.relu(b.conv("x", 102, (1, 1), pads=NO_PADS, groups=3)), 3)
+    return b.model(b.conv(b.conv(y, 150, groups=3), 75, (1, 1), pads=NO_PADS, groups=3))
+
+
 def depthwise(rng: Rng) -> ModelProto:
     b = Builder(rng, (1, 21, 11, 8))
     return b.model(b.conv(b.conv("x", 21, stride=(2, 1), groups=21), 21, (5, 5), pads=(2, 2, 2, 2), groups=21))
@@ -244,7 +251,7 @@ CORNER_MODELS: dict[str, Callable[[Rng], ModelProto]] = {
         normalised, undefined_at_zero, pools, global_pools, softmax_of_images, output_that_is_read,
         two_outputs, outputs_of_one_concat, input_in_a_concat, signals, wide_windows,
         far_rows, far_columns, wide_kernels, wide_kernel_in_fours, high_kernels, wide_kernel_of_one_row, far_padding,
-        far_padding_of_a_signal, far_windows,
+        far_padding_of_a_signal, far_windows, groups_across_planes,
     )
 }  # fmt: skip
 

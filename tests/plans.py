@@ -8,7 +8,7 @@ from compiler.cost.tiling_space import legal_points, shape_of
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.vector_tiling import vector_tiling
-from compiler.plan.plan import MAX_PREFETCH, Constants, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
+from compiler.plan.plan import LOOKAHEAD, MAX_PREFETCH, Constants, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
 from compiler.segment.blocks import Blocks, cut
 from compiler.segment.channels import channel_parts, largest
 from compiler.segment.run import can_stream
@@ -97,6 +97,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
         sliding=bool(rng.integers(2)),
         spread=bool(rng.integers(2)),
         ahead_kib=int(rng.choice([0, 1, 8, 64])),
+        lookahead=int(rng.choice([1, 2, 16, LOOKAHEAD])),
     )
 
 

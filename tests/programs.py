@@ -139,11 +139,12 @@ def _random_fixpipe(machine: Machine, dst: Memory, a: int, b: int, c: int, d: in
 def _random_vector(machine: Machine, op: Op, a: int, b: int, c: int, d: int) -> Code:
     types = [dtype for dtype in OPS[op].types if dtype in machine.data_types]
     blocks, repeats, dtype = a % isa.REPEAT_BLOCKS + 1, b % 4 + 1, types[a // 8 % len(types)]
-    source = types[b // 4 % len(types)] if op == Op.VCONVERT else dtype
+    source = types[b // 4 % len(types)] if op == Op.VCONVERT else DataType.uint8 if op == Op.VLUT else dtype
     lanes = max(dtype.lanes, source.lanes)
     d_repeat, s_repeat = blocks * lanes // dtype.lanes, blocks * lanes // source.lanes
     to = _place(machine, Memory.UB, d, repeats * d_repeat)
-    extents = [repeats * s_repeat, isa.LUT_BLOCKS if op == Op.VLUT else repeats * s_repeat, repeats * s_repeat]
+    table = isa.LUT_BLOCKS * lanes // dtype.lanes
+    extents = [repeats * s_repeat, table if op == Op.VLUT else repeats * s_repeat, repeats * s_repeat]
     s = tuple(_place(machine, Memory.UB, c + i, extents[i]) for i in range(OPS[op].sources))
     imm = source if op == Op.VCONVERT else isa.float_bits(0.25 * (c % 9) - 1)
     p = (blocks, repeats, 1, d_repeat, 1, s_repeat, 1, s_repeat, 1, s_repeat, imm)
@@ -153,7 +154,7 @@ def _random_vector(machine: Machine, op: Op, a: int, b: int, c: int, d: int) -> 
 def build(machine: Machine, moves: Sequence[Move]) -> Program:
     """The program that a list of moves stands for; SETs that no move waits for get their WAIT at the end."""
     moves_of = [pair for pair in OPS[Op.COPY].moves if machine.path(*pair)]
-    vector_ops = [op for op in OPS if op >= isa.FIRST_VECTOR_OP and (op != Op.VLUT or machine.vector.lookup_cycles)]
+    vector_ops = [op for op, spec in OPS.items() if spec.cost_class and getattr(machine.vector, f"{spec.cost_class}_cycles")]
     fixpipe_to = [dst for dst in (Memory.UB, Memory.L1) if machine.path(Memory.L0C, dst)]
     streams: list[list[Code]] = [[] for _ in range(machine.cores)]
     open_flags: list[tuple[int, Engine, int, Engine, int]] = []

@@ -112,6 +112,7 @@ class Use(_Section):
     passes: bool
     held: bool
     prefetch: bool
+    lookahead: bool
     placement: bool
 
 

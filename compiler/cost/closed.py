@@ -17,8 +17,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.kinds.counts import Pieces, all_steps
+from compiler.ir.im2col import Cut
+from compiler.kinds.counts import Along, all_steps
 from compiler.unit.machine import room_blocks, writes_l1
+from compiler.unit.needed import Ints, Panels, panels_of
 from simulator.npu.cycles import cost_tables, latency_cycles
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
@@ -89,11 +91,17 @@ def moves(size_bytes: float, rate: int, count: float, startup: int) -> float:
 
 
 @njit(cache=True, inline="always")
-def steps_along(c: Cost, axis: int, along: Pieces, tile: int) -> int:
+def steps_along(c: Cost, axis: int, along: Along, tile: int) -> int:
     """Steps of MMAD of all pieces of an axis; those of M, K and N are multiplied.  along, tile: rows, blocks of k, or n1."""
     (size, count), (rest, one) = along
     unit = c.lanes if axis == K else c.columns if axis == N else 1
     return count * all_steps(size * unit, tile * unit, c.axes[axis]) + one * all_steps(rest * unit, tile * unit, c.axes[axis])
+
+
+@njit(cache=True)
+def panels_between(c: Cost, needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut) -> Panels:
+    """Of a product with zeros beside its groups (`unit.needed`)."""
+    return panels_of(needed, chunk_n1, chunk_k1, tile_n1, tile_k1, cut, c.lanes, c.axes[K], c.columns, c.axes[N])
 
 
 @njit(cache=True)

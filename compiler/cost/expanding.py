@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from compiler.cost.ranking import tiling_of
 from compiler.kinds.alike import Kind
@@ -15,6 +14,7 @@ from compiler.kinds.conv import product_of
 from compiler.kinds.expansion_emitter import ExpansionJob, expand, expand_all
 from compiler.plan.plan import ConvTiling
 from compiler.records.node import PARITIES
+from compiler.unit.needed import Ints, multiplied
 from simulator.npu.cycles import price
 from simulator.npu.isa import ENGINE, WORDS
 from simulator.npu.parts import Engine
@@ -41,20 +41,21 @@ def expanding(kind: Kind, tiling: ConvTiling) -> Expanding:
     if spec is None or spec.expansion is None:
         return _NOTHING
     resident = tiling.weights == "resident"
-    return _expanding(kind, resident, *((spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)))
+    chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
+    return _expanding(kind, resident, *chunk, tiling.tile_k1 if spec.needed.size else 1)
 
 
 @lru_cache(maxsize=1 << 12)
-def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int) -> Expanding:
+def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int, tile_k1: int) -> Expanding:
     spec = product_of(kind.spec)
     assert spec is not None
     assert spec.expansion is not None
     tiling = tiling_of("resident" if resident else "streamed", chunk_n1, chunk_k1, 0, 0, 0, 0)
     job, runs = spec.expansion_job(tiling), np.array(spec.expansion.runs, np.int64)
-    used, room = -1, _FIRST
+    needed, used, room = multiplied(spec.needed, chunk_k1, tile_k1), -1, _FIRST
     while used < 0:
         out = np.empty((room, WORDS), np.int32)
-        used, room = _records(out, job, runs, resident, chunk_n1, chunk_k1, spec.groups, spec.k1, spec.n1), 4 * room
+        used, room = _records(out, job, runs, needed, resident, chunk_n1, chunk_k1, spec.groups, spec.k1, spec.n1), 4 * room
     code = out[:used]
     busy, engine = price(code, kind.unit.machine).busy, code[:, ENGINE]
     vector, mte3 = engine == Engine.VECTOR, engine == Engine.MTE3
@@ -63,17 +64,17 @@ def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int) -> Expa
 
 @njit(cache=True)
 def _records(
-    out: Code, j: ExpansionJob, runs: NDArray[np.int64], resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
+    out: Code, j: ExpansionJob, runs: Ints, needed: Ints, resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
 ) -> int:  # fmt: skip
     """All of them, at places that mean nothing; -1 where `out` is too short."""
     parity, at = np.zeros(PARITIES, np.int64), 0
     if resident:
-        return expand_all(out, at, j, runs, 0, parity, 0, groups, k1, n1, 0)
+        return expand_all(out, at, j, runs, needed, 0, parity, 0, groups, k1, n1, 0)
     for _ in range(groups):
         for n in range(0, n1, chunk_n1):
             for k in range(0, k1, chunk_k1):
                 size = min(chunk_k1, k1 - k)
-                at = expand(out, at, j, runs, 0, parity, 0, 1, k, size, n, min(chunk_n1, n1 - n), 0, size * COLUMNS, 0)
+                at = expand(out, at, j, runs, needed, 0, parity, 0, 1, k, size, n, min(chunk_n1, n1 - n), 0, size * COLUMNS, 0)
                 if at < 0:
                     return -1
     return at

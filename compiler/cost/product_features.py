@@ -17,9 +17,10 @@ from compiler.ir.im2col import Cut
 from compiler.kinds.alike import Kind
 from compiler.kinds.base import Heights
 from compiler.kinds.conv import product_of
-from compiler.kinds.counts import counts, pieces, whole
+from compiler.kinds.counts import counts, counts_of_panels, pieces, whole
 from compiler.plan.plan import ConvTiling
 from compiler.segment.stages import Sizes, sizes_of
+from compiler.unit.needed import Ints
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _DDR, _L1, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.SHARED)
@@ -33,7 +34,8 @@ PRODUCT_FEATURES = (
 class _Product(NamedTuple):
     """Sizes of a product; bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`.
 
-    planes, residual: planes of the result, and of a residual.  times: products of the matrix unit for each of the sum.
+    planes, residual: planes of the result, and of a residual.  times: products of the matrix unit for each of the sum.  needed:
+    see `unit.needed`.
     """
 
     out_h: int
@@ -48,6 +50,7 @@ class _Product(NamedTuple):
     residual: int
     times: int
     cut: Cut
+    needed: Ints
 
 
 @lru_cache(maxsize=1 << 14)
@@ -56,7 +59,7 @@ def _product(kind: Kind) -> _Product:
     assert s is not None, kind.spec.name
     residual = 0 if s.residual is None else s.residual.planes
     sizes = s.out_h, s.out_w, s.groups, s.n1, s.k1, stored_weights(s), s.bias_blocks, s.right_blocks
-    return _Product(*sizes, s.y.planes, residual, s.products, s.parts.cut)
+    return _Product(*sizes, s.y.planes, residual, s.products, s.parts.cut, s.needed)
 
 
 class ProductStanding(NamedTuple):
@@ -96,9 +99,13 @@ def _add_up(
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
+    beside = closed.panels_between(c, s.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, s.cut)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
-        one = counts(c.rows, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut)
+        if s.needed.size:
+            one = counts_of_panels(beside, c.rows, high * s.out_w, along_n, tile_m, tile_n1, n_outer)
+        else:
+            one = counts(c.rows, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut)
         blocks += count
         rows += count * high
         pixels += count * high * s.out_w
@@ -108,10 +115,14 @@ def _add_up(
         loads_b, moved_b = loads_b + count * one.loads_b, moved_b + count * one.moved_b
         steps_m += count * closed.steps_along(c, closed.M, whole(one.rows), tile_m)
     times = s.groups * images
-    steps = steps_m * closed.steps_along(c, closed.N, along_n, tile_n1) * closed.steps_along(c, closed.K, along_k, tile_k1)
+    if s.needed.size:
+        steps, multiplied = steps_m * beside.steps, beside.blocks
+    else:
+        steps = steps_m * closed.steps_along(c, closed.N, along_n, tile_n1) * closed.steps_along(c, closed.K, along_k, tile_k1)
+        multiplied = s.n1 * s.k1
     products *= s.times
     cube = float(closed.cube(c, products, steps * s.times)) * times
-    ideal = float(pixels) * (s.k1 * c.lanes) * (s.n1 * c.columns) / c.macs_per_cycle * times
+    ideal = float(pixels) * c.lanes * c.columns * multiplied / c.macs_per_cycle * times
     mte1 = closed.mte1(c, closed.a_cycles(c, moved_a), loads_a, closed.b_cycles(c, moved_b), loads_b) * times
     fixpipe = closed.fixpipe(c, closed.out_cycles(c, pixels * s.n1), results) * times
     result = float(pixels) * s.planes * BLOCK_BYTES * images

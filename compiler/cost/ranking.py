@@ -19,6 +19,7 @@ from compiler.cost.tiling_space import (
     Shape,
     axes,
     block_cycles,
+    block_cycles_of_panels,
     cycles_out,
     estimate,
     fill_cycles,
@@ -57,6 +58,9 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
     The last points come first: large tiles are mostly better, so those that follow are mostly not kept, and mostly not even looked at: no k
     is better than the fewest tiles and the fewest steps that any of them makes.
     """
+    if s.needed.size:
+        points, _ = _of_panels(s, c)
+        return points[np.argsort(points[:, 0].copy(), kind="mergesort")[:most]]
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
     fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
@@ -106,8 +110,31 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True)
+def _of_panels(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every point of a shape with zeros beside its groups, int64 [p, 7] as `_ranked` has them, and the work of CUBE and MTE1 on it."""
+    ms, ns, ks = axes(s, c)
+    panels = [closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut) for n in ns for k in ks]
+    table, worked, used = np.empty((2 * len(ms) * len(panels), 7), np.int64), np.empty(2 * len(ms) * len(panels), np.int64), 0
+    for m in ms:
+        for i, n in enumerate(ns):
+            for j, k in enumerate(ks):
+                if not is_legal(s, c, m, n, k):
+                    break  # nor is a larger one
+                for n_outer in range(orders((s.pixels + m - 1) // m, (s.n1 + n - 1) // n)):
+                    cycles, work = block_cycles_of_panels(s, c, m, n, k, panels[i * len(ks) + j], n_outer)
+                    worked[used], table[used, 0], table[used, 1], table[used, 2] = work, cycles, s.n1, s.k1
+                    table[used, 3], table[used, 4], table[used, 5], table[used, 6] = m, n, k, n_outer
+                    used += 1
+    return table[:used], worked[:used]
+
+
+@njit(cache=True)
 def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
     """The point on which CUBE and MTE1 work least, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
+    if s.needed.size:
+        points, worked = _of_panels(s, c)
+        least = worked == worked.min()
+        return points[least][np.argmin(points[least][:, 0])]
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
     weights = int(closed.b_cycles(c, s.n1 * s.k1))
@@ -144,7 +171,8 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
     for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
         n1, k1 = chunks[i]
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, s.n1_step, s.result_lanes, s.ub_blocks, s.cut)
+        whole = s.n1_step, s.result_lanes, s.ub_blocks, s.cut, s.needed
+        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, *whole)
         best = _best(chunk, c, most)
         found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
         if len(best) > FEW:
@@ -269,6 +297,16 @@ def conv_place(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, tiling: ConvT
     ranked = _ranking(unit, spec, rows, to_l1, tiling.weights == "resident", budget, KEPT)
     places = np.flatnonzero((ranked[:, 1:] == point).all(1))
     return int(places[0]) if len(places) else 0
+
+
+def least_behind(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> int:
+    """The `choice` of weights that stay with which least is left to do when the last of them has come: the smallest last tile along n.
+
+    Of equals the best by estimate.  Where tiles of pixels are the outer loop, all of n is left.
+    """
+    _, _, _, m, n, _, n_outer = _ranking(unit, spec, rows, to_l1, True, 0, KEPT).T
+    last = (spec.n1 - 1) % n + 1
+    return int(np.argmin(np.where((n_outer > 0) | (m >= rows * spec.out_w), last, spec.n1)))
 
 
 def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:

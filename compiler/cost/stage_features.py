@@ -64,6 +64,7 @@ def stage_features(
             source.planes,
             source_blocks,
             product.parts.cut,
+            product.needed,
         )
         found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times)
         return found

@@ -18,8 +18,9 @@ from compiler.cost import closed
 from compiler.cost.closed import Cost, cost_of
 from compiler.ir.im2col import WHOLE, Cut, instructions
 from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import counts, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
+from compiler.kinds.counts import counts, counts_of_panels, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
 from compiler.unit.machine import room_blocks, writes_l1
+from compiler.unit.needed import EVERYWHERE, Ints, Panels, loads
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
@@ -32,7 +33,8 @@ class Shape(NamedTuple):
     """A convolution on one block, as the estimate sees it: n1 and k1 of one chunk of weights, `chunks_n` x `chunks_k` of them per group.
 
     ub_blocks: what one tile of results may take of UB, on its way out or as a residual; 0 where none goes through it.
-    n1_step: tiles along n1 are whole multiples of it.  cut: where IM2COL ends along k (`ir.im2col`).
+    n1_step: tiles along n1 are whole multiples of it.  cut: where IM2COL ends along k (`ir.im2col`).  needed: of all chunks of a group
+    (`unit.needed`).
     """
 
     pixels: int
@@ -47,6 +49,7 @@ class Shape(NamedTuple):
     result_lanes: int
     ub_blocks: int = 0
     cut: Cut = WHOLE
+    needed: Ints = EVERYWHERE
 
 
 class Layer(NamedTuple):
@@ -65,13 +68,19 @@ class Layer(NamedTuple):
     result_lanes: int
     residual: int
     cut: Cut
+    needed: bytes
+
+    @property
+    def blocks(self) -> Ints:
+        """`unit.needed`, int64 [n1, k1]."""
+        return np.frombuffer(self.needed, np.int64).reshape(self.n1, self.k1).copy() if self.needed else EVERYWHERE
 
 
 @lru_cache(maxsize=1 << 14)
 def layer_of(spec: ConvSpec) -> Layer:
     columns, result = spec.groups * spec.n1 * spec.column_blocks, (spec.n1_step, spec.result_lanes)
     residual = 0 if spec.residual is None else -(-spec.result_lanes // spec.residual_lanes)
-    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut)
+    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut, spec.needed.tobytes())
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
@@ -93,7 +102,7 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
         ub = 0
     chunks_n, chunks_k = -(-layer.n1 // n1), -(-layer.k1 // k1)
     result = layer.n1_step, layer.result_lanes
-    return Shape(rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, *result, ub, layer.cut)
+    return Shape(rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, *result, ub, layer.cut, layer.blocks)
 
 
 @njit(cache=True)
@@ -194,13 +203,38 @@ def block_cycles(
 ) -> int:
     """The estimate; weights: see `work`.  No division: it is the ranking's inner loop."""
     cube, moves = work(c, along_m, along_n, along_k, weights, n_outer)
-    products = along_m[0] * along_n[0] * along_k[0]
+    return side_by_side(s, c, cube, moves, along_m[0] * along_n[0] * along_k[0], fill, fix, drain)
+
+
+@njit(cache=True)
+def side_by_side(s: Shape, c: Cost, cube: int, moves: int, products: int, fill: int, fix: int, drain: int) -> int:
+    """The estimate of all chunks; cube, moves, products, fix: of one."""
     # partial sums that take all of L0C leave no second place: every chunk of n drains before the next one starts
     stalls = drain * (s.chunks_n if s.chunks_k > 1 else 1)
     # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency
     released = (cube + moves + products * c.cube_latency) >> 1
     repeats = s.groups * s.chunks_n * s.chunks_k
     return repeats * (max(cube, moves, fix, released) + (products >> 2)) + fill + stalls + c.cube_latency
+
+
+@njit(cache=True)
+def work_of_panels(s: Shape, c: Cost, along_m: tuple[int, int, int, int], p: Panels, n_outer: int) -> tuple[int, int, int]:
+    """Cycles in which CUBE and MTE1 work where there are zeros beside groups, and products: a chunk's share of all."""
+    tiles_m, steps_m, pixels, _ = along_m
+    chunks, products = s.chunks_n * s.chunks_k, tiles_m * p.panels
+    loads_a, of_a, loads_b, of_b = loads(p, tiles_m, n_outer)
+    a = pixels * of_a // s.k1
+    moves = closed.mte1(c, a, loads_a, int(closed.b_cycles(c, of_b)), loads_b)
+    return closed.cube(c, products, steps_m * p.steps) // chunks, int(moves) // chunks, products // chunks
+
+
+@njit(cache=True)
+def block_cycles_of_panels(s: Shape, c: Cost, m: int, n: int, k: int, p: Panels, n_outer: int) -> tuple[int, int]:
+    """The estimate where there are zeros beside groups, and cycles of CUBE and MTE1 together of a chunk."""
+    along_m, tiles_n = m_side(s, c, m), n_side(s, c, n)[0]
+    cube, moves, products = work_of_panels(s, c, along_m, p, n_outer)
+    fix, drain = cycles_out(s, c, along_m[0], along_m[3], tiles_n, n)
+    return side_by_side(s, c, cube, moves, products, fill_cycles(c, along_m[3], n, k), fix, drain), cube + moves
 
 
 @njit(cache=True)
@@ -222,6 +256,10 @@ def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]
     out, weights = np.empty(points.shape[0], np.int64), int(closed.b_cycles(c, s.n1 * s.k1))
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
+        if s.needed.size:
+            p = closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
+            out[i] = block_cycles_of_panels(s, c, m, n, k, p, n_outer)[0]
+            continue
         along_m, along_n = m_side(s, c, m), n_side(s, c, n)
         fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
         fill = fill_cycles(c, along_m[3], n, k)
@@ -234,9 +272,13 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), pieces(n1, s.n1), pieces(k1, s.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
-        found = counts(c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
-        steps = closed.steps_along(c, closed.M, whole(found.rows), m)
-        steps *= closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
+        if s.needed.size:
+            p = closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
+            found, steps = counts_of_panels(p, c.rows, s.pixels, along_n, m, n, n_outer), p.steps
+        else:
+            found = counts(c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
+            steps = closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
+        steps *= closed.steps_along(c, closed.M, whole(found.rows), m)
         cube = closed.cube(c, found.products, steps)
         a, b, moved = closed.a_cycles(c, found.moved_a), closed.b_cycles(c, found.moved_b), closed.out_cycles(c, s.pixels * n1)
         moves, fix = closed.mte1(c, int(a), found.loads_a, int(b), found.loads_b), closed.fixpipe(c, int(moved), found.results)

@@ -12,30 +12,30 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.records.writers import DDR, L1, MTE2, SHARED, UB
-from compiler.unit.machine import room_blocks
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, Memory
 from simulator.npu.program import Code
 
-_ENGINE, _SRC, _S0 = isa.ENGINE, isa.SRC, isa.S0
+_ENGINE, _SRC, _DST, _S0 = isa.ENGINE, isa.SRC, isa.DST, isa.S0
 
 
 def order_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> NDArray[np.int64]:
     """int64 [records]: the first loads of constants, `size_kib` of them at most, before everything else, which stays as it is.
 
-    Only loads into places that no earlier record touches, so that the records in this order still mean the same.
+    None into UB, whose few places the segment before works in: it would wait for that, and all loads behind it too.  None into a place in
+    L1 that an earlier record touches, so that the records in this order still mean the same.
     """
     taken = np.zeros(len(code), np.bool_)
-    l1, ub = np.zeros(machine.buffer_blocks(Memory.L1), np.bool_), np.zeros(room_blocks(machine, Memory.UB), np.bool_)
-    _take(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, ub, taken)
+    l1 = np.zeros(machine.buffer_blocks(Memory.L1), np.bool_)
+    _take(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, taken)
     return np.argsort(~taken, kind="stable")
 
 
 @njit(cache=True)
-def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], ub: NDArray[np.bool_], taken: NDArray[np.bool_]) -> None:
-    """Marks loads until one does not fit `room` blocks; l1, ub: what has been touched so far."""
+def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], taken: NDArray[np.bool_]) -> None:
+    """Marks loads until one does not fit `room` blocks; l1: what has been touched so far."""
     ranges = np.empty((MAX_RANGES, 8), np.int64)
     for i in range(code.shape[0]):
         fresh, size = True, 0
@@ -43,17 +43,16 @@ def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], ub
             memory, write, first, length, runs, stride, groups, group_stride = ranges[r]
             if memory == SHARED and write:
                 size += groups * runs * length
-            if memory != L1 and memory != UB:
+            if memory != L1:
                 continue
-            touched = l1 if memory == L1 else ub
             for g in range(groups):
                 for k in range(runs):
                     at = first + g * group_stride + k * stride
-                    fresh = fresh and not touched[at : at + length].any()
-                    touched[at : at + length] = True
+                    fresh = fresh and not l1[at : at + length].any()
+                    l1[at : at + length] = True
             if write:
                 size += groups * runs * length
-        if code[i, _ENGINE] == MTE2 and code[i, _SRC] == DDR and code[i, _S0] < constant_blocks and fresh:
+        if code[i, _ENGINE] == MTE2 and code[i, _SRC] == DDR and code[i, _DST] != UB and code[i, _S0] < constant_blocks and fresh:
             if size > room:
                 return
             room -= size

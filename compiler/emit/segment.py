@@ -7,6 +7,7 @@ where (`places`) are made here, everything per block and per instruction happens
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from compiler.emit.in_place import in_place
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import emit_nodes
 from compiler.emit.places import allocations_of, operand
-from compiler.emit.staging import staged, with_staged
+from compiler.emit.staging import Staged, staged, with_staged
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
 from compiler.records.writers import Ints
@@ -25,9 +26,9 @@ from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer
 from compiler.segment.held import Held, held_blocks
 from compiler.segment.lanes import lanes
-from compiler.segment.memory import Places, named
+from compiler.segment.memory import Places, mirrored, named
 from compiler.segment.run import run_of
-from compiler.segment.segment import Segment, StripBlocks
+from compiler.segment.segment import CoreShare, Segment, StripBlocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import price, record_cycles
@@ -43,11 +44,30 @@ class Records:
     """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
 
     code: valid until the scratch that it was written into is written again.  staged: what lies in the shared memory.
+    draft: of the same share, flipped or not.
     """
 
     code: Code
     peak_bytes: dict[str, int]
     staged: Ints
+    draft: Draft
+
+
+class Order(NamedTuple):
+    """Of a strip whose window slides: int64 [nodes, 2] in the order in which they are written, and then int64 [records]."""
+
+    nodes: Ints
+    records: Ints
+
+
+class Draft(NamedTuple):
+    """A core's share of a segment from either end of L1 and UB: places from the bottom, and the order of each strip that has one."""
+
+    segment: Segment
+    there: Staged
+    share: CoreShare
+    places: Places
+    orders: list[Order | None]
 
 
 def lower_segment(
@@ -57,30 +77,28 @@ def lower_segment(
     flip: bool = False,
     scratch: Code | None = None,
     core: int = 0,
+    draft: Draft | None = None,
     held: Held | None = None,
 ) -> Records | Infeasible:
     """Lower one core's share of the segment whose first operator is `start`.
 
-    flip: see `segment.memory.place`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
-    core: whose share, by its place among the plan's.  held: see `Segment.memory`.
+    flip: see `segment.memory.mirrored`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
+    core: whose share, by its place among the plan's.  draft: of the same share, where there is one: that with the other flip has made it.
+    held: see `Segment.memory`.
     """
-    segment = Segment.of(unit, plan, start)
-    if isinstance(segment, Infeasible):
-        return segment
-    there = staged(segment, unit, core)
-    if isinstance(there, Infeasible):
-        return there
-    share = segment.share(core)
-    places = segment.memory(share, flip, held=held)
-    if isinstance(places, Infeasible):
-        return places
+    found = _drafted(unit, plan, start, core, held) if draft is None else draft
+    if isinstance(found, Infeasible):
+        return found
+    segment, there, share, places, orders = found
+    if flip:
+        places = mirrored(unit.machine, places)
     plan, mine = segment.plan, share.iterations
     every = unit.images * plan.blocks
     out = scratch if scratch is not None else new_scratch()
     begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
         iterations = range(number * every + mine.start, number * every + mine.stop)
-        code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun)
+        code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
         if code is None:
             return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
         codes.append(code)
@@ -89,34 +107,53 @@ def lower_segment(
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
     code = in_place(code, unit.machine)
     _outlive(code, segment, places)
-    return Records(code, places.peak_bytes, there.ranges)
+    return Records(code, places.peak_bytes, there.ranges, found)
+
+
+def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int, held: Held | None) -> Draft | Infeasible:
+    """Without orders yet."""
+    segment = Segment.of(unit, plan, start)
+    if isinstance(segment, Infeasible):
+        return segment
+    there = staged(segment, unit, core)
+    if isinstance(there, Infeasible):
+        return there
+    share = segment.share(core)
+    places = segment.memory(share, held=held)
+    return places if isinstance(places, Infeasible) else Draft(segment, there, share, places, [])
 
 
 def _outlive(code: Code, segment: Segment, places: Places) -> None:
     """Records that write what is held say so, in place."""
-    storages, unit = segment.outline.held, segment.parts[0]
-    for storage in range(storages.bit_length()):
-        if storages >> storage & 1:
-            first = places.l1[Buffer("tensor", storage)]
-            there = (code[:, DST] == Memory.L1) & (code[:, D] >= first) & (code[:, D] < first + held_blocks(unit, storage))
-            code[there, BLOCK] = ~code[there, BLOCK]
+    unit = segment.parts[0]
+    for storage, _ in places.held.at:
+        first = places.l1[Buffer("tensor", storage)]
+        there = (code[:, DST] == Memory.L1) & (code[:, D] >= first) & (code[:, D] < first + held_blocks(unit, storage))
+        code[there, BLOCK] = ~code[there, BLOCK]
 
 
 def _written(
-    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_]
+    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_],
+    orders: list[Order | None], number: int,
 ) -> Code | None:  # fmt: skip
-    """A strip's records, or None where `out` has no room for them.  begun: see `emit_nodes`."""
+    """A strip's records, or None where `out` has no room for them.
+
+    begun: see `emit_nodes`.  orders: of strips; where that of strip `number` is not there, it is appended.
+    """
     plan, (unit, blocks), slots = segment.plan, strip, segment.slots(strip)
     work = _work(unit, plan, blocks, places, slots)
-    nodes = sequence(blocks.stop - blocks.start, iterations)
+    order = orders[number] if number < len(orders) else None
+    nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order.nodes
     rows = np.zeros((len(nodes), 2), np.int64)
     before = begun.copy()
     used = emit_nodes(out, nodes, work, rows, begun)
     if used < 0:
         return None
-    if plan.sliding and iterations:
-        return _slid(unit, plan, blocks, work, slots, iterations, out, rows, before)
-    return out[:used]
+    if number == len(orders):
+        slides = plan.sliding and bool(iterations)
+        orders.append(_slid(unit, plan, blocks, work, slots, iterations, out, rows, before) if slides else None)
+        order = orders[number]
+    return out[:used] if order is None else out[order.records]
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
@@ -150,20 +187,21 @@ def _slid(
     out: Code,
     rows: Ints,
     begun: NDArray[np.bool_],
-) -> Code:
-    """What was written in sequence, in the order of the sliding window: written again, so that double buffers take turns in that order.
+) -> Order:
+    """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
 
     begun: see `emit_nodes`, as it was before.
     """
     code = out[: rows[-1, 1]]
     cycles = node_cycles(rows, record_cycles(code, price(code, unit.machine), unit.machine), code[:, ENGINE])
     cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
-    loads = load_cycles(unit, blocks, iterations), load_readers(unit, blocks)
+    loads = load_cycles(unit, blocks, iterations), work.readers
     window = None if plan.window == "all" else plan.window
     table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks.start, blocks.stop), window, *loads)
-    used = emit_nodes(out, table.nodes + (0, iterations.start), work, rows, begun)
+    nodes = table.nodes + (0, iterations.start)
+    used = emit_nodes(out, nodes, work, rows, begun)
     assert used == len(code), "the same records in another order"
-    return code[interleaved(rows, record_cycles(code, price(code, unit.machine), unit.machine), table)]
+    return Order(nodes, interleaved(rows, record_cycles(code, price(code, unit.machine), unit.machine), table))
 
 
 def new_scratch() -> Code:

@@ -12,7 +12,7 @@ from onnx import NodeProto
 from compiler.frontend.activations import ACTIVATIONS, KEEP_X, KEEP_Y, TAKE_X, power
 from compiler.frontend.attributes import Attributes
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.views import Atoms, C, P, View, constant_as
+from compiler.frontend.views import Atoms, C, P, View, constant_as, whole
 from compiler.ir.operators import Conv, Floats, Step, Vector
 
 
@@ -23,7 +23,9 @@ def _chain(state: Translator, node: NodeProto, steps: tuple[Step, ...], view: Vi
 def batch_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if values.get("training_mode", 0) or not values.get("spatial", 1):
         raise state.refuse(node, "training_mode is on, or spatial is off; inference with statistics per channel is supported")
-    x = state.image(node)
+    view = state.view(node)
+    of_rows = len(view.shape) == 2 and view.axes[1] == whole(state.shapes[view.tensor], C)
+    x = view.tensor if of_rows else state.image(node)
     scale, shift, mean, variance = (state.constant(node, i, "the statistic").astype(np.float64) for i in range(1, 5))
     factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
     if not np.isfinite(factor).all():
@@ -31,7 +33,8 @@ def batch_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
     if factor.shape != (state.shapes[x][1],):
         raise state.refuse(node, f"statistics of shape {list(factor.shape)} for {state.shapes[x][1]} channels")
     step = Step("scale_shift", scale=factor.astype(np.float32), shift=(shift - mean * factor).astype(np.float32))
-    state.finish(node, Vector(state.name(node), (x,), node.output[0], (step,)), state.view(node).shape)
+    op = Vector(state.name(node), (x,), node.output[0], (step,))
+    state.finish_as(node, op, view.axes) if of_rows else state.finish(node, op, view.shape)
 
 
 def activation(state: Translator, node: NodeProto, values: Attributes) -> None:

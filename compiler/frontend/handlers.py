@@ -97,6 +97,12 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     if view.axes[axis] == whole(state.shapes[view.tensor], P) and view.axes[axis]:
         concat_pixels(state, node, axis)
         return
+    if rank == 2 and axis == 1 and view.axes[0] == whole(state.shapes[view.tensor], P):  # rows of matrices, side by side
+        views = [state.view(node, i) for i in range(len(node.input))]
+        if all(each.axes == (view.axes[0], whole(state.shapes[each.tensor], C)) for each in views):
+            op = Concat(state.name(node), tuple(each.tensor for each in views), node.output[0])
+            state.finish_as(node, op, (view.axes[0], (Atom(C, sum(each.shape[1] for each in views), 1),)))
+            return
     tensors = tuple(state.image(node, i) for i in range(len(node.input)))
     if rank < 2 or axis != 1:
         raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")

@@ -342,10 +342,20 @@ def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[
 def _blamed(parts: _Parts, npu: ModelProto, numbers: list[int], found: Trial, handlers: Handlers, able: Abilities | None) -> dict[int, str]:
     """Which nodes of a trial go to the host: those that are refused, or the views before them where these are what is wrong."""
     blamed: dict[int, str] = {}
-    producer = {name: i for i, node in enumerate(npu.graph.node) for name in node.output}
+    view_of = {number: i for i in found.views for number in parts.together(numbers[i])}
+    maker = {name: number for number in numbers for name in parts.nodes[number].output}
+
+    def lies(name: str) -> int | None:
+        """The view that says how a tensor lies; integers lie as the floats that they are made of."""
+        while (number := maker.get(name, -1)) >= 0:
+            if number in view_of or parts.nodes[number].op_type not in _ENDS:
+                return view_of.get(number)
+            name = parts.nodes[number].input[0]
+        return None
+
     for i, why in found.refused.items():
         alone = sorted(parts.together(numbers[i]))
-        views = {producer[name] for other in alone for name in parts.nodes[other].input if name in producer} & found.views
+        views = {view for other in alone for name in parts.nodes[other].input if (view := lies(name)) is not None}
         if views and not trial(parts.extract(alone), handlers, able).refused:
             blamed |= dict.fromkeys(views, f"{label(npu.graph.node[i])} cannot read its result where it lies on the NPU")
         else:

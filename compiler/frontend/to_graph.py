@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -46,10 +47,17 @@ def graph_shape(shape: tuple[int, ...]) -> Shape:
 
 
 class Translator:
-    """State while one model is translated; handlers in `compiler.frontend.handlers` call its methods."""
+    """State while one model is translated; handlers in `compiler.frontend.handlers` call its methods.
 
-    def __init__(self, model: ModelProto, budget: ByteBudget | None = None, beside: Mapping[str, Array] | None = None) -> None:
+    rows: whether a matrix [m, k] that products read comes as one image of m pixels, so that these fill the rows of the matrix unit; else as
+    m images of one pixel.  matrices: whether one came as pixels.
+    """
+
+    def __init__(
+        self, model: ModelProto, budget: ByteBudget | None = None, beside: Mapping[str, Array] | None = None, rows: bool = True
+    ) -> None:
         self.model = model
+        self.rows, self.matrices = rows, False
         self.budget = ByteBudget.of(model) if budget is None else budget
         self.opset = opset_of(model)
         self.shapes: dict[str, Shape] = {}
@@ -232,6 +240,9 @@ class Translator:
             b, length, channels = shape
             self.shapes[name] = (b, channels, length, 1)
             self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (N, P, C)))
+        elif self.rows and len(shape) == 2 and shape[0] > 1 and channels_last(self.model, name):
+            self.shapes[name], self.matrices = (1, shape[1], shape[0], 1), True
+            self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (P, C)))
         elif (phases := strided_phases(self.model, name, shape)) > 1:
             self.shapes[name] = (shape[0], phases, shape[2] // phases, 1)
             self.views[name] = View(name, (whole(self.shapes[name], N), (), whole(self.shapes[name], P, C)))
@@ -284,17 +295,22 @@ _IMAGE = (  # what they read has its channels on axis 1
 
 
 def channels_last(model: ModelProto, name: str) -> bool:
-    """Whether the first operator behind a tensor that prefers an axis for the channels wants the last one: a sequence [b, s, d]."""
-    todo, seen = [name], {name}
-    while todo:
-        current = todo.pop(0)
-        for node in model.graph.node:
-            if current not in node.input:
-                continue
-            if node.op_type in _SEQUENCE or node.op_type in _IMAGE:
-                return node.op_type in _SEQUENCE
-            todo += [out for out in node.output if out not in seen]
-            seen.update(node.output)
+    """Whether the first operator that prefers an axis for the channels wants the last one: a sequence [b, s, d].
+
+    Of those behind a tensor; where nobody there does, as in a piece that ends in a sum, of those that are connected with it.
+    """
+    for around in (False, True):
+        todo, seen = [name], {name}
+        while todo:
+            current = todo.pop(0)
+            for node in model.graph.node:
+                if current not in node.input and not (around and current in node.output):
+                    continue
+                if node.op_type in _SEQUENCE or node.op_type in _IMAGE:
+                    return node.op_type in _SEQUENCE
+                near = [near for near in (*node.input, *node.output)[0 if around else len(node.input) :] if near and near not in seen]
+                todo += near
+                seen.update(near)
     return False
 
 
@@ -327,9 +343,23 @@ def translate(
     budget: ByteBudget | None = None,
     beside: Mapping[str, Array] | None = None,
 ) -> Graph:
-    """The model as a Graph.  beside: of initialisers that it lacks.  Raises UnsupportedError naming the node, its operator and why."""
-    state = Translator(model, budget, beside)
-    inputs = state.inputs()
+    """The model as a Graph.  beside: of initialisers that it lacks.  Raises UnsupportedError naming the node, its operator and why.
+
+    Rows of matrices are pixels where all of it can be done with them, as in a multi-layer perceptron; else they are images, as in front of
+    convolutions.
+    """
+    budget = ByteBudget.of(model) if budget is None else budget
+    state = Translator(model, copy(budget), beside)
+    try:
+        return _translated(state, handlers, digest)
+    except UnsupportedError:
+        if not state.matrices:
+            raise
+    return _translated(Translator(model, budget, beside, rows=False), handlers, digest)
+
+
+def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str) -> Graph:
+    model, inputs = state.model, state.inputs()
     for node in model.graph.node:
         translate_node(state, node, handlers)
     name = model.graph.name or "model"

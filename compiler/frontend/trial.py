@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from compiler.frontend.attributes import label
 from compiler.frontend.columns import makers
-from compiler.frontend.quantised_groups import grouped
+from compiler.frontend.quantised_groups import Grouped, grouped
 from compiler.frontend.to_graph import TAKEN, Handler, Translator, has_shape, translate_node
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Operator
@@ -60,9 +60,18 @@ class Abilities:
 
 
 def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Trial:
-    """Every node on its own: see the top."""
+    """Every node on its own: see the top.  Rows of matrices are pixels, or images where fewer nodes are refused with those."""
     whole = grouped(model)
-    state, nodes = Translator(whole.model), list(whole.model.graph.node)
+    state = Translator(whole.model)
+    found = _trial(model, whole, state, handlers, able)
+    if state.matrices and found.refused:
+        other = _trial(model, whole, Translator(whole.model, rows=False), handlers, able)
+        return other if len(other.refused) < len(found.refused) else found
+    return found
+
+
+def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handlers, able: Abilities | None) -> Trial:
+    nodes = list(whole.model.graph.node)
     of = [_operator(model, members) for members in whole.members]
     types = {item.name: item for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
     refused: dict[int, str] = {}

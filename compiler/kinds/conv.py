@@ -16,13 +16,15 @@ from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
 from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
+from compiler.kinds.counts import l0_blocks
 from compiler.kinds.expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.kinds.window import all_padding, padded_columns
 from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.expansion import Expansion, overlay, pack_masks, pack_overlaid
-from compiler.unit.machine import least_ub_blocks, room_blocks, writes_l1
+from compiler.unit.machine import least_ub_blocks, tile_slot, writes_l1
+from compiler.unit.needed import EVERYWHERE, everywhere
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
@@ -39,6 +41,7 @@ OF_INTEGERS = (  # fields of `ConvJob`
 )  # fmt: skip
 EXPANDED_BLOCKS = 1024  # of a slot in UB: 32 KiB
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
+_KEPT_JOBS = 64  # of an operator, by its tiling
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
@@ -63,7 +66,7 @@ class ConvSpec(OperatorSpec):
 
     fractal: of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
     blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.passes`), how many these
-    are, else 0.  expansion: how weights lie in DDR, where they do not lie there as in L1.
+    are, else 0.  expansion: how weights lie in DDR, where they do not lie there as in L1.  needed: see `unit.needed`.
     """
 
     word: ClassVar[str] = "conv"
@@ -80,6 +83,7 @@ class ConvSpec(OperatorSpec):
     bias_at: int
     run_of_k1: int = field(default=0, kw_only=True)
     expansion: Expansion | None = field(default=None, kw_only=True)
+    needed: NDArray[np.int64] = field(default_factory=everywhere, kw_only=True)
 
     @classmethod
     def lower(cls, index: int, op: Any, into: Lowering) -> Self:
@@ -114,6 +118,10 @@ class ConvSpec(OperatorSpec):
         if expansion is not None and found is not None:
             expansion = expansion._replace(masks_at=into.constants.add(f"{op.name}/masks", pack_masks(found, dtype)))
         blocks = groups * k1 * (n1 * fractal.weight_blocks if expansion is None else expansion.overlaid)
+        needed = EVERYWHERE
+        # what an operand in L1 is multiplied with is a whole tile (`emit.in_place`), and so is what stands beside groups
+        if op.groups > 1 and not beside and into.machine.has(Memory.L0A):
+            needed = weights.needed_blocks(op, x, y, n, groups, fractal)
         return into.fields(index, op) | {
             "fractal": fractal,
             "groups": groups,
@@ -123,6 +131,7 @@ class ConvSpec(OperatorSpec):
             "lanes": lanes,
             "weights_at": into.constants.reserve(f"{op.name}/weights", blocks * BLOCK_BYTES, pack),
             "expansion": expansion,
+            "needed": EVERYWHERE if needed.all() else needed,
             "bias_at": cls.columns_at(op, y, n, into),
         }
 
@@ -202,7 +211,8 @@ class ConvSpec(OperatorSpec):
     def described(self) -> dict[str, object]:
         sizes: dict[str, object] = {"groups": self.groups, "c1": self.c1, "k1": self.k1, "n1": self.n1, "lanes": self.lanes}
         sizes |= {"window": [*self.window], "act": self.activation}
-        return sizes if self.expansion is None else sizes | {"expansion": self._expanded_sizes}
+        sizes |= {} if self.expansion is None else {"expansion": self._expanded_sizes}
+        return sizes | ({"needed": [np.packbits(row).tobytes().hex() for row in self.needed.astype(np.bool_)]} if self.needed.size else {})
 
     @property
     def _expanded_sizes(self) -> list[int]:
@@ -213,7 +223,7 @@ class ConvSpec(OperatorSpec):
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         found = self.in_h, self.in_w, self.out_h, self.out_w, self.groups, self.c1, self.k1, self.n1, self.lanes, *self.window
         rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
-        sizes = tuple(self._expanded_sizes), self.y.planes, self.bias_at >= 0
+        sizes = tuple(self._expanded_sizes), self.needed.tobytes(), self.y.planes, self.bias_at >= 0
         return (*found, *sizes, *(read.planes for read in self.reads), *rows)
 
     @property
@@ -233,8 +243,8 @@ class ConvSpec(OperatorSpec):
             reads.append(run_of_planes(self.residual, first, last))
         n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
         expansion, before = self.expansion, n_before * self.k1 * self.fractal.weight_blocks
+        n_group = n_before - group * self.n1
         if expansion is not None:
-            n_group = n_before - group * self.n1
             expansion = expansion.part(n_group * self.fractal.columns, n // groups * self.fractal.columns)
             before = group * self.k1 * expansion.overlaid
         return replace(
@@ -245,6 +255,7 @@ class ConvSpec(OperatorSpec):
             n1=n // groups,
             weights_at=self.weights_at + before,
             expansion=expansion,
+            needed=self.needed[n_group : n_group + n // groups],
             bias_at=self.bias_at + n_before * self.fractal.sum_blocks,
         )
 
@@ -326,9 +337,32 @@ class ConvSpec(OperatorSpec):
         loops = {"g": self.groups, "m": rows * self.out_w, "n": self.n1, "k": self.k1}
         main = self.reads[0]
         source = main.planes, self.input_rows(rows) * storages[main.storage].row_blocks
-        return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, cut=self.parts.cut, fractal=self.fractal)
+        of_product: dict[str, Any] = {"cut": self.parts.cut, "fractal": self.fractal, "needed": self.needed}
+        return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
     def job(self, given: Given) -> ConvJob:
+        """Most of it follows from the tiling alone, and is remembered; where buffers lie is said anew."""
+        main = given.storages[self.reads[0].storage]
+        key = given.machine, given.dtype, given.tiling, given.inside, main.dtype, main.row_blocks
+        if key not in self._jobs:
+            if len(self._jobs) == _KEPT_JOBS:
+                self._jobs.clear()
+            self._jobs[key] = self._new_job(given)
+            return self._jobs[key]
+        (weights_0, weights_1), (bias, bias_1) = _two(self.chunk_slots(given)), (*given.constants, -1, -1)[:2]
+        (out_0, out_1), (res_0, res_1) = _two(given.tiles), _two(given.residuals)
+        assert isinstance(given.tiling, ConvTiling)
+        expansion = self.expansion_job(given.tiling, given.overlaid, given.arriving, given.expanded)
+        return self._jobs[key]._replace(
+            weights_0=weights_0, weights_1=weights_1, bias=bias, bias_1=bias_1, out_0=out_0, out_1=out_1, res_0=res_0, res_1=res_1,
+            **self.of_integers(given), **(expansion._asdict() if self.expansion is not None else {}),
+        )  # fmt: skip
+
+    @cached_property
+    def _jobs(self) -> dict[tuple[object, ...], ConvJob]:
+        return {}
+
+    def _new_job(self, given: Given) -> ConvJob:
         tiling, machine, window, parts = given.tiling, given.machine, self.window, self.parts
         assert isinstance(tiling, ConvTiling)
         resident, to = tiling.weights == "resident", way_out(machine, given.inside)
@@ -337,6 +371,9 @@ class ConvSpec(OperatorSpec):
         resident_at, bias = _two(self.chunk_slots(given)), (*given.constants, -1, -1)
         out, residuals = _two(given.tiles), _two(given.residuals)
         right, right_planes, right_pixels = self._right_operand()
+        sizes = l0_blocks(self.fractal.weight_blocks, self.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        memories = (Memory.L0A, Memory.L0B, Memory.L0C)
+        slots = [tile_slot(machine, memory, size) for memory, size in zip(memories, sizes, strict=True)]
         return ConvJob(
             dtype=int(given.dtype),
             operands=int(given.storages[self.reads[0].storage].dtype),
@@ -379,9 +416,12 @@ class ConvSpec(OperatorSpec):
             out_1=out[1],
             res_0=residuals[0],
             res_1=residuals[1],
-            half_a=room_blocks(machine, Memory.L0A) // 2,
-            half_b=room_blocks(machine, Memory.L0B) // 2,
-            half_c=room_blocks(machine, Memory.L0C) // 2,
+            slot_a=slots[0][0],
+            room_a=slots[0][1],
+            slot_b=slots[1][0],
+            room_b=slots[1][1],
+            slot_c=slots[2][0],
+            room_c=slots[2][1],
             fractal_rows=self.fractal.rows,
             fractal_lanes=self.fractal.lanes,
             fractal_columns=self.fractal.columns,
@@ -420,7 +460,9 @@ class ConvSpec(OperatorSpec):
         return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.kept and not resident))
 
     def tables(self) -> list[NDArray[np.int64]]:
-        return [] if self.expansion is None else [np.array(self.expansion.runs, np.int64)]
+        """Runs of columns of an expansion, and which blocks of weights are needed."""
+        runs = np.array([] if self.expansion is None else self.expansion.runs, np.int64)
+        return [runs, self.needed] if self.needed.size else [runs] if runs.size else []
 
     def chunk_slots(self, given: Given) -> tuple[int, ...]:
         """Where resident weights, or chunks of what is multiplied, lie in L1."""

@@ -1,8 +1,10 @@
 """Convolution on one block: IM2COL and weight loads, MMAD, FIXPIPE and the way out, tile by tile.
 
 Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
-An L0A or L0B tile that is still in place is not loaded again.  Where a chunk does not hold all of k, every (m, n) tile of the chunk
-keeps its own place in L0C until its last k; else two places take turns.
+An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.
+Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k.
+Else tiles take the slots of their memory in turn, as many as it has for tiles of their size (`unit.machine.tile_slot`): with two, an
+engine that is ahead of the next one waits for every tile of that.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from compiler.records.writers import (
     move,
     side_by_side,
 )
+from compiler.unit.needed import begin, multiplied, panel
 from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
@@ -67,6 +70,7 @@ class ConvJob(NamedTuple):
     alike: whether the columns of every group have the same biases and scales.
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
     `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
+    slot_a to room_c: of L0A, L0B and L0C, blocks that a tile has for itself, and of all slots.
     overlaid to kept: see `ExpansionJob`.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
@@ -119,9 +123,12 @@ class ConvJob(NamedTuple):
     out_1: int
     res_0: int
     res_1: int
-    half_a: int
-    half_b: int
-    half_c: int
+    slot_a: int
+    room_a: int
+    slot_b: int
+    room_b: int
+    slot_c: int
+    room_c: int
     fractal_rows: int
     fractal_lanes: int
     fractal_columns: int
@@ -182,10 +189,22 @@ _ROOM = 20  # records of a tile's product and its way out, at most
 
 
 @njit(cache=True)
-def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
+def _turn(ends: Ints, which: int, slot: int, room: int, kept: int) -> Any:
+    """The next slot of a memory, behind the tile that came last, be it of another operator.  kept: a slot that is passed over, or -1."""
+    at: Any = -(-ends[which] // slot) * slot
+    if at == kept:
+        at += slot
+    if at >= room:
+        at = np.int64(slot if kept == 0 else 0)
+    ends[which] = at + slot
+    return at
+
+
+@njit(cache=True)
+def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: TilePlace, residual: TilePlace, parity: Ints) -> int:
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
-    runs: int64 [n, 6], of `Expansion`.
+    runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`unit.needed.multiplied`), of no size: all.
     target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
     """
     pixels = j.out_rows * j.out_w
@@ -225,7 +244,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
                     parity[W_SLOT] ^= 1
                     w_row = k_size * j.weight_blocks
                     if j.overlaid > 0:
-                        at = _chunk(out, at, j, runs, parity, group, k_start, k_size, n_start, n_size, w_base)
+                        at = _chunk(out, at, j, runs, needed, parity, group, k_start, k_size, n_start, n_size, w_base)
                         if at < 0:
                             return -1
                     elif j.right == WEIGHTS:
@@ -247,7 +266,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
                             out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
                             1, 0, 0,
                         )  # fmt: skip
-                in_a, in_b = -1, -1
+                in_a, in_b, a, b = -1, -1, 0, 0
                 for tile in range(tiles_m * tiles_n):
                     if j.n_outer:
                         tm, tn = tile % tiles_m, tile // tiles_m
@@ -261,45 +280,94 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, target: TilePlace, res
                     if chunks_k > 1:
                         c = (tm * n_size + n_tile) * j.tile_m * j.sum_blocks
                     else:
-                        c = parity[C_SLOT] * j.half_c
-                        parity[C_SLOT] ^= 1
+                        c = _turn(parity, C_SLOT, j.slot_c, j.room_c, -1)
                     for k_tile in range(0, k_size, j.tile_k1):
                         if at + _ROOM >= capacity:
                             return -1
                         k = min(j.tile_k1, k_size - k_tile)
+                        first_n, first_k = n_start + n_tile, k_start + k_tile
+                        if needed.size and not needed[first_n : first_n + n, first_k : first_k + k].any():
+                            continue
                         want_a = tm * 65536 + k_tile
                         if want_a != in_a:
-                            parity[A_SLOT] ^= 1
+                            a = _turn(parity, A_SLOT, j.slot_a, j.room_a, -1)
                             in_a = want_a
                             if parted:
-                                at = _left(out, at, j, base, parity[A_SLOT] * j.half_a, m_start, m, mpad, k_start + k_tile, k)
+                                at = _left(out, at, j, base, a, m_start, m, mpad, k_start + k_tile, k)
                                 if at < 0:
                                     return -1
                             else:
                                 at = im2col(
-                                    out, at, j.operands, j.tag, base, parity[A_SLOT] * j.half_a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
+                                    out, at, j.operands, j.tag, base, a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
                                     j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
                                     k_start + k_tile, k, j.lanes, j.in_ring, j.in_first, j.pad,
                                 )  # fmt: skip
                         want_b = tn * 65536 + k_tile
                         if want_b != in_b:
-                            parity[B_SLOT] ^= 1
+                            b = _turn(parity, B_SLOT, j.slot_b, j.room_b, -1)
                             in_b = want_b
-                            b = parity[B_SLOT] * j.half_b
-                            if j.right == WEIGHTS:
+                            if needed.size:
+                                source = w_base + n_tile * w_row + k_tile * j.weight_blocks
+                                at = _weights(out, at, j, needed, source, b, w_row, first_n, n, first_k, k)
+                                if at < 0:
+                                    return -1
+                            elif j.right == WEIGHTS:
                                 source = w_base + n_tile * w_row + k_tile * j.weight_blocks
                                 run = k * j.weight_blocks
                                 at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, source, b, run, n, w_row, run, 1, 0, 0)
                             else:
                                 at = _right(out, at, j, b, right, right_pixels, n_tile, n, k_tile, k)
-                        a, b = parity[A_SLOT] * j.half_a, parity[B_SLOT] * j.half_b
+                        if needed.size:
+                            at = _products(out, at, j, needed, a, b, c, mpad, first_n, n, first_k, k)
+                            if at < 0:
+                                return -1
+                            continue
                         at = mmad(out, at, j.operands, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, j.right_type)
                         if j.left_less > 0 or j.zeros > 0:
-                            at = _less(out, at, j, base, parity, c, m, mpad, k, n)
+                            at = _less(out, at, j, base, parity, a, b, c, m, mpad, k, n)
                     if k_start + k_size == j.k1:
+                        if at + _ROOM >= capacity:
+                            return -1
                         n_out = group * j.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
                         at = _way_out(out, at, j, bias, scale_after, target, residual, parity, c, m_start, m, mpad, n_out, n_column, n)
+    return at
+
+
+@njit(cache=True)
+def _weights(
+    out: Code, at: int, j: ConvJob, needed: Ints, source: int, b: int, row: int, first_n: int, n: int, first_k: int, k: int
+) -> int:  # fmt: skip
+    """A tile of weights, its panels one after the other; row: blocks from an n1 to the next.  -1 where `out` is too short."""
+    done = 0
+    while done < n:
+        if at + _ROOM >= out.shape[0]:
+            return -1
+        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
+        if size > 0:
+            run, here = size * j.weight_blocks, source + done * row + (start - first_k) * j.weight_blocks
+            at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, here, b, run, wide, row, run, 1, 0, 0)
+            b += wide * run
+        done += wide
+    return at
+
+
+@njit(cache=True)
+def _products(
+    out: Code, at: int, j: ConvJob, needed: Ints, a: int, b: int, c: int, mpad: int, first_n: int, n: int, first_k: int, k: int
+) -> int:  # fmt: skip
+    """An MMAD for every panel that `_weights` brought."""
+    done = 0
+    while done < n:
+        if at + _ROOM >= out.shape[0]:
+            return -1
+        wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
+        if size > 0:
+            adds = 0 if begin(needed, first_n + done, start) else 1
+            left, sums = a + (start - first_k) * mpad, c + done * mpad * j.sum_blocks
+            at = mmad(out, at, j.operands, j.tag, left, b, sums, mpad, size, wide, adds, j.right_type)
+            b += wide * size * j.weight_blocks
+        done += wide
     return at
 
 
@@ -312,7 +380,8 @@ def expansion_of(j: ConvJob) -> ExpansionJob:
 
 @njit(cache=True)
 def _chunk(
-    out: Code, at: int, j: ConvJob, runs: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int, n_size: int, target: int
+    out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, parity: Ints, group: int, k_start: int, k_size: int, n_start: int,
+    n_size: int, target: int,
 ) -> int:  # fmt: skip
     """A chunk of weights that lie overlaid in UB, or in DDR; -1 where `out` is too short."""
     first = (group * j.k1 + k_start) * j.overlaid
@@ -322,26 +391,28 @@ def _chunk(
         if at < 0:
             return -1
     row = k_size * j.weight_blocks
-    return expand(out, at, expansion_of(j), runs, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0)
+    return expand(out, at, expansion_of(j), runs, needed, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0)
 
 
 @njit(cache=True)
-def _less(out: Code, at: int, j: ConvJob, base: int, parity: Ints, c: int, m: int, mpad: int, k: int, n: int) -> int:
-    """Products of either operand's tile with what is added to all of the other: that is made in the half of L0 that is free.
+def _less(
+    out: Code, at: int, j: ConvJob, base: int, parity: Ints, a: int, b: int, c: int, m: int, mpad: int, k: int, n: int
+) -> int:  # fmt: skip
+    """Products of either operand's tile, at a and b, with what is added to all of the other: that is made in another slot.
 
     The left one's is an image of padding, the right one's a block of weights that is copied to all places.
     """
     for part in range(2):
         byte = j.left_less_1 if part else j.left_less
         if byte > 0:
-            d, b = (1 - parity[A_SLOT]) * j.half_a, parity[B_SLOT] * j.half_b
+            d = _turn(parity, A_SLOT, j.slot_a, j.room_a, a)
             at = im2col(
                 out, at, j.left_type, j.tag, base, d, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, j.out_w, j.out_w, m, mpad, 0, k, j.lanes, 0, 0,
                 byte,
             )  # fmt: skip
             at = mmad(out, at, j.left_type, j.tag, d, b, c, mpad, k, n, 1, j.right_type)
     for part in range(j.zeros):
-        a, d = parity[A_SLOT] * j.half_a, (1 - parity[B_SLOT]) * j.half_b
+        d = _turn(parity, B_SLOT, j.slot_b, j.room_b, b)
         zeros, size = j.zeros_at + part * j.weight_blocks, j.weight_blocks
         at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, zeros, d, size, n * k, 0, size, 1, 0, 0)
         at = mmad(out, at, j.operands, j.tag, a, d, c, mpad, k, n, 1, j.zeros_type)
@@ -531,9 +602,9 @@ def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int
         j.right_base, j.right_plane = right.base, right.plane
     elif operands(w, n) > 1:
         residual = operand(w, n, 1, start)
-    runs = table(w, n, 0, 6)
+    runs, needed = table(w, n, 0, 6), multiplied(table(w, n, 1, j.k1), j.chunk_k1, j.tile_k1)
     if n.begins and j.resident and j.overlaid > 0:
-        at = expand_all(out, at, expansion_of(j), runs, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)
+        at = expand_all(out, at, expansion_of(j), runs, needed, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)
         if at < 0:
             return -1
-    return emit_conv(out, at, j, runs, result(w, n, start), residual, parity)
+    return emit_conv(out, at, j, runs, needed, result(w, n, start), residual, parity)

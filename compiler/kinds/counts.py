@@ -15,15 +15,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut, instructions
+from compiler.unit.needed import Panels, loads
 from simulator.npu.cycles import steps
 
-Pieces = tuple[tuple[int, int], tuple[int, int]]
+Along = tuple[tuple[int, int], tuple[int, int]]
 
 
 class Counts(NamedTuple):
     """Of one group.  rows: pixels, padded.  results: tiles that leave L0C.
 
     loads_a, loads_b: instructions that load L0A and L0B.  moved_a: rows x blocks of k that come to L0A; moved_b: n1 x blocks of k to L0B.
+    blocks: n1 x blocks of k that all rows are multiplied with.
     """
 
     rows: int
@@ -33,6 +35,7 @@ class Counts(NamedTuple):
     moved_a: int
     loads_b: int
     moved_b: int
+    blocks: int
 
 
 @njit(cache=True)
@@ -47,7 +50,7 @@ def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int) -> tu
 
 
 @njit(cache=True)
-def pieces(length: int, size: int) -> Pieces:
+def pieces(length: int, size: int) -> Along:
     """(size, count) of the whole pieces of an axis, and of what is left."""
     size = min(size, length)
     rest = length % size
@@ -55,7 +58,7 @@ def pieces(length: int, size: int) -> Pieces:
 
 
 @njit(cache=True)
-def whole(length: int) -> Pieces:
+def whole(length: int) -> Along:
     """An axis in one piece; `pieces` divides."""
     return (length, 1), (0, 0)
 
@@ -96,11 +99,11 @@ def of_chunk(tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: i
 
 @njit(cache=True)
 def counts(
-    fractal_rows: int, pixels: int, along_n: Pieces, along_k: Pieces, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut
+    fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut
 ) -> Counts:
     """along_n, along_k: chunks of weights, in n1 and in blocks of k.  cut: where IM2COL ends along k."""
     tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m)
-    products = results = loads_a = moved_a = loads_b = moved_b = 0
+    products = results = loads_a = moved_a = loads_b = moved_b = blocks = 0
     for size_n, count_n in along_n:
         tiles_n = (size_n + tile_n1 - 1) // tile_n1
         results += count_n * tiles_m * tiles_n
@@ -117,7 +120,20 @@ def counts(
             moved_a += count * left * rows * size_k
             loads_b += count * to_b
             moved_b += count * right * size_n * size_k
-    return Counts(rows, products, results, loads_a, moved_a, loads_b, moved_b)
+            blocks += count * size_n * size_k
+    return Counts(rows, products, results, loads_a, moved_a, loads_b, moved_b, blocks)
+
+
+@njit(cache=True)
+def counts_of_panels(
+    p: Panels, fractal_rows: int, pixels: int, along_n: Along, tile_m: int, tile_n1: int, n_outer: int
+) -> Counts:  # fmt: skip
+    """The same where there are zeros beside groups.  along_n: chunks of weights, in n1."""
+    tiles_m, rows, results = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m), 0
+    for size_n, count_n in along_n:
+        results += count_n * tiles_m * ((size_n + tile_n1 - 1) // tile_n1)
+    loads_a, moved_a, loads_b, moved_b = loads(p, tiles_m, n_outer)
+    return Counts(rows, tiles_m * p.panels, results, loads_a, rows * moved_a, loads_b, moved_b, p.blocks)
 
 
 @njit(cache=True)

@@ -67,7 +67,8 @@ def load_overlaid(out: Code, at: int, j: ExpansionJob, tag: int, parity: Ints, s
 @general
 @njit(cache=True)
 def expand_all(
-    out: Code, at: int, j: ExpansionJob, runs: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int, target: int
+    out: Code, at: int, j: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, source: int, groups: int, k1: int, n1: int,
+    target: int,
 ) -> int:  # fmt: skip
     """All weights, from DDR on.  Returns the next row, or -1 where `out` is too short."""
     steps = overlaid_steps(j.overlaid, k1)
@@ -80,7 +81,7 @@ def expand_all(
             if at < 0:
                 return -1
             to = target + (group * n1 * k1 + k) * COLUMNS
-            at = expand(out, at, j, runs, tag, parity, place, together, k, size, 0, n1, to, k1 * COLUMNS, n1 * k1 * COLUMNS)
+            at = expand(out, at, j, runs, needed, tag, parity, place, together, k, size, 0, n1, to, k1 * COLUMNS, n1 * k1 * COLUMNS)
             if at < 0:
                 return -1
     return at
@@ -89,12 +90,13 @@ def expand_all(
 @general
 @njit(cache=True)
 def expand(
-    out: Code, at: int, j: ExpansionJob, runs: Ints, tag: int, parity: Ints, overlaid: int, groups: int, k_start: int, k_size: int,
-    n_start: int, n_size: int, target: int, row: int, apart: int,
+    out: Code, at: int, j: ExpansionJob, runs: Ints, needed: Ints, tag: int, parity: Ints, overlaid: int, groups: int, k_start: int,
+    k_size: int, n_start: int, n_size: int, target: int, row: int, apart: int,
 ) -> int:  # fmt: skip
     """n1 and steps that begin at n_start and k_start, of groups one after the other (of one, unless `across`), to L1.
 
     overlaid: where the first step's blocks are in UB.  row, apart: L1 blocks from an n1, from a group, to the next.
+    needed: see `emit_conv`; what is not multiplied is not made where steps are taken together.
     """
     deep = 1 if j.across else min(REPEAT_BLOCKS, k_size)
     wide = min(n_size, max(1, j.room // (deep * COLUMNS)))
@@ -104,8 +106,13 @@ def expand(
         columns = min(wide, n_size - n)
         group, k = 0, 0
         while group < groups:
+            stop = k_size
+            if needed.size and not j.across:
+                k, stop = _made(needed, n_start + n, columns, k_start, k, k_size, deep)
+                if k == stop:
+                    break
             together = max(1, min(deep // k_size, groups - group)) if j.across and k == 0 else 1
-            size, first = min(deep, k_size - k), overlaid + (group * k_size + k) * j.overlaid
+            size, first = min(deep, stop - k), overlaid + (group * k_size + k) * j.overlaid
             at = _piece(
                 out, at, j, runs, tag, parity, first, together, k_start + k, size, n_start + n, columns,
                 target + group * apart + n * row + k * COLUMNS, row, apart,
@@ -116,6 +123,19 @@ def expand(
             if k == k_size:
                 group, k = group + together, 0
     return at
+
+
+@njit(cache=True)
+def _made(needed: Ints, n: int, columns: int, k_start: int, k: int, k_size: int, deep: int) -> tuple[int, int]:
+    """[first, stop) of the next steps from k on, at most `deep`, that any of these n1 needs; of no size where none is left."""
+    stop = k_size
+    while k < k_size and not needed[n : n + columns, k_start + k].any():
+        k += 1
+    if k < k_size:
+        stop = min(k + deep, k_size)
+        while not needed[n : n + columns, k_start + stop - 1].any():
+            stop -= 1
+    return k, stop
 
 
 @general

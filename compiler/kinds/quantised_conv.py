@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -41,10 +42,20 @@ class IntegerProductSpec(ConvSpec):
     scale_at: int
     zeros_at: int
 
-    @property
+    @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
         """What is added to all of the right operand; as `less`."""
         raise NotImplementedError
+
+    def words(self) -> dict[str, int]:
+        """What of `of_integers` is the same wherever buffers lie."""
+        zeros, zeros_type = self.zeros
+        found = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type)}
+        return found | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
+
+    @cached_property
+    def _words(self) -> dict[str, int]:
+        return self.words()  # scales of sums are float32 divisions: once, and not for every plan
 
     @property
     def zero_blocks(self) -> int:
@@ -69,10 +80,7 @@ class IntegerProductSpec(ConvSpec):
         return tuple(at + self.zero_blocks for at in given.weights)
 
     def of_integers(self, given: Given) -> dict[str, int]:
-        zeros, zeros_type = self.zeros
-        at = given.weights[0] if zeros else 0
-        found = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type), "zeros_at": at}
-        return super().of_integers(given) | found | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
+        return super().of_integers(given) | self._words | {"zeros_at": given.weights[0] if self.zeros[0] else 0}
 
     def fetches(self, given: Given) -> list[Fetch]:
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
@@ -130,7 +138,7 @@ class QuantisedConvSpec(IntegerProductSpec):
             return self
         return replace(self, bias_at=found[0], scale_at=found[1] - found[0] if len(found) > 1 else 0)
 
-    @property
+    @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
         return less(self.left)
 
@@ -139,17 +147,17 @@ class QuantisedConvSpec(IntegerProductSpec):
         assert isinstance(self.operator, QuantisedConv)
         return self.operator
 
-    def of_integers(self, given: Given) -> dict[str, int]:
+    def words(self) -> dict[str, int]:
         op = self.quantised
-        found = super().of_integers(given) | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        found = super().words() | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
         if op.added is None or op.y_q is None:
             return found
         q, last = op.added.q, op.added.last
         first, second = (q, op.y_q) if last else (op.y_q, q)
         outer, inner, fixed = add_factors(first, second, op.added.y_q)
         own, other = (inner, outer) if last else (outer, inner)
-        words = {"own": float_bits(float(own)), "other": float_bits(float(other)), "fixed": float_bits(float(fixed)), "last": int(last)}
-        return found | {"added": int(given.storages[self.reads[1].storage].dtype), **words}
+        of_sum = {"own": own, "other": other, "fixed": fixed}
+        return found | {word: float_bits(float(value)) for word, value in of_sum.items()} | {"last": int(last)}
 
 
 def less(zero: int) -> tuple[tuple[int, ...], DataType]:

@@ -8,6 +8,7 @@ is what FIXPIPE adds.  A zero point of 0 costs nothing, one beyond 128 two more 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,7 +18,6 @@ from compiler.ir.quantised.products import MOST
 from compiler.kinds.base import Lowering
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised, sums_alone
-from compiler.unit.operators import Given
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType, Memory
 
@@ -68,7 +68,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
         assert isinstance(self.operator, QuantisedMatMul)
         return self.operator
 
-    @property
+    @cached_property
     def zeros(self) -> tuple[tuple[int, ...], DataType]:
         return less(self.quantised.b_q.single(self.name)[1])
 
@@ -81,13 +81,18 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
     def bias_blocks(self) -> int:
         return self.n1 * self.column_blocks
 
+    @cached_property
+    def _left(self) -> tuple[tuple[int, ...], DataType]:
+        """As `zeros`, of the left operand."""
+        return less(self.quantised.a_q.single(self.name)[1])
+
     @property
     def products(self) -> int:
-        return super().products + len(less(self.quantised.a_q.single(self.name)[1])[0])
+        return super().products + len(self._left[0])
 
-    def of_integers(self, given: Given) -> dict[str, int]:
+    def words(self) -> dict[str, int]:
         op = self.quantised
-        left, left_type = less(op.a_q.single(self.name)[1])
+        left, left_type = self._left
         first, second = (*left, 0, 0)[:2]
         found = {"alike": 1, "left_less": first, "left_less_1": second, "left_type": int(left_type)}
-        return super().of_integers(given) | found | {"missing": byte(op.b_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        return super().words() | found | {"missing": byte(op.b_q.single(self.name)[1]), **requantised(op.y_q, self.name)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -11,17 +12,16 @@ from numpy.typing import NDArray
 from compiler.ir.operators import QuantisedSoftmax
 from compiler.ir.quantised.tables import exponentials
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
-from compiler.kinds.quantised_softmax_emitter import ONES, PIXEL, PLANE, QuantisedSoftmaxJob
+from compiler.kinds.quantised_softmax_emitter import PIXEL, PLANE, QuantisedSoftmaxJob
 from compiler.kinds.typed import ROUNDER
 from compiler.plan.plan import VectorTiling
 from compiler.records.converting import WIDE
 from compiler.records.ways import end_to_end
 from compiler.unit.operators import Fetch, Given
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.isa import Op, float_bits
+from simulator.npu.isa import REPEAT_BLOCKS, Op, float_bits
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
-_NOWHERE = -1024.0  # added to a byte, below all of them by more than the table is long
 _MOST = 1 << 22  # of a value that is rounded
 
 
@@ -29,7 +29,8 @@ _MOST = 1 << 22  # of a value that is rounded
 class QuantisedSoftmaxSpec(OnVector):
     """channels: lanes of a group's channels in their order, counted from its first plane.  padded: planes of a group that have others.
 
-    times: 1 / scale of the result, rounded down.  constants_at: DDR blocks, so many of them.
+    times: 1 / scale of the result, rounded down.  ordered: blocks of float32 that the machine adds lane by lane; 0: every lane alone, by
+    constants in front of which there are `alone` blocks.  constants_at: DDR blocks, so many of them.
     """
 
     word: ClassVar[str] = "quantised_softmax"
@@ -38,6 +39,8 @@ class QuantisedSoftmaxSpec(OnVector):
     channels: tuple[int, ...]
     padded: tuple[int, ...]
     times: float
+    ordered: int
+    alone: int
     constants_at: int
     constants: int
 
@@ -59,32 +62,45 @@ class QuantisedSoftmaxSpec(OnVector):
                 raise UnsupportedError(
                     f"operator {op.name!r}: over {each} channels with a scale of {op.y_q.scale[0]:.3g}; a larger one is supported"
                 )
-        mask = np.full((deep, lanes), _NOWHERE, np.float32)
-        mask.reshape(-1)[first] = 0
-        padded = tuple(np.flatnonzero(mask.any(axis=1)).tolist())
-        parts = [
-            np.ascontiguousarray(entries.view(np.uint8).reshape(-1, 4).T[::-1]).reshape(-1),
-            np.eye(ONES, dtype=np.float32).view(np.uint8).reshape(-1),
-            np.full(ONES, 256, np.float32).view(np.uint8),
-            mask[list(padded)].view(np.uint8).reshape(-1),
-        ]
-        constants = np.concatenate(parts)
+        there = np.zeros((deep, lanes), np.float32)
+        there.reshape(-1)[first] = 1
+        padded = tuple(np.flatnonzero((there == 0).any(axis=1)).tolist())
+        of_x, of_y = np.iinfo(op.x_q.dtype), np.iinfo(op.y_q.dtype)
+        parts = [np.roll(entries, 1), np.full(lanes, of_y.min, of_y.dtype)]  # an equal byte, whose distance is 0, has the last entry
+        for plane in padded:
+            parts += [np.where(there[plane] > 0, of_x.max, of_x.min).astype(of_x.dtype), there[plane]]
+        ordered = -(-(int(first[-1]) + 1) // DataType.float32.lanes) if (np.diff(first) > 0).all() else 0
+        if into.machine.vector.ordered_cycles is None:
+            ordered = 0
+        alone = sum([part.nbytes for part in parts]) // BLOCK_BYTES
+        if not ordered:
+            parts.append(np.eye(DataType.float32.lanes, dtype=np.float32).reshape(-1))
+        constants = np.concatenate([part.view(np.uint8) for part in parts])
         return cls(
             **into.fields(index, op),
             groups=op.groups,
             channels=tuple(first.tolist()),
             padded=padded,
             times=float(times),
+            ordered=ordered,
+            alone=alone,
             constants_at=into.constants.add(f"{op.name}/constants", constants),
             constants=len(constants) // BLOCK_BYTES,
         )
+
+    @property
+    def from_least(self) -> bool:
+        """Whether the result's zero point is the least integer, so that what is rounded saturates in uint8."""
+        assert isinstance(self.operator, QuantisedSoftmax)
+        q = self.operator.y_q
+        return q.single(self.name)[1] == np.iinfo(q.dtype).min
 
     @property
     def group_planes(self) -> int:
         return self.y.planes // self.groups
 
     def described(self) -> dict[str, object]:
-        return {"groups": self.groups, "channels": len(self.channels), "gaps": list(self.padded)}
+        return {"groups": self.groups, "channels": len(self.channels), "gaps": list(self.padded), "ordered": self.ordered}
 
     @property
     def planes_together(self) -> int:
@@ -109,7 +125,7 @@ class QuantisedSoftmaxSpec(OnVector):
 
     @property
     def steps_of_tile(self) -> int:
-        return 24 + 2 * len(self.channels)
+        return 14 + (self.ordered or 2 * len(self.channels))
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -121,16 +137,22 @@ class QuantisedSoftmaxSpec(OnVector):
         for planes, tall, wide, count in tiles.made:
             size, groups = tall * wide, planes / most
             line, of_line = end_to_end(size, 1)
-            plane, of_plane = end_to_end(WIDE * size, 1)
+            plane, of_plane = end_to_end(deep * size, 1)
+            least, eights = min(size, deep), -(-size // REPEAT_BLOCKS)
             steps = [
-                (Op.VCONVERT, 9 * deep * plane, 8 * deep * of_plane),  # bytes and their four blocks take turns
-                (Op.VLUT, 4 * deep * line, 4 * deep * of_line),
-                (Op.VADDS, 9 * deep * plane + 3 * line, (6 + 4 * deep) * of_plane),
-                (Op.VMAX, WIDE * deep * line, WIDE * deep * of_line),
-                (Op.VMADD, len(self.channels) * line, len(self.channels) * of_line),
-                (Op.VLANE_MAX, len(self.channels) * line, len(self.channels) * of_line),
-                (Op.VDIV, deep * plane, WIDE * of_plane),
+                (Op.VMAX, deep * line, eights),
+                (Op.VSUB, 2 * plane, 2 * of_plane),
+                (Op.VLUT, WIDE * plane, least),
+                (Op.VDIV, WIDE * plane, WIDE * of_plane),
+                (Op.VCONVERT, 2 * plane, least),
+                (Op.VMULS, 3 * line, 4 * of_line),
             ]
+            if self.ordered:
+                steps.append((Op.VLANE_ADD, self.ordered * eights, eights))
+            else:
+                steps += [(op, len(self.channels) * line, len(self.channels) * of_line) for op in (Op.VMADD, Op.VLANE_MAX)]
+            if not self.from_least:
+                steps.append((Op.VADDS, 2 * WIDE * plane, 2 * of_plane))
             repeats += count * tiles.images * groups * sum([each * tiles.cycles[op] for op, each, _ in steps])
             calls += count * tiles.images * groups * sum([instructions for _, _, instructions in steps])
         return VectorWork(repeats, calls, [tiles.size])
@@ -145,7 +167,8 @@ class QuantisedSoftmaxSpec(OnVector):
     def job(self, given: Given) -> QuantisedSoftmaxJob:
         assert isinstance(given.tiling, VectorTiling)
         assert isinstance(self.operator, QuantisedSoftmax)
-        zero = self.operator.y_q.single(self.name)[1]
+        zero, mantissa = self.operator.y_q.single(self.name)[1], math.frexp(self.times)[0]
+        exact = mantissa == 0.5  # a power of two is the sum's as well as the exponentials'
         return QuantisedSoftmaxJob(
             **self.common(given),
             source=int(given.storages[self.reads[0].storage].dtype),
@@ -154,9 +177,11 @@ class QuantisedSoftmaxSpec(OnVector):
             consts=first_of(given.constants),
             consts_at=self.constants_at if streamed(given) else -1,
             const_blocks=self.constants,
-            below=float_bits(-255.0),
-            high=float_bits(65536.0),
-            times=float_bits(self.times),
+            alone=self.alone,
+            ordered=self.ordered,
+            part=float_bits(1 / self.times if exact else 1.0),
+            times=-1 if exact else float_bits(self.times),
+            from_least=int(self.from_least),
             rounder=float_bits(ROUNDER),
             more=float_bits(zero - ROUNDER),
         )

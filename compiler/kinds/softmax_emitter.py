@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from numba import njit
 
 from compiler.records.node import UB_SLOT, Node, Work, operand, result, table
-from compiler.records.tiles import load_tile, store_tile, tiles, with_pixels
-from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general, strided
+from compiler.records.tiles import load_tile, over_planes, store_tile, tiles, with_pixels
+from compiler.records.writers import DDR, MTE2, UB, Ints, TilePlace, copy, flat, general
 from simulator.npu.isa import Op
 from simulator.npu.program import Code
 
@@ -72,26 +72,17 @@ def emit_softmax(out: Code, at: int, j: SoftmaxJob, source: TilePlace, target: T
                     at = flat(out, at, _VADD, j.dtype, j.tag, d, d, masks + plane, -1, 0, 0, size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
-                at = _over_planes(out, at, j.dtype, j.tag, _VMAX, top, first, size, deep)
+                at = over_planes(out, at, j.dtype, j.tag, _VMAX, top, first, size, deep)
                 at = flat(out, at, _LANE_MAX, j.dtype, j.tag, top, top, -1, -1, 0, 0, size, 0)
                 at = with_pixels(out, at, j.dtype, j.tag, _VSUB, first, top, size, deep)
             at = flat(out, at, _VEXP, j.dtype, j.tag, x, x, -1, -1, 0, 0, planes * size, 0)
             for group in range(0, planes, deep):
                 first = x + group * size
-                at = _over_planes(out, at, j.dtype, j.tag, _VADD, total, first, size, deep)
+                at = over_planes(out, at, j.dtype, j.tag, _VADD, total, first, size, deep)
                 at = flat(out, at, _LANE_SUM, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
                 at = flat(out, at, _VRECIPROCAL, j.dtype, j.tag, total, total, -1, -1, 0, 0, size, 0)
                 at = with_pixels(out, at, j.dtype, j.tag, _VMUL, first, total, size, deep)
             at = store_tile(out, at, j.dtype, j.tag, target, p, r * j.width + c, size, planes, x)
-    return at
-
-
-@njit(cache=True)
-def _over_planes(out: Code, at: int, dtype: int, tag: int, op: int, d: int, x: int, size: int, planes: int) -> int:
-    """d [size] = op over planes of x [planes][size]."""
-    at = flat(out, at, _VCOPY, dtype, tag, d, x, -1, -1, 0, 0, size, 0)
-    if planes > 1:
-        at = strided(out, at, op, dtype, tag, d, d, x + size, size, planes - 1, 1, 0, 1, 0, 1, size, 0)
     return at
 
 

@@ -29,6 +29,8 @@ MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
 
 MAX_AHEAD_KIB = 1 << 16
+MAX_LOOKAHEAD = 1 << 12
+LOOKAHEAD = 64  # as far as anything is gained
 MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
 Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
@@ -56,6 +58,10 @@ def _is_zero(value: int) -> bool:
 
 def _is_one(value: int) -> bool:
     return value == 1
+
+
+def _is_usual(value: int) -> bool:
+    return value == LOOKAHEAD
 
 
 def _is_empty(value: tuple[str, ...]) -> bool:
@@ -123,6 +129,7 @@ class SegmentPlan(_Gene):
     prefetch: slots per loaded tensor.  spread: buffers take the places that have been free for the longest time, where that fits, so that
     loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
     tensor (`emit.ahead`).
+    lookahead: of how many records an engine takes the one that can begin first, loads excepted (`schedule.listed`); 1: in their order.
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
     and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
     passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
@@ -148,6 +155,7 @@ class SegmentPlan(_Gene):
     sliding: bool = False
     spread: bool = True
     ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
+    lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = Field(default=LOOKAHEAD, exclude_if=_is_usual)
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
     split: Split = "rows"
     shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)

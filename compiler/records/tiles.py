@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from numba import njit
 
-from compiler.records.writers import DDR, MTE1, MTE2, MTE3, UB, TilePlace, dense, move, strided
+from compiler.records.writers import DDR, MTE1, MTE2, MTE3, UB, TilePlace, dense, flat, move, strided
+from simulator.npu.isa import Op
 from simulator.npu.program import Code
+
+_VCOPY = int(Op.VCOPY)
 
 
 @njit(cache=True)
@@ -58,3 +61,14 @@ def with_pixels(out: Code, at: int, dtype: int, tag: int, op: int, x: int, value
     if size < 8 < planes:  # few pixels: planes fill an instruction better
         return strided(out, at, op, dtype, tag, x, x, value, planes, size, size, 1, size, 1, 0, 1, 0)
     return strided(out, at, op, dtype, tag, x, x, value, size, planes, 1, size, 1, size, 1, 0, 0)
+
+
+@njit(cache=True)
+def over_planes(out: Code, at: int, dtype: int, tag: int, op: int, d: int, x: int, size: int, planes: int) -> int:
+    """d [size] = op over planes of x [planes][size]."""
+    if planes == 1:
+        return flat(out, at, _VCOPY, dtype, tag, d, x, -1, -1, 0, 0, size, 0)
+    at = flat(out, at, op, dtype, tag, d, x, x + size, -1, 1, 0, size, 0)
+    if planes > 2:
+        at = strided(out, at, op, dtype, tag, d, d, x + 2 * size, size, planes - 2, 1, 0, 1, 0, 1, size, 0)
+    return at

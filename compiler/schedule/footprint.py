@@ -8,16 +8,20 @@ else has anything: tensors by their rows, and weights, which in DDR nobody write
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.schedule.inside import Inside, inside
+from compiler.schedule.inside import ENGINES, Inside, inside
+from compiler.schedule.listed import listed
+from compiler.schedule.part import Part, part_row
+from compiler.unit.machine import least_slot
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
-from simulator.npu.cycles import price, record_cycles
+from simulator.npu.cycles import latency_cycles, price, record_cycles
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine, Memory
 from simulator.npu.program import Code
@@ -31,18 +35,18 @@ ENGINE, SRC, DST = isa.ENGINE, isa.SRC, isa.DST
 _DDR, _SHARED = int(Memory.DDR), int(Memory.SHARED)
 _WEIGHTS_SHIFT = 8  # log2 of a granule of weights in the shared memory: 8 KiB
 # log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
-# are written and rows that are still read lie side by side; coarse where a slot is the unit: halves of L0A and L0B.  Of DDR see
+# are written and rows that are still read lie side by side; coarse where a slot is the unit: L0A and L0B.  Of DDR see
 # `row_granules`.
 _SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARED: 0}
 
 
 def _shifts(machine: Machine) -> Ints:
-    def half(memory: Memory) -> int:
-        """The largest granule that cuts both halves of a memory, which take turns."""
-        blocks = machine.buffer_blocks(memory) // 2
-        return max(0, (blocks & -blocks).bit_length() - 1)
+    def slot(memory: Memory) -> int:
+        """The largest granule that cuts all slots of a memory."""
+        blocks = least_slot(machine, memory) if machine.has(memory) else 1
+        return (blocks & -blocks).bit_length() - 1
 
-    shifts = {memory: _SHIFT[memory] if memory in _SHIFT else half(memory) for memory in Memory}
+    shifts = {memory: _SHIFT[memory] if memory in _SHIFT else slot(memory) for memory in Memory}
     if machine.dma_ports(Engine.MTE2) > 1:  # loads side by side overlap in time, so what two of them share is told by the block
         shifts[Memory.UB] = 0
     return np.array(list(shifts.values()), np.int64)
@@ -73,7 +77,13 @@ class Footprint:
     read_bytes: int
     written_bytes: int
 
-    @property
+    @cached_property
+    def row(self) -> Ints:
+        """What kernels read of it (`schedule.part`)."""
+        kept = self.engine, self.span, self.start, self.bound, self.touched, self.transfer, self.cycles, self.cost
+        return part_row(Part(*kept, self.inside))
+
+    @cached_property
     def transfers(self) -> int:
         """From and to DDR."""
         return int(self.totals[1].sum())
@@ -224,6 +234,8 @@ class Footprints:
         self._bound = np.empty(sum(granules) + 1, np.int32)
         self._span = np.empty((1 << 12, 2), np.int32)
         self._ranges = np.empty((MAX_RANGES, 8), np.int64)
+        self._late, self._ddr_late = np.zeros(ENGINES, np.int64), machine.ddr.latency_cycles
+        self._late[Engine.CUBE] = latency_cycles(machine)
         self._several = np.array([e in DMAS and machine.dma_ports(e) > 1 for e in Engine])
 
     def granules_of(self, first: int, blocks: int) -> slice:
@@ -235,6 +247,10 @@ class Footprints:
 
     def of(self, code: Code) -> Footprint:
         """What a schedule needs of records, apart from what stands before them."""
+        return self.listed(code, 1)[0]
+
+    def listed(self, code: Code, lookahead: int) -> tuple[Footprint, Ints]:
+        """The same of records in the order of `schedule.listed`, and that order, int64 [n]; a lookahead of 1 leaves them as they are."""
         start = np.empty(len(code) + 1, np.int32)
         known = self.offsets, self.shifts, self.row_of, self.constant_blocks, self.weights, self._ranges
         while (used := _spans(code, *known, start, self._span)) < 0:
@@ -246,7 +262,23 @@ class Footprints:
         engine, overlaps, transfer = np.empty(n, np.uint8), np.empty(n, np.uint8), np.empty(n, np.uint8)
         busy_or_bus, totals = np.empty(n, np.int64), np.zeros((2, len(Engine)), np.int64)
         read, written = _tell(code, *cost, self._several, engine, overlaps, transfer, busy_or_bus, totals)
+        cells, cycles, order = max(0, len(bound) - 1), record_cycles(code, cost, self.machine), np.arange(n)
+        if lookahead > 1:
+            order = listed(engine, span, start, cells, cycles, self._late[engine] + self._ddr_late * (transfer > 0), lookahead)
+            engine, overlaps, transfer = engine[order], overlaps[order], transfer[order]
+            busy_or_bus, cycles = busy_or_bus[order], cycles[order]
+            span, start = _ordered(span, start, order)
         ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
-        among = inside(engine, span, start, max(0, len(bound) - 1), ddr_cells, overlaps)
-        touched, cycles = (among.last.max(1) >= 0).astype(np.uint8), record_cycles(code, cost, self.machine)
-        return Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, int(read), int(written))
+        among = inside(engine, span, start, cells, ddr_cells, overlaps)
+        touched = (among.last.max(1) >= 0).astype(np.uint8)
+        made = Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, int(read), int(written))
+        return made, order
+
+
+def _ordered(span: Ints32, start: Ints32, order: Ints) -> tuple[Ints32, Ints32]:
+    """Spans of records in another order, and where those of each begin."""
+    counts = np.diff(start)[order]
+    begins = np.zeros(len(start), np.int32)
+    np.cumsum(counts, out=begins[1:])
+    at = np.arange(len(span)) + np.repeat(start[:-1][order] - begins[:-1], counts)
+    return span[at], begins

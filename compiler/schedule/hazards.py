@@ -20,6 +20,7 @@ from numba import njit
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
 from compiler.schedule.history import CELL, Intervals, enter, leave
 from compiler.schedule.inside import ENGINES, Inside
+from compiler.schedule.part import Part
 from simulator.pointer import Pointer, pointer
 
 
@@ -67,22 +68,71 @@ class Queues(NamedTuple):
     numbers: Ints
 
 
-def new_queues(limit: int, ports: Ints) -> Queues:
-    """Room for one core; limit: of the count of a flag."""
-    pairs = ENGINES * ENGINES
-    numbers = np.empty(3 * pairs + 5 * ENGINES, np.int64)
-    clock, ring_at, oldest = numbers[: 3 * pairs].reshape(3, ENGINES, ENGINES)
-    latest, free, key, first, full = numbers[3 * pairs :].reshape(5, ENGINES)
-    ring = np.empty((ENGINES, ENGINES, limit), np.int32)
-    need, todo = np.empty((2, ENGINES), np.int64)
-    return Queues(clock, latest, ring, ring_at, oldest, free, key, first, ports, full, need, todo, numbers)
+class CoreStates(NamedTuple):
+    """State of a pass over several cores.
+
+    numbers: int64 [cores, NUMBERS], ring: int32 [cores, 6, 6, limit], of each core's `Queues`; ports: as there.
+    ddr: int32 [cores, granules, 8].  wiped: uint8 [cores, granules], scratch, all 0.  bound, last: `Intervals` of each core, and one more,
+    into which the next one is written; at: int64 [cores + 1], where in these each core has its own, and which is free;
+    pieces: int64 [cores].
+    """
+
+    numbers: Ints
+    ring: Ints32
+    ports: Ints
+    scratch: Ints
+    ddr: Ints32
+    wiped: Bytes8
+    bound: Ints32
+    last: Ints32
+    at: Ints
+    pieces: Ints
 
 
-def begin(q: Queues) -> None:
+_PAIRS = ENGINES * ENGINES
+NUMBERS = 3 * _PAIRS + 5 * ENGINES
+LATEST, FIRST_OF = 3 * _PAIRS, 3 * _PAIRS + 3 * ENGINES  # of `numbers`: `Queues.latest` and `Queues.first`
+
+
+def new_states(cores: int, limit: int, ports: Ints, ddr_granules: int, on_chip: int) -> CoreStates:
+    """Room for so many cores; nothing is touched.  limit: of the count of a flag."""
+    return CoreStates(
+        np.empty((cores, NUMBERS), np.int64),
+        np.empty((cores, ENGINES, ENGINES, limit), np.int32),
+        ports,
+        np.empty((2, ENGINES), np.int64),
+        np.full((cores, ddr_granules, 8), -1, np.int32),
+        np.zeros((cores, ddr_granules), np.uint8),
+        np.zeros((cores + 1, on_chip + 1), np.int32),
+        np.empty((cores + 1, on_chip, 8), np.int32),
+        np.arange(cores + 1),
+        np.zeros(cores, np.int64),
+    )
+
+
+@njit(cache=True)
+def queues_of(s: CoreStates, core: int) -> Queues:
+    """Views."""
+    numbers, scratch = s.numbers[core], s.scratch
+    pairs = numbers[: 3 * _PAIRS].reshape((3, ENGINES, ENGINES))
+    each = numbers[3 * _PAIRS :].reshape((5, ENGINES))
+    return Queues(
+        pairs[0], each[0], s.ring[core], pairs[1], pairs[2], each[1], each[2], each[3], s.ports, each[4], scratch[0], scratch[1], numbers
+    )
+
+
+@njit(cache=True)
+def begin(s: CoreStates) -> None:
     """No instruction yet."""
-    q.numbers[:], q.ring[:] = -1, -1
-    for nothing in (q.ring_at, q.free, q.key, q.full):
-        nothing[:] = 0
+    s.numbers[:] = -1
+    s.ring[:] = -1
+    s.pieces[:] = 0
+    for core in range(s.numbers.shape[0]):
+        q = queues_of(s, core)
+        q.ring_at[:] = 0
+        q.free[:] = 0
+        q.key[:] = 0
+        q.full[:] = 0
 
 
 class Remote(NamedTuple):
@@ -240,26 +290,11 @@ def scan(
 
 @njit(cache=True)
 def advance(
-    bound: Ints32,
-    touched: Bytes8,
-    part_engine: Bytes8,
-    inside: Inside,
-    transfer: Bytes8,
-    cycles: Ints,
-    latency: int,
-    core: int,
-    first: int,
-    q: Queues,
-    ddr: Ints32,
-    past: Intervals,
-    pieces: int,
-    out: Intervals,
-    cell: Ints32,
-    remote: Remote,
-    r: RecordRows,
-) -> int:
+    part: Part, latency: int, core: int, first: int, q: Queues, ddr: Ints32, past: Intervals, pieces: int, out: Intervals, cell: Ints32,
+    remote: Remote, r: RecordRows,
+) -> int:  # fmt: skip
     """`scan` of one part on a core, from its past to the next one, into `ddr` and `out`; returns how many pieces that has."""
-    enter(bound, touched, ddr, past, pieces, cell)
-    r.core[first : first + part_engine.shape[0]] = core
-    scan(part_engine, inside, transfer, cycles, latency, first, q, cell, remote, r)
-    return leave(bound, touched, inside.last, first, ddr, past, pieces, out)
+    enter(part.bound, part.touched, ddr, past, pieces, cell)
+    r.core[first : first + part.engine.shape[0]] = core
+    scan(part.engine, part.inside, part.transfer, part.cycles, latency, first, q, cell, remote, r)
+    return leave(part.bound, part.touched, part.inside.last, first, ddr, past, pieces, out)

@@ -16,7 +16,7 @@ What a part leaves of its cells is `inside.Inside.last`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -46,8 +46,11 @@ def no_rows(granules: int) -> Ints32:
 
 
 @njit(cache=True)
-def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32) -> None:
-    """Rows of DDR that a part touched are as nobody had: a segment's are few, and the table is as long as the model is large."""
+def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> None:
+    """Rows of DDR that a part touched are as nobody had: a segment's are few, and the table is as long as the model is large.
+
+    wiped: uint8 [granules], 1 of these from now on.
+    """
     rows = pointer(ddr)
     for c in range(touched.shape[0]):
         if bound[c] >= ddr.shape[0]:
@@ -55,6 +58,7 @@ def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32) -> None:
         if touched[c]:
             for k in range(8 * bound[c], 8 * bound[c + 1]):
                 rows[k] = -1
+            wiped[bound[c] : bound[c + 1]] = 1
 
 
 @njit(cache=True)
@@ -63,14 +67,18 @@ def _gather(cell: Pointer, c: int, last: Pointer, k: int, stop: int) -> None:
     at = CELL * c
     for e in range(CELL):
         cell[at + e] = -1
+    r0: Any = np.int32(-1)  # readers, in registers: what is behind a pointer is loaded again after every store
+    r1, r2, r3, r4, r5 = r0, r0, r0, r0, r0
     while k < stop:
         row = 8 * k
-        for e in range(ENGINES):
-            cell[at + 8 + e] = max(cell[at + 8 + e], last[row + e])
-        e = last[row + WRITER_ENGINE]
-        if e >= 0:
-            cell[at + e] = max(cell[at + e], last[row + WRITER])
+        r0, r1, r2 = max(r0, last[row]), max(r1, last[row + 1]), max(r2, last[row + 2])
+        r3, r4, r5 = max(r3, last[row + 3]), max(r4, last[row + 4]), max(r5, last[row + 5])
+        writer = last[row + WRITER_ENGINE]
+        if writer >= 0:
+            cell[at + writer] = max(cell[at + writer], last[row + WRITER])
         k += 1
+    at += CELL // 2
+    cell[at], cell[at + 1], cell[at + 2], cell[at + 3], cell[at + 4], cell[at + 5] = r0, r1, r2, r3, r4, r5
 
 
 @njit(cache=True)
@@ -119,6 +127,19 @@ def leave_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Int
             _touch(rows, bound[c], bound[c + 1], mine, c, first)
         c += 1
     return c
+
+
+@njit(cache=True)
+def leave_again(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, wiped: Bytes8) -> None:
+    """`leave_ddr` where rows were wiped: elsewhere the part's are there."""
+    mine, rows = pointer(last), pointer(ddr)
+    for c in range(touched.shape[0]):
+        if bound[c] >= ddr.shape[0]:
+            break
+        if touched[c]:
+            for k in range(bound[c], bound[c + 1]):
+                if wiped[k]:
+                    _touch(rows, k, k + 1, mine, c, first)
 
 
 @njit(cache=True)

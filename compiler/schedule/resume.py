@@ -12,53 +12,117 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Ints, Ints32
-from compiler.schedule.hazards import Queues, RecordRows
-from compiler.schedule.history import Intervals
+from compiler.schedule.hazards import FIRST_OF, LATEST, NUMBERS, CoreStates, RecordRows
 from compiler.schedule.inside import ENGINES
 
 BORDERS = 32  # of a program: none lies nearer to the one before than so many parts of its instructions
 NEVER = np.iinfo(np.int64).max
 
+PART, FIRST, EDGES, PAST = range(4)  # columns of `Borders.at`
+COUNT, USED, SHORT = range(3)  # of `Borders.used`
 
-class Core(NamedTuple):
-    """Of a core: `Queues.numbers` and `Queues.ring`, and its memories on chip."""
 
+class Borders(NamedTuple):
+    """Of the last program, one behind the other; room for twice as many as a program leaves.
+
+    at: int64 [room, 4], of each the part behind it, the first instruction of that, edges to all before it, and where `past` has what the
+    memories on chip are: of every core the items of its `Intervals`.  numbers, ring, pieces: of `CoreStates` [room, cores, ..].
+    used: int64 [3], how many borders there are, how much of `past`, and 1 where that was too short.
+    """
+
+    at: Ints
     numbers: Ints
     ring: Ints32
-    past: Intervals
+    pieces: Ints
+    past: Ints32
+    used: Ints
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """Part and instruction behind the last one, or a program's first."""
+        count = int(self.used[COUNT])
+        return (int(self.at[count - 1, PART]), int(self.at[count - 1, FIRST])) if count else (0, 0)
+
+    def forget_behind(self, part: int) -> None:
+        """Those behind a part."""
+        count = int(np.searchsorted(self.at[: self.used[COUNT], PART], part, side="right"))
+        if count < self.used[COUNT]:
+            self.used[COUNT], self.used[USED] = count, self.at[count, PAST]
+
+    def with_room(self) -> Borders:
+        """The same, with more room for pasts where that was too short."""
+        if not self.used[SHORT]:
+            return self
+        past = np.empty(2 * len(self.past), np.int32)
+        past[: self.used[USED]] = self.past[: self.used[USED]]
+        self.used[SHORT] = 0
+        return self._replace(past=past)
 
 
-class PartBorder(NamedTuple):
-    """In front of part `part`, whose first instruction is `first`; edges to all before it: `edges`."""
-
-    part: int
-    first: int
-    edges: int
-    cores: tuple[Core, ...]
-
-    @classmethod
-    def of(cls, part: int, first: int, edges: int, queues: list[Queues], pasts: list[Intervals], pieces: list[int]) -> PartBorder:
-        """Copies."""
-        cores = [
-            Core(q.numbers.copy(), q.ring.copy(), Intervals(past.bound[: count + 1].copy(), past.last[:count].copy()))
-            for q, past, count in zip(queues, pasts, pieces, strict=False)
-        ]
-        return cls(part, first, edges, tuple(cores))
-
-
-def next_key(q: Queues, last: Queues, r: RecordRows) -> int:
-    """The smallest key of a core's instructions behind a border.
-
-    q: its state there.  last: behind the whole program.
-    """
-    following = [int(r.after[latest]) if latest >= 0 else int(last.first[e]) for e, latest in enumerate(q.latest.tolist())]
-    return min((int(r.key[i]) for i in following if i >= 0), default=NEVER)
+def no_borders(cores: int, limit: int) -> Borders:
+    """limit: of the count of a flag."""
+    room = 2 * BORDERS
+    ring = np.empty((room, cores, ENGINES, ENGINES, limit), np.int32)
+    numbers, pieces = np.empty((room, cores, NUMBERS), np.int64), np.empty((room, cores), np.int64)
+    return Borders(np.empty((room, 4), np.int64), numbers, ring, pieces, np.empty(1 << 14, np.int32), np.zeros(3, np.int64))
 
 
 @njit(cache=True)
-def cut(first: int, edge: int, edges: int, r: RecordRows, changed: Ints) -> None:
-    """Edges `edge` .. are none of those that instructions before `first` set; changed: see `mark_changed`."""
-    mark_changed(first, edge, edges, r, changed)
+def leave_border(b: Borders, s: CoreStates, part: int, first: int, edges: int) -> None:
+    """The state in front of a part; none where there is no room."""
+    k, at, cores = b.used[COUNT], b.used[USED], b.pieces.shape[1]
+    if k == b.at.shape[0]:
+        return
+    if at + cores + 9 * s.pieces[:cores].sum() > b.past.shape[0]:
+        b.used[SHORT] = 1
+        return
+    b.at[k, PART], b.at[k, FIRST], b.at[k, EDGES], b.at[k, PAST] = part, first, edges, at
+    for core in range(cores):
+        b.numbers[k, core] = s.numbers[core]
+        b.ring[k, core] = s.ring[core]
+        b.pieces[k, core] = pieces = s.pieces[core]
+        row = s.at[core]
+        b.past[at : at + pieces + 1] = s.bound[row, : pieces + 1]
+        at += pieces + 1
+        b.past[at : at + 8 * pieces] = s.last[row, :pieces].reshape(8 * pieces)
+        at += 8 * pieces
+    b.used[COUNT], b.used[USED] = k + 1, at
+
+
+@njit(cache=True)
+def at_border(b: Borders, s: CoreStates, r: RecordRows) -> None:
+    """The state is that of the last border, apart from DDR."""
+    k = b.used[COUNT] - 1
+    at = b.at[k, PAST]
+    for core in range(b.pieces.shape[1]):
+        s.numbers[core] = b.numbers[k, core]
+        s.ring[core] = b.ring[k, core]
+        s.pieces[core] = pieces = b.pieces[k, core]
+        row = s.at[core]
+        s.bound[row, : pieces + 1] = b.past[at : at + pieces + 1]
+        at += pieces + 1
+        s.last[row, :pieces] = b.past[at : at + 8 * pieces].reshape((pieces, 8))
+        at += 8 * pieces
+        for e in range(ENGINES):
+            latest = s.numbers[core, LATEST + e]
+            if latest >= 0:
+                r.after[latest] = -1
+
+
+@njit(cache=True)
+def next_keys(b: Borders, k: int, s: CoreStates, r: RecordRows, keys: Ints) -> None:
+    """keys: int64 [cores], lowered to the smallest key of a core's instructions behind border k.  s: as it is behind the whole program."""
+    for core in range(b.pieces.shape[1]):
+        for e in range(ENGINES):
+            latest = b.numbers[k, core, LATEST + e]
+            following = np.int64(r.after[latest]) if latest >= 0 else s.numbers[core, FIRST_OF + e]
+            if following >= 0:
+                keys[core] = min(keys[core], r.key[following])
+
+
+@njit(cache=True)
+def cut(first: int, edge: int, edges: int, r: RecordRows) -> None:
+    """Edges `edge` .. are none of those that instructions before `first` set."""
     for k in range(edge, edges):
         i = r.edge_from[k]
         if i < first:

@@ -16,7 +16,7 @@ Where a machine has no UB, what is called so here is a region of L1 (`unit.machi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
@@ -33,6 +33,7 @@ from compiler.unit.machine import region_blocks, room_blocks, writes_l1
 from compiler.unit.operators import UbBuffers, rounded
 from compiler.unit.unit import Unit
 from simulator.npu.isa import REPEAT_BLOCKS
+from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
 POOLED, OF_ALL = ("arriving", "expanded"), -1  # kinds of buffers that all operators of a segment have together, and whose these are
@@ -41,12 +42,16 @@ _L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 
 @dataclass(frozen=True)
 class Places:
-    """First blocks of buffers, what was asked for in each of the two memories, and the most that each memory holds, in bytes."""
+    """First blocks of buffers, what was asked for in each of the two memories, and the most that each memory holds, in bytes.
+
+    Of L0A, L0B and L0C that is what two tiles take; where there is room for more, there are more (`unit.machine.tile_slot`).
+    """
 
     l1: dict[Buffer, int]
     ub: dict[Buffer, int]
     requests: dict[Memory, list[BufferRequest]]
     peak_bytes: dict[str, int]
+    held: Held = NOTHING
 
 
 def named(plan: SegmentPlan) -> str:
@@ -60,7 +65,7 @@ def place(
 ) -> Places | Infeasible:
     """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
 
-    flip: from the top of L1 and UB, so that its first loads need not wait for its predecessor's last reads.
+    flip: from the top of L1 and UB (`mirrored`).
     told: whether what does not fit is named, which takes its time.  held: what it leaves to others of the top of L1, and what lies there.
     """
     where = named(plan)
@@ -70,16 +75,14 @@ def place(
             return Infeasible(where, refusal)
     unit, blocks = strips[0]
     found, peaks, asked, region = {}, {}, {}, region_blocks(unit.machine)
-    for memory, requests, align in (
-        (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips]), _L1_ALIGN),
-        (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips]), _UB_ALIGN),
+    for memory, requests in (
+        (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips])),
+        (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips])),
     ):
         have = room_blocks(unit.machine, memory) - (held.blocks if memory == Memory.L1 else 0)
         at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
             return Infeasible(where, shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}")
-        if flip:
-            at = {request.buffer: (have - at[request.buffer] - request.size) // align * align for request in requests}
         if memory == Memory.L1:
             at |= {Buffer("tensor", storage): place for storage, place in held.at}
             at = {buffer: region + place for buffer, place in at.items()} if region else at
@@ -87,7 +90,24 @@ def place(
         found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
     peaks |= _l0_peaks(unit, plan, blocks, blocks.start)
     most = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
-    return Places(found[Memory.L1], found[Memory.UB], asked, most)
+    places = Places(found[Memory.L1], found[Memory.UB], asked, most, held)
+    return mirrored(unit.machine, places) if flip else places
+
+
+def mirrored(machine: Machine, places: Places) -> Places:
+    """The same from the top of L1 and UB: behind a segment that lies at the bottom, first loads need not wait for its last reads.
+
+    What is held stays where it is, and L1 ends below that.
+    """
+    found, region = {}, region_blocks(machine)
+    for memory, at, align in ((Memory.L1, places.l1, _L1_ALIGN), (Memory.UB, places.ub, _UB_ALIGN)):
+        have, low = room_blocks(machine, memory), region if memory == Memory.L1 else 0
+        have -= places.held.blocks if memory == Memory.L1 else 0
+        own = {
+            request.buffer: low + (have - (at[request.buffer] - low) - request.size) // align * align for request in places.requests[memory]
+        }
+        found[memory] = at | own if places.held.at else own
+    return replace(places, l1=found[Memory.L1], ub=found[Memory.UB])
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:

@@ -1,13 +1,15 @@
 """Segments in passes: a product's *hidden* channels, those that it sums over, made and summed up run by run, so that they are never whole.
 
 A pass makes a run of the channels of every operator that leads to the product and of nothing else, and the product of that run.  What is
-added up so far stays in L1 as float32: every pass but the first adds it as FIXPIPE adds a residual, and the last one hands out the result.
+added up so far stays in L1 as float32, of integers as int32: every pass but the first adds it as FIXPIPE adds a residual, and the last one
+hands out the result.
 So weights come once for each block of rows, which may be as high as L1 allows where neither the hidden tensor nor the weights are whole.
 
 | operator of the segment    | in every pass                                                                                  |
 |----------------------------|------------------------------------------------------------------------------------------------|
 | hidden                     | a run of its channels, as `channel_part` has it, in a tensor of the pass                        |
 | the product behind them    | of that run, with its own rows of weights; bias and residual in the first pass, activation in the last |
+| the same of integers       | bias and scales in the last pass, whose result is that of all sums; no residual                 |
 | before, and behind         | as it is, once                                                                                  |
 
 So a segment in passes is a segment of a unit whose operators are passes, and nothing below needs to know.
@@ -20,8 +22,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from compiler.ir.operators import Conv
+from compiler.ir.operators import Conv, QuantisedConv
+from compiler.ir.quantised.parameters import ALONE
 from compiler.kinds.conv import ConvSpec
+from compiler.kinds.quantised_conv import QuantisedConvSpec
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import Piece, StorageSpec
@@ -94,7 +98,7 @@ def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] |
 def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
     """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
     spec = unit.operators[product]
-    if type(spec) is not ConvSpec or not _is_dense(spec) or not _of_floats(unit, spec):
+    if type(spec) not in (ConvSpec, QuantisedConvSpec) or not _is_dense(spec) or not _adds_up(spec):
         return ()
     divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
     mains = ((count, _main(unit, _hidden(unit, product, count), product)) for count in divisors)
@@ -106,8 +110,9 @@ def _is_dense(spec: ConvSpec) -> bool:
     return spec.groups == 1 and spec.expansion is None and spec.lanes == spec.fractal.lanes
 
 
-def _of_floats(unit: Unit, spec: OperatorSpec) -> bool:
-    return all(dtype.is_float for dtype in unit.dtypes_of(spec))
+def _adds_up(spec: OperatorSpec) -> bool:
+    """Whether FIXPIPE can add sums to a product: it has one residual, and that of integers is added to what they have become."""
+    return not isinstance(spec.operator, QuantisedConv) or len(spec.reads) == 1
 
 
 def _main(unit: Unit, hidden: Parts, product: int) -> int | None:
@@ -170,7 +175,8 @@ def passes(unit: Unit, start: int, stop: int, count: int) -> Passes | Infeasible
         storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, dtype=dtype))
         return Piece(len(storages) - 1, 0, planes)
 
-    sums = add(product.y, "sums", product.y.planes * product.result_lanes // DataType.float32.lanes, DataType.float32)
+    kind = DataType.int32 if isinstance(product, QuantisedConvSpec) else DataType.float32
+    sums = add(product.y, "sums", product.y.planes * product.result_lanes // kind.lanes, kind)
     made = [(k, unit.operators[k]) for k in range(start, at_product) if k not in hidden]
     for at in range(count):
         mine: dict[Piece, Piece] = {}
@@ -185,15 +191,20 @@ def passes(unit: Unit, start: int, stop: int, count: int) -> Passes | Infeasible
 
 def _part_of_product(product: ConvSpec, hidden: Piece, sums: Piece, at: int, count: int) -> ConvSpec:
     """Of one pass."""
-    c1, k1 = product.c1 // count, product.k1 // count
+    c1, k1, last, operator = product.c1 // count, product.k1 // count, at == count - 1, product.operator
     changes: dict[str, Any] = {"c1": c1, "k1": k1, "run_of_k1": product.run_of_k1 or product.k1}
     changes["weights_at"] = product.weights_at + at * k1 * product.fractal.weight_blocks
     changes["reads"] = (hidden, *product.reads[1:]) if at == 0 else (hidden, sums)
-    if at > 0:
+    integers = isinstance(operator, QuantisedConv)
+    if not last if integers else at > 0:
         changes["bias_at"] = -1
-    if at < count - 1:
-        assert isinstance(product.operator, Conv)
-        changes |= {"y": sums, "operator": replace(product.operator, activation="none")}
+    if not last:
+        changes["y"] = sums
+        if integers:
+            changes |= {"operator": replace(operator, y_q=ALONE), "scale_at": 0}
+        else:
+            assert isinstance(operator, Conv)
+            changes["operator"] = replace(operator, activation="none")
     return replace(product, **changes)
 
 

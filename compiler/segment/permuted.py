@@ -17,7 +17,7 @@ from compiler.unit.unit import Unit
 
 def permuted_to(unit: Unit, names: Sequence[str]) -> Unit | Infeasible:
     """The unit with its operators in the order of their names; why not where these are others, or none after what it reads."""
-    known = {spec.name: k for k, spec in enumerate(unit.operators)}
+    known = _numbers(unit)
     order = [known.get(name, -1) for name in names]
     if order == list(range(len(unit.operators))):
         return unit
@@ -35,6 +35,12 @@ def permuted_to(unit: Unit, names: Sequence[str]) -> Unit | Infeasible:
         missing = next(spec.name for k, spec in enumerate(unit.operators) if k not in made)
         return Infeasible(f"operator {len(names)}", f"is missing; expected {missing!r} somewhere")
     return permuted(unit, tuple(order))
+
+
+@lru_cache(maxsize=256)
+def _numbers(unit: Unit) -> dict[str, int]:
+    """Of operators by their names."""
+    return {spec.name: k for k, spec in enumerate(unit.operators)}
 
 
 @lru_cache(maxsize=256)

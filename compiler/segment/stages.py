@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut
 from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS
-from compiler.kinds.counts import counts, cut_in, pieces
+from compiler.kinds.counts import counts, counts_of_panels, cut_in, pieces
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.records.ways import end_to_end
+from compiler.unit.needed import Ints, panels_of
 from compiler.unit.nest import Nest
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
@@ -161,7 +162,7 @@ def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], til
     """A tile for every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
         assert nest.fractal is not None
-        extents = (*(nest.loops[name] for name in "gmnk"), *nest.fractal[:3], nest.source_planes, nest.source_blocks, nest.cut)
+        extents = (*(nest.loops[name] for name in "gmnk"), *nest.fractal[:3], nest.source_planes, nest.source_blocks, nest.cut, nest.needed)
         found = cube_tiles(extents, sizes_of(tiling)).tolist()
         return tuple([Tile(*found[at]) for at in places])
     return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
@@ -177,8 +178,8 @@ _RESULTS = len(_CUBE_PLACES)
 _CUBE_PLACES["bias.L1"] = _CUBE_PLACES["bias.UB"]
 
 
-# of a product: g, m, n, k, a fractal's rows, lanes and columns, source planes, source blocks, `Nest.cut`
-Extents = tuple[int, int, int, int, int, int, int, int, int, Cut]
+# of a product: g, m, n, k, a fractal's rows, lanes and columns, source planes, source blocks, `Nest.cut`, `Nest.needed`
+Extents = tuple[int, int, int, int, int, int, int, int, int, Cut, Ints]
 # whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
 
@@ -192,11 +193,16 @@ def sizes_of(t: ConvTiling) -> Sizes:
 @njit(cache=True)
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
-    g, m, n, k, fractal_rows, c0, n0, source_planes, source_blocks, cut = extents
+    g, m, n, k, fractal_rows, c0, n0, source_planes, source_blocks, cut, needed = extents
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
-    found = counts(fractal_rows, m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
+    if needed.size:
+        one = np.array((1, 0, 0))  # nobody asks for steps
+        beside = panels_of(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
+        found = counts_of_panels(beside, fractal_rows, m, pieces(n, chunk_n), tile_m, tile_n1, n_outer)
+    else:
+        found = counts(fractal_rows, m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * n0 * c0, g * n * n0, source_planes * source_blocks * c0
@@ -210,7 +216,7 @@ def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
             whole if resident else streamed,
             (tile_n * n0 * tile_k * c0, g * found.moved_b * n0 * c0, g * found.loads_b),
             (bias, bias, 1) if once else (chunk_n * n0, bias, g * all_n),
-            (sums, g * found.rows * n * n0 * k * c0, g * found.products),
+            (sums, g * found.rows * found.blocks * n0 * c0, g * found.products),
             (tile_m * tile_n * n0, g * m * n * n0, g * found.results),
         ),
         np.int64,

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from compiler.cost.ranking import least_behind
+from compiler.kinds.conv import product_of
+from compiler.plan.plan import ConvTiling, Infeasible
+from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode
-from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights
+from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights, outline
 from compiler.unit.unit import Unit
 
 _TWICE = 2  # place in `gene.UB_SLOTS` of twice the usual slots
@@ -77,6 +81,23 @@ def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(unit, gene.start, gene.stop)[-1] else gene
 
 
+def _little_behind(unit: Unit, gene: Gene) -> Gene:
+    """Of the last product the tiling that leaves least to do when its weights, if they stay, have come: DDR has nothing to do then."""
+    plan, strip = decode(unit, gene), largest_strip(unit, outline(unit, gene))
+    if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1:
+        return gene
+    mine, layout = strip
+    for k in reversed(range(gene.stop - gene.start)):
+        product, tiling = product_of(mine.operators[gene.start + k]), plan.tilings[k]
+        if product is not None and product.weight_blocks and isinstance(tiling, ConvTiling):
+            if tiling.weights == "streamed":
+                break
+            chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
+            chosen[k] = least_behind(mine, product, layout.rows(k), layout.inside[k])
+            return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+    return gene
+
+
 def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
     """Of everything that VECTOR does: fewer, longer instructions."""
     chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -87,5 +108,5 @@ def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[Change, ...] = (
-    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _sliding, _one_slot, _twice_the_blocks,
+    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _little_behind, _sliding, _one_slot, _twice_the_blocks,
 )  # fmt: skip

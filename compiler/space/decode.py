@@ -302,6 +302,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "sliding": gene.sliding,
             "spread": gene.spread,
             "ahead_kib": gene.ahead_kib,
+            "lookahead": gene.lookahead,
             "split": gene.split,
             **({"held": tuple(sorted(unit.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {}),
         }
@@ -377,7 +378,9 @@ def plan_of(unit: Unit, segments: list[SegmentPlan]) -> Plan:
 def sharing(unit: Unit, genes: Sequence[Gene]) -> Unit:
     """The unit within the shared memory that a program of these genes divides: the least that one of them names."""
     grants = memory_grants(unit.machine)
-    return within(unit, unit.machine.whole._replace(shared_bytes=min(grants[gene.grant].shared_bytes for gene in genes)))
+    if len(grants) == 1:
+        return unit
+    return within(unit, unit.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes])))
 
 
 def spaces_of(unit: Unit, genome: Genome) -> list[Space]:

@@ -12,11 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 from compiler.cost.ranking import KEPT
 from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
-from compiler.plan.plan import Split
+from compiler.plan.plan import LOOKAHEAD, Split
 from compiler.segment.blocks import needed
 from compiler.segment.channels import can_split
 from compiler.segment.segment import Outline
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
+from simulator.npu.parts import BLOCK_BYTES, Memory
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
 EVERY_LENGTH = 24  # operators of the longest runs that are looked at one by one; longer segments come from joining what is good
@@ -24,8 +26,14 @@ ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block,
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
-AHEAD_KIB = (0, 16, 32, 64, 128, 256, 512)
+LOOKAHEADS = (1, 16, LOOKAHEAD, 256)
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
+
+
+def ahead_sizes(unit: Unit) -> tuple[int, ...]:
+    """KiB of weights that a gene may have come before its first tensor: none, or 16 and its doubles up to half of L1."""
+    most = room_blocks(unit.machine, Memory.L1) * BLOCK_BYTES // 2048
+    return 0, *(16 << i for i in range((most // 16).bit_length()))
 
 
 class Gene(NamedTuple):
@@ -36,7 +44,7 @@ class Gene(NamedTuple):
     those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split: as in a plan.
+    sliding, spread, ahead_kib, split, lookahead: as in a plan.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     passes: over the channels that one of its products sums over (`segment.passes`).
     held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits (`space.held`).
@@ -62,6 +70,7 @@ class Gene(NamedTuple):
     grant: int = 0
     pinned: tuple[int, ...] = ()
     passes: int = 1
+    lookahead: int = LOOKAHEAD
     held: int = 0
 
 

@@ -64,6 +64,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         split=plan.split,
         columns=plan.columns,
         passes=plan.passes,
+        lookahead=plan.lookahead,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)

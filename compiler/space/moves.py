@@ -16,10 +16,11 @@ from compiler.plan.plan import MAX_PREFETCH, Split
 from compiler.segment.passes import pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
-    AHEAD_KIB,
+    LOOKAHEADS,
     WINDOWS,
     Gene,
     Genome,
+    ahead_sizes,
     bits,
     block_counts,
     choice_count,
@@ -215,8 +216,15 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     if len(genome) == 1:
         return None
     i = int(rng.integers(1, len(genome)))
-    others = [size for size in AHEAD_KIB if size != genome[i].ahead_kib]
+    others = [size for size in ahead_sizes(unit) if size != genome[i].ahead_kib]
     return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
+
+
+def change_lookahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Engines of a segment take records that are further ahead of what waits, or nearer to it."""
+    i = _pick(genome, rng)
+    others = [size for size in LOOKAHEADS if size != genome[i].lookahead]
+    return _swap(genome, i, genome[i]._replace(lookahead=others[int(rng.integers(len(others)))]))
 
 
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -309,6 +317,7 @@ MOVES: dict[str, Move] = {
     "change_window": change_window,
     "change_prefetch": change_prefetch,
     "change_ahead": change_ahead,
+    "change_lookahead": change_lookahead,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
     "change_passes": change_passes,

@@ -106,3 +106,22 @@ def _rooms(machine: Machine) -> dict[Memory, int]:
 def room_blocks(machine: Machine, memory: Memory) -> int:
     """Blocks that may be laid out in what is this memory to emission."""
     return _rooms(machine)[memory]
+
+
+MOST_SLOTS = 16  # of tiles in a memory of the matrix unit: more bring nothing, and every one is a cell that schedules tell apart
+
+
+@lru_cache(maxsize=256)
+def least_slot(machine: Machine, memory: Memory) -> int:
+    """Blocks of the smallest slot that tiles of products have in L0A, L0B or L0C; larger ones are multiples of it."""
+    room = room_blocks(machine, memory)
+    slots = min(MOST_SLOTS, room & -room) if machine.has(memory) else 2
+    return room // max(2, slots)
+
+
+@lru_cache(maxsize=1 << 12)
+def tile_slot(machine: Machine, memory: Memory, size: int) -> tuple[int, int]:
+    """Blocks of the slot of a tile of so many blocks, half of the memory at most, and of all slots together."""
+    least = least_slot(machine, memory)
+    slot = -(-size // least) * least
+    return slot, room_blocks(machine, memory) // slot * slot

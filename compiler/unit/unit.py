@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from compiler.ir.graph import Graph
 from compiler.ir.layout import Layout
@@ -56,7 +57,7 @@ class Unit:
     def macs(self) -> int:
         return sum(spec.macs for spec in self.operators) * self.images
 
-    @property
+    @cached_property
     def machine_digest(self) -> str:
         """Of what the machine is to these tensors: rates of integers may be added to its file without any effect on networks of floats."""
         floats = all(storage.dtype.is_float for storage in self.storages)

@@ -53,6 +53,20 @@ def effective_groups(conv: Convolution, x: Placement, y: Placement, result: Data
     return 1
 
 
+def needed_blocks(conv: Convolution, x: Placement, y: Placement, n: int, groups: int, fractal: Fractal) -> NDArray[np.int64]:
+    """int64 [n1, k1] of a group: 1 where a block of weights holds any, in one group of planes or another.  n: lanes of the result.
+
+    An n1 of nothing but padding needs its first block, which sets its sums.
+    """
+    columns, planes = n // fractal.columns // groups, x.planes // groups
+    found = np.zeros((columns, planes), np.int64)
+    c_out = len(y.lanes)
+    read = (np.asarray(x.lanes) // fractal.lanes).reshape(conv.groups, -1)[np.arange(c_out) * conv.groups // c_out]
+    found[(np.asarray(y.lanes) // fractal.columns % columns)[:, None], read % planes] = 1
+    found[~found.any(1), 0] = 1
+    return np.repeat(found, int(np.prod(conv.weights.shape[2:])), axis=1)
+
+
 def dense_weights(weights: NDArray[Any], groups: int, beside: int = 0) -> NDArray[Any]:
     """[c_out, c_in, kh, kw], `beside` between groups."""
     if groups == 1:

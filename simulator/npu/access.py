@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from simulator.npu import isa
 from simulator.npu.isa import VECTOR_SOURCES, Op
-from simulator.npu.parts import Memory
+from simulator.npu.parts import DataType, Memory
 
 MAX_RANGES = 6
 
@@ -34,6 +34,7 @@ _SET, _WAIT, _COPY, _IM2COL, _FRACTAL, _MMAD, _FIXPIPE, _MMAD_IM2COL = (
     int(o) for o in (Op.SET, Op.WAIT, Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.FIXPIPE, Op.MMAD_IM2COL)
 )
 _CONVERT, _LUT, _FIRST_VECTOR, _LUT_BLOCKS = int(Op.VCONVERT), int(Op.VLUT), isa.FIRST_VECTOR_OP, isa.LUT_BLOCKS
+_BYTE = int(DataType.uint8)
 _L0A, _L0B, _L0C, _L1, _UB = (int(m) for m in (Memory.L0A, Memory.L0B, Memory.L0C, Memory.L1, Memory.UB))
 _LANES, _N0, _WEIGHTS, _SUMS = isa.LANES, isa.COLUMNS, isa.WEIGHT_BLOCKS, isa.SUM_BLOCKS
 OP, DTYPE, SRC, DST, D, S0, S1, S2 = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.D, isa.S0, isa.S1, isa.S2
@@ -75,7 +76,7 @@ def planes_of(n1: int, dtype: int) -> int:
 
 @njit(cache=True, inline="always")
 def runs_of(dtype: int, source: int) -> tuple[int, int]:
-    """Blocks of the result and of the source that are a block of a VCONVERT."""
+    """Blocks of the result and of the source that are a block of a VCONVERT; of bytes, of a VLUT."""
     lanes = max(_LANES[dtype], _LANES[source])
     return lanes // _LANES[dtype], lanes // _LANES[source]
 
@@ -185,11 +186,11 @@ def accesses(code: NDArray[np.int32], i: int, out: NDArray[np.int64]) -> int:
     elif op >= _FIRST_VECTOR:
         blocks, repeats = code[i, V_BLOCKS], code[i, V_REPEATS]
         run, source_run, source = 1, 1, code[i, SRC]
-        if op == _CONVERT:
-            run, source_run = runs_of(code[i, DTYPE], code[i, V_IMM])
+        if op in (_CONVERT, _LUT):
+            run, source_run = runs_of(code[i, DTYPE], code[i, V_IMM] if op == _CONVERT else _BYTE)
         for s in range(VECTOR_SOURCES[op]):
             if op == _LUT and s == 1:
-                n = _put(out, n, source, 0, code[i, S1], _LUT_BLOCKS, 1, 0, 1, 0)
+                n = _put(out, n, source, 0, code[i, S1], _LUT_BLOCKS * run, 1, 0, 1, 0)
             else:
                 bs, rs = code[i, V_S0BS + 2 * s], code[i, V_S0BS + 2 * s + 1]
                 n = _put(out, n, source, 0, code[i, S0 + s], source_run, blocks, source_run * bs, repeats, rs)

@@ -52,7 +52,8 @@ MMAD_IM2COL takes as long, or as long as what it reads of L1 takes on the path t
 names, each once (the unit keeps what several of its pixels read), and its weights.
 
 A VECTOR record takes cycles of its class per repeat, of a unit narrower than that for every width in it.  A repeat of VCONVERT is 8
-blocks of the narrower type, and up to 16 of the other; 32 (int8 to 32 bits or back) take twice as long.
+blocks of the narrower type, and up to 16 of the other; 32 (int8 to 32 bits or back) take twice as long.  VLUT takes its cycles for every 8
+blocks that it writes.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ M_MPAD, M_K, M_N1 = isa.M_MPAD, isa.M_K, isa.M_N1
 F_M, F_N1, W_N1 = isa.F_M, isa.F_N1, isa.W_N1
 V_BLOCKS, V_REPEATS, V_IMM = isa.V_BLOCKS, isa.V_REPEATS, isa.V_IMM
 _REPEAT_BLOCKS = isa.REPEAT_BLOCKS
-_FIRST_VECTOR, _CONVERT = isa.FIRST_VECTOR_OP, int(Op.VCONVERT)
+_FIRST_VECTOR, _CONVERT, _LUT, _BYTE = isa.FIRST_VECTOR_OP, int(Op.VCONVERT), int(Op.VLUT), int(DataType.uint8)
 
 
 class CostTables(NamedTuple):
@@ -258,6 +259,8 @@ def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus:
             if op == _CONVERT:
                 run, source_run = runs_of(code[i, DTYPE], code[i, V_IMM])
                 repeats *= max(1, run // 2, source_run // 2)
+            elif op == _LUT:
+                repeats *= runs_of(code[i, DTYPE], _BYTE)[0]
             each = t.vector_cycles[op] if some >= _REPEAT_BLOCKS else t.vector_cycles[op] * some // _REPEAT_BLOCKS
             busy[i] = t.scalars[1] + repeats * each
 

@@ -43,7 +43,7 @@ from simulator.npu.parts import BLOCK_BYTES, BYTES, FLOATS, FRACTALS, DataType, 
 
 Ints = TypeVar("Ints", int, NDArray[np.int64])
 
-ISA_VERSION = 3
+ISA_VERSION = 4
 WORDS = 32
 
 OP, ENGINE, DTYPE, TAG, SRC, DST, D, S0, S1, S2 = range(10)
@@ -51,7 +51,7 @@ P = 10  # first parameter word
 BLOCK = WORDS - 1
 REPEAT_BLOCKS = 8
 MAX_REPEATS = 255
-LUT_BLOCKS = (1 << 8) // BLOCK_BYTES  # of a table that a byte counts in
+LUT_BLOCKS = (1 << 8) // BLOCK_BYTES  # of a table of bytes that a byte counts in
 MAX_WINDOW = 255  # of IM2COL: kernel, strides, dilations and the padding in front
 
 OPERATOR_BITS = 16  # of TAG, the low ones; the segment has those above
@@ -100,7 +100,8 @@ class Op(IntEnum):
     VMADD = 40  # dst = s0 * s1 + s2, rounded once
     VLANE_MAX = 48  # every lane of the dst block = max over the lanes of the s0 block
     VLANE_SUM = 49
-    VLUT = 52  # dst = s1[s0]: the byte of a table of 256 bytes that the byte of s0 counts to, from 0
+    VLANE_ADD = 50  # every lane of the dst block = s1 + the lanes of the s0 block, added one after the other from lane 0 on
+    VLUT = 52  # dst = s1[s0]: the element of a table of 256 that the byte of s0 counts to, from 0
     VCONVERT = 56  # dst of DTYPE, s0 of type P[imm]; see below
 
 
@@ -175,8 +176,9 @@ F_RTYPE, F_OWN, F_OTHER, F_FIXED, F_LAST = range(P + 13, P + 18)
 # VCONVERT counts in blocks of the type with more lanes, C0 of that; on the other side such a block is a run of 2 or 4: a float16 -> float32
 #   reads BLOCKS blocks and writes twice as many (block b to D + r*DRS + 2*b*DBS and the one behind it); int8 has 4 of float32 and int32.
 #   To a float type it rounds to nearest even, to an integer type too, and what is beyond that type is its nearest; NaN is 0.
-# VLUT: S1 is the first of the table's 8 blocks, which stay for all repeats; no strides of s1.
-# Of integers: VADD wraps; VFILL takes IMM as VCONVERT takes a float32.
+# VLUT: S1 is the first block of the table, 256 elements of DTYPE, which stays for all repeats; no strides of s1.  It counts in blocks of
+#   bytes, each of which becomes a run of 1, 2 or 4, as of VCONVERT.
+# Of integers: VADD and VSUB wrap; VFILL takes IMM as VCONVERT takes a float32.
 (V_BLOCKS, V_REPEATS, V_DBS, V_DRS, V_S0BS, V_S0RS, V_S1BS, V_S1RS, V_S2BS, V_S2RS, V_IMM) = range(P, P + 11)
 
 
@@ -254,15 +256,16 @@ OPS: dict[Op, OpSpec] = {
     Op.VMAXS: _vector(1, "simple"),
     Op.VMINS: _vector(1, "simple"),
     Op.VADD: _vector(2, "simple", (*FLOATS, DataType.int32)),
-    Op.VSUB: _vector(2, "simple"),
+    Op.VSUB: _vector(2, "simple", _PRODUCTS),
     Op.VMUL: _vector(2, "simple"),
     Op.VMAX: _vector(2, "simple", _PRODUCTS),
     Op.VMIN: _vector(2, "simple", _PRODUCTS),
     Op.VDIV: _vector(2, "divide"),
     Op.VMADD: _vector(3, "simple"),
-    Op.VLANE_MAX: _vector(1, "reduce"),
+    Op.VLANE_MAX: _vector(1, "reduce", _PRODUCTS),
     Op.VLANE_SUM: _vector(1, "reduce"),
-    Op.VLUT: _vector(2, "lookup", BYTES),
+    Op.VLANE_ADD: _vector(2, "ordered", (DataType.float32,)),
+    Op.VLUT: _vector(2, "lookup", (*BYTES, *FLOATS, DataType.int32)),
     Op.VCONVERT: _vector(1, "simple", tuple(DataType)),
 }  # fmt: skip
 

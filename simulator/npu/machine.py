@@ -211,7 +211,8 @@ MatrixUnit = Annotated[CubeUnit | SystolicUnit, Field(discriminator="kind")]
 class VectorUnit(_Spec):
     """Cycles for `width_bytes` by class of primitive; of a repeat, 8 blocks, for each such part of it.
 
-    lookup_cycles: of looking bytes up in a table of 256 (VLUT); None where the unit cannot.
+    lookup_cycles: of looking up in a table of 256 (VLUT); ordered_cycles: of adding the lanes of blocks one after the other (VLANE_ADD);
+    None where the unit cannot.
     """
 
     startup_cycles: NotNegativeInt
@@ -220,14 +221,16 @@ class VectorUnit(_Spec):
     transcendental_cycles: PositiveInt
     reduce_cycles: PositiveInt
     lookup_cycles: PositiveInt | None = None
+    ordered_cycles: PositiveInt | None = None
     width_bytes: Literal[32, 64, 128, 256] = 256
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A unit without look-up, or as wide as a repeat, is written, and has the digest, as if without that key."""
+        """A unit without look-up or ordered sums, or as wide as a repeat, is written, and has the digest, as if without that key."""
         found: dict[str, Any] = whole(self)
-        if self.lookup_cycles is None:
-            found.pop("lookup_cycles", None)
+        for key in ("lookup_cycles", "ordered_cycles"):
+            if found.get(key) is None:
+                found.pop(key, None)
         if self.width_bytes == 256:
             found.pop("width_bytes", None)
         return found
@@ -561,7 +564,8 @@ class Machine(_Spec):
     def floats_digest(self) -> str:
         """`digest` of the machine without what only integers need: adding it changes nothing of a network of floats."""
         whole = self.model_dump(mode="json")
-        whole["vector"].pop("lookup_cycles", None)
+        for key in ("lookup_cycles", "ordered_cycles"):
+            whole["vector"].pop(key, None)
         for rates in whole["matrix"].values():
             if isinstance(rates, dict):
                 rates.pop("int8", None)

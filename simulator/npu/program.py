@@ -58,7 +58,7 @@ class MemoryMap:
     buffers: tuple[DdrBuffer, ...]
     size_blocks: int
 
-    @property
+    @cached_property
     def constant_blocks(self) -> int:
         """One past the last read-only block."""
         return max((b.offset_blocks + b.size_blocks for b in self.buffers if b.kind == "constant"), default=0)

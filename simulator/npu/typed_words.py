@@ -55,7 +55,9 @@ def _wrong_right(w: Words, word: int) -> Flags:
 def _wrong_residual(w: Words) -> Flags:
     kind = w(isa.F_RTYPE)
     of_bytes, of_floats = (kind != DataType.int8) & (kind != DataType.uint8), (kind != DataType.float16) & (kind != DataType.float32)
-    return np.where(w(isa.S2) == -1, kind != 0, np.where(_bytes(w), of_bytes, of_floats))
+    of_sums = kind != DataType.int32
+    others = np.where(_integers(w), of_sums & (of_bytes | ~_bytes(w)), of_floats)
+    return np.where(w(isa.S2) == -1, kind != 0, others)
 
 
 def _wrong_sums(w: Words) -> Flags:
@@ -79,11 +81,13 @@ TYPE_RULES: dict[tuple[Op, ...], tuple[TypeRule, ...]] = {
     (Op.FIXPIPE,): (
         TypeRule(_wrong_sums, "sums must be int32, or 0 (float32) where the result is a float"),
         TypeRule(lambda w: ~_integers(w) & _any(w, isa.F_SCALE, isa.F_HIGH), "scale, zero, low and high are of int32 sums"),
-        TypeRule(lambda w: _integers(w) & ~_bytes(w) & (w(isa.S2) != -1), "a residual is of float32 sums or of a result of 8 bits"),
-        TypeRule(_wrong_residual, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without a residual"),
         TypeRule(
-            lambda w: ~(_bytes(w) & (w(isa.S2) != -1)) & _any(w, isa.F_OWN, isa.F_LAST),
-            "own, other, fixed and last are of a result of 8 bits with a residual",
+            _wrong_residual,
+            "rtype must be float16 or float32 of float32 sums, int32 of int32 sums, int8 or uint8 of a result of 8 bits, 0 without one",
+        ),
+        TypeRule(
+            lambda w: (w(isa.F_RTYPE) != DataType.int8) & (w(isa.F_RTYPE) != DataType.uint8) & _any(w, isa.F_OWN, isa.F_LAST),
+            "own, other, fixed and last are of a residual of 8 bits",
         ),
         TypeRule(lambda w: _bytes(w) & (w(isa.F_SCALE) < 0), "a result of 8 bits needs a scale"),
         TypeRule(lambda w: (w(isa.DTYPE) == DataType.int32) & (w(isa.F_SCALE) != -1), "a result of int32 has no scale, which is -1"),

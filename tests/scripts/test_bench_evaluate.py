@@ -67,6 +67,7 @@ def test_shares_add_up(one: dict[str, Any], name: str) -> None:
     assert stages["record_times"] == pytest.approx(records / total)
     assert stages["instructions"] > 100
     assert stages["us_per_instruction"] == pytest.approx(1e3 * total / stages["instructions"])
+    assert stages["us_per_instruction"] < stages["us_per_operator"] < 1e3 * total
 
 
 def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:

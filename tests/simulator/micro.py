@@ -213,7 +213,7 @@ def converted(value, dtype):
 def _vector(cores, record, p):
     op, ub = Op(record[isa.OP]), cores[record[isa.DST]]
     dtype = TYPES[record[isa.DTYPE]]
-    source_dtype = TYPES[p["imm"]] if op == Op.VCONVERT else dtype
+    source_dtype = TYPES[p["imm"]] if op == Op.VCONVERT else np.uint8 if op == Op.VLUT else dtype
     sizes = [t().itemsize for t in (dtype, source_dtype)]
     lanes = BLOCK_BYTES // min(sizes)
     run, source_run = (size // min(sizes) for size in sizes)
@@ -228,7 +228,7 @@ def _vector(cores, record, p):
             ]
             if op == Op.VLUT:
                 table = look(ub, record[isa.S1], (256,), dtype)
-                value = np.array([table[int(x) % 256] for x in s[0]])
+                value = np.array([table[x] for x in s[0]])
             elif integers and op in (Op.VCONVERT, Op.VFILL):
                 value = np.array([converted(x, dtype) for x in (s[0] if s else [imm] * lanes)])
             else:
@@ -249,6 +249,11 @@ def _lanes(op, s, imm, lanes, dtype):
         while total.size > 1:
             total = total[: total.size // 2] + total[total.size // 2 :]
         return np.full(lanes, total[0])
+    if op == Op.VLANE_ADD:
+        total = s[1]
+        for lane in s[0]:
+            total = total + lane
+        return total
     return {
         Op.VCOPY: lambda: s[0], Op.VCONVERT: lambda: s[0], Op.VRELU: lambda: np.maximum(s[0], 0), Op.VEXP: lambda: np.exp(s[0]),
         Op.VLN: lambda: np.log(s[0]), Op.VSQRT: lambda: np.sqrt(s[0]), Op.VRECIPROCAL: lambda: np.float32(1) / s[0],

@@ -30,7 +30,8 @@ def ddr_of(*placed: tuple[int, np.ndarray]) -> np.ndarray:
     return ddr
 
 
-FAMILIES = {op.name: (op,) for op in (Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.MMAD_IM2COL, Op.FIXPIPE, Op.VCONVERT, Op.VMADD, Op.VLUT)}
+_ALONE = (Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.MMAD_IM2COL, Op.FIXPIPE, Op.VCONVERT, Op.VMADD, Op.VLUT, Op.VLANE_ADD)
+FAMILIES = {op.name: (op,) for op in _ALONE}
 FAMILIES["VECTOR"] = tuple(op for op in isa.OPS if op >= isa.FIRST_VECTOR_OP)
 
 

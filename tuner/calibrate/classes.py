@@ -77,7 +77,8 @@ def classes_of(machine: Machine) -> tuple[ParameterClass, ...]:
         ),
         *(
             ParameterClass(f"vector, {kind}", (cycles(f"vector.{kind}_cycles", _ISSUE, 1),), partial(vector_probes, kind))
-            for kind in ("divide", "transcendental", "reduce", *(["lookup"] * (machine.vector.lookup_cycles is not None)))
+            for kind in ("divide", "transcendental", "reduce", "lookup", "ordered")
+            if getattr(machine.vector, f"{kind}_cycles") is not None
         ),
         ParameterClass("matrix", (cycles("matrix.startup_cycles", _ISSUE), *products), matrix_probes),
     ]

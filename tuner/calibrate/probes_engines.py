@@ -10,7 +10,10 @@ from simulator.npu.program import Program
 from tuner.calibrate.probes import Probe, repeated
 from tuner.calibrate.programs import flag, mmad, program, spare, vector
 
-CLASSES = {"simple": Op.VADDS, "divide": Op.VRECIPROCAL, "transcendental": Op.VEXP, "reduce": Op.VLANE_MAX, "lookup": Op.VLUT}
+CLASSES = {
+    "simple": Op.VADDS, "divide": Op.VRECIPROCAL, "transcendental": Op.VEXP, "reduce": Op.VLANE_MAX, "lookup": Op.VLUT,
+    "ordered": Op.VLANE_ADD,
+}  # fmt: skip
 _FEW, _SOME = 2, 16
 
 

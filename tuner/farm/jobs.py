@@ -18,7 +18,7 @@ import numpy as np
 
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
-from compiler.space.gene import AHEAD_KIB, FORMULA, Gene, Genome, block_counts
+from compiler.space.gene import FORMULA, Gene, Genome, ahead_sizes, block_counts
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
@@ -356,7 +356,7 @@ def _of_every_kind(unit: Unit, singles: Genome) -> Iterator[Genome]:
     ways = (
         pair._replace(cached=-1),
         pair._replace(cores=everywhere),
-        pair._replace(sliding=True, window=FORMULA, ahead_kib=AHEAD_KIB[-1]),
+        pair._replace(sliding=True, window=FORMULA, ahead_kib=ahead_sizes(unit)[-1]),
         pair._replace(sliding=True, window=pair.blocks, spread=False),
     )
     for gene in ways:

@@ -120,7 +120,7 @@ class Evaluator:
         self._died = False
 
     def measure(self, request: Request) -> Measurement:
-        genome = tuple(Gene(*gene) for gene in request.genome)
+        genome = tuple([gene if isinstance(gene, Gene) else Gene(*gene) for gene in request.genome])
         request = Request(request.kind, genome, request.measure)
         if self._died and request.measure:  # what took its worker along has no plan
             task = request.task(payload := request.without_plan(self._digest))
@@ -176,11 +176,18 @@ class Evaluator:
 
     def _look_at(self, gene: Gene, space: Space = FREE) -> Known | None:
         """A gene alone: all that can be in the shared memory is there.  space: what it has of tensors that are held."""
-        gene = gene._replace(held=0) if gene.held else gene
-        key = gene if space == FREE else (gene, space)
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
+        key: _Key = gene._replace(held=0) if gene.held else gene
+        if space != FREE:
+            key = gene._replace(held=0), space
+        try:
+            found = self._known[key]
+        except KeyError:
+            return self._look(gene._replace(held=0), space, key)
+        self._known.move_to_end(key)
+        return found
+
+    def _look(self, gene: Gene, space: Space, key: _Key) -> Known | None:
+        """For the first time."""
         plan = decode(self.unit, gene, *space)
         if plan is None:
             return self._keep(key, None)
@@ -193,10 +200,11 @@ class Evaluator:
         plans = with_shared(sharing(self.unit, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
         found = []
         for gene, alone, plan, space in zip(genome, known, plans, spaces, strict=True):
-            key = (gene._replace(held=0), space, plan.shared, plan.staged)
             if plan is alone.plan:
                 found.append(alone)
-            elif (there := self._known.get(key)) is not None:
+                continue
+            key = (gene._replace(held=0), space, plan.shared, plan.staged)
+            if (there := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
                 found.append(there)
             else:

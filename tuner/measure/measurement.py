@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.plan.plan import LOOKAHEAD
 from compiler.space.gene import Gene, Genome
 from tuner.measure.grants import NEVER
 from tuner.store.digests import canonical_json, task_digest
@@ -59,9 +60,10 @@ class Request:
 
 
 def _written(gene: Gene) -> list[Any]:
-    """As a list of its fields, without a grant of all, and without passes where there is one."""
-    *fields, grant, pinned, passes = gene
-    return [*fields, *([grant] if grant else []), pinned, *([passes] if passes > 1 else [])]
+    """As a list of its fields, without a grant of all, without passes where there is one, and without the usual lookahead."""
+    *fields, grant, pinned, passes, lookahead = gene
+    usual = lookahead == LOOKAHEAD
+    return [*fields, *([grant] if grant else []), pinned, *([passes] if passes > 1 or not usual else []), *([] if usual else [lookahead])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,6 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.parts import Engine
-from simulator.npu.shared_traffic import SharedTraffic
 from tuner.measure.canary import Canary
 from tuner.measure.encode import encoded
 from tuner.measure.reading import Bench, Kind, Reading
@@ -25,8 +24,7 @@ from tuner.measure.timer import ProgramTimes, Timer, Timers
 from tuner.store.drift import NOTHING_SAID, BoardSaid
 from tuner.store.schema import RESULTS
 
-_BUSY = (Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR)
-_PEAKS = ("L1", "L0A", "L0B", "L0C", "UB")
+_BUSY = [Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR]
 
 
 class Npu:
@@ -49,6 +47,7 @@ class Npu:
         self.unit, self.levels = unit, levels
         self.compiler = Compiler(unit, cache_bytes, records)
         self.clock = clock or unit.machine
+        self._granted = {level: unit.machine.granted(level) for level in levels}
         self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
         self.bench: Bench | None = None
         self.canary: Canary | None = None
@@ -71,7 +70,7 @@ class Npu:
             self.canary = Canary(bench, None, self.levels[0])
             return
         needs = needs_of(parts)
-        fits = [level for level in self.levels if needs.fits(self.unit.machine.granted(level))]
+        fits = [level for level in self.levels if needs.fits(self._granted[level])]
         values = self._simulated("program", parts, fits, needs.shared_bytes)
         expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
         program = encoded(Packed(self.unit, constants), "program", self.compiler.link(parts), canary.segments, expected)
@@ -86,10 +85,10 @@ class Npu:
         """By the simulator, and then by the runner."""
         if isinstance(parts, Infeasible):
             return parts
-        needs, machine = needs_of(parts), self.unit.machine
-        fits = [level for level in self.levels if needs.fits(machine.granted(level))]
+        needs = needs_of(parts)
+        fits = [level for level in self.levels if needs.fits(self._granted[level])]
         if not fits:
-            return Infeasible(kind, f"{needs.beyond(machine.granted(self.levels[0]))} at {self.levels[0]}, and so at every other level")
+            return Infeasible(kind, f"{needs.beyond(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
         values = self._simulated(kind, parts, fits, needs.shared_bytes)
         if self.bench is not None:
             at = [self.levels.index(level) for level in fits]
@@ -106,22 +105,12 @@ class Npu:
     def _simulated(self, kind: Kind, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
         """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
         timings = (self._programs if kind == "program" else self._alone).times(parts, fits)
-        moved = [sum(part.lowered.footprint.read_bytes for part in parts), sum(part.lowered.footprint.written_bytes for part in parts)]
-        peaks = [*(max(part.lowered.peak_bytes[name] for part in parts) for name in _PEAKS), shared_bytes]
-        shared = SharedTraffic(*(sum(moved) for moved in zip(*(part.lowered.shared for part in parts), strict=True)))
+        moved = np.sum([part.lowered.moved for part in parts], 0).tolist()
+        peaks = [*np.max([part.lowered.peaks for part in parts], 0).tolist(), shared_bytes]
         nothing = [0] * len(RESULTS)
-        return np.array([_row(timings[level], moved, shared, peaks) if level in timings else nothing for level in self.levels], np.int64)
+        return np.array([_row(timings[level], moved, peaks) if level in timings else nothing for level in self.levels], np.int64)
 
 
-def _row(timing: ProgramTimes, moved: list[int], shared: SharedTraffic, peaks: list[int]) -> list[int]:
-    """One level's results in the order of `RESULTS`.  moved: bytes read from DDR, and written to it."""
-    busy = timing.busy_cycles
-    return [
-        timing.cycles,
-        0,
-        *moved,
-        *shared,
-        *(int(busy[engine]) for engine in _BUSY),
-        timing.load_store_cycles,
-        *peaks,
-    ]
+def _row(timing: ProgramTimes, moved: list[int], peaks: list[int]) -> list[int]:
+    """One level's results in the order of `RESULTS`.  moved: see `Lowered`."""
+    return [timing.cycles, 0, *moved, *timing.busy_cycles[_BUSY].tolist(), timing.load_store_cycles, *peaks]

@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Footprint, Ints, Ints32
+from compiler.schedule.part import RECORDS, part_of, part_table
 from compiler.schedule.write import Schedule
 from simulator.pointer import pointer
 from simulator.resuming import Entries
@@ -90,6 +91,36 @@ def _fill(
 
 
 @njit(cache=True)
+def _fill_parts(
+    parts: Ints,
+    begun: int,
+    core: Bytes8,
+    engine: Bytes8,
+    edge_start: Ints32,
+    edge_to: Ints32,
+    set_head: Ints32,
+    set_next: Ints32,
+    word: Ints,
+    limit: Ints,
+    before: Ints,
+    cursor: Ints,
+    same: Ints,
+    cursors: Ints,
+) -> bool:
+    """`_fill` of all parts of a table (`compiler.schedule.part`), from instruction `begun` of the program on."""
+    first = 0
+    for p in range(parts.shape[0]):
+        count = parts[p, RECORDS]
+        if begun < first + count:
+            part = part_of(parts[p])
+            known = core, engine, edge_start, edge_to, set_head, set_next, part.cost, part.transfer
+            if not _fill(first, max(0, begun - first), *known, word, limit, before, cursor, same, cursors):
+                return False
+        first += count
+    return True
+
+
+@njit(cache=True)
 def _lengths(core: Bytes8, engine: Bytes8, edge_start: Ints32, edge_from: Ints32, length: Ints) -> None:
     """length: int64 [queues], all 0 before: entries of every queue."""
     for i in range(engine.shape[0]):
@@ -146,15 +177,9 @@ class Preparer:
         """
         row = kept // _EVERY
         cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
-        begun, first = row * _EVERY, 0
         edges = s.edge_start, s.edge_to, s.set_head, s.set_next
-        before = self._queues[:, 1].copy()
-        for part in parts:
-            count = len(part.engine)
-            if begun < first + count:
-                known = part.cost, part.transfer, self._word, self._limit, before, cursor, same, self._cursors
-                if not _fill(first, max(0, begun - first), s.core, s.engine, *edges, *known):
-                    return None
-            first += count
+        known = self._word, self._limit, self._queues[:, 1].copy(), cursor, same, self._cursors
+        if not _fill_parts(part_table([part.row for part in parts]), row * _EVERY, s.core, s.engine, *edges, *known):
+            return None
         self._queues[:, 1] = cursor
         return np.where(same < 0, cursor, same)

@@ -22,6 +22,7 @@ class Roofline:
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self._works: dict[tuple[int, ...], tuple[dict[DataType, int], int]] = {}
+        self._known: dict[tuple[tuple[int, ...], str], int] = {}
         layout, shapes = unit.layout, unit.graph.shapes
         images = {storage.name: storage.n for storage in unit.storages}
         self.row_bytes = {
@@ -41,7 +42,13 @@ class Roofline:
 
     def of(self, operators: Sequence[int], level: str) -> int:
         """Of some operators, ascending, alone."""
-        macs, moved = self.work(tuple(operators))
+        key = tuple(operators), level
+        if key not in self._known:
+            self._known[key] = self._of(*key)
+        return self._known[key]
+
+    def _of(self, operators: tuple[int, ...], level: str) -> int:
+        macs, moved = self.work(operators)
         machine, cores = self.unit.machine, self.unit.machine.granted(level).cores
         products = sum(-(-count // (machine.macs_per_cycle[dtype.name] * cores)) for dtype, count in macs.items())
         port = port_units(machine, machine.contention[level].share_units)

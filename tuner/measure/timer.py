@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.pipeline import Compiler, CorePart
+from compiler.schedule.part import RECORDS, part_table
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
 from simulator.npu.machine import Machine
@@ -46,20 +47,18 @@ class Timer:
         self._preparer = Preparer()
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []
+        self.table = table_of(())  # of the program that it was chosen for last
 
-    def alike(self, parts: Sequence[CorePart]) -> int:
-        """Instructions with which a program begins as the last one does."""
-        same = 0
-        for new, old in zip(parts, self._parts, strict=False):
-            if new.lowered is not old.lowered or new.core != old.core:
-                break
-            same += len(new.lowered.footprint.engine)
-        return same
+    def alike(self, table: Ints) -> int:
+        """Instructions with which a program begins as the last one does.  table: see `table_of`."""
+        most = min(len(table), len(self.table))
+        other = (table[:most] != self.table[:most]).any(1)
+        return int(table[: int(other.argmax()) if other.any() else most, RECORDS].sum())
 
     @property
     def instructions(self) -> int:
         """Of the last program."""
-        return _instructions(self._parts)
+        return int(self.table[:, RECORDS].sum())
 
     def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
@@ -93,8 +92,10 @@ class Timer:
         return found
 
 
-def _instructions(parts: Sequence[CorePart]) -> int:
-    return sum([len(part.lowered.footprint.engine) for part in parts])
+def table_of(parts: Sequence[CorePart]) -> Ints:
+    """int64 [parts, ..]: rows of `compiler.schedule.part`, and the core that each part runs on."""
+    rows = part_table([part.lowered.footprint.row for part in parts])
+    return np.concatenate((rows, np.array([[part.core] for part in parts], np.int64).reshape(-1, 1)), 1)
 
 
 def _of_level(busy: Ints, times: Times) -> ProgramTimes:
@@ -117,15 +118,17 @@ class Timers:
 
     def chosen(self, parts: list[CorePart]) -> Timer:
         """The one that times a program."""
-        timer = self._of(parts)
+        table = table_of(parts)
+        timer = self._of(table)
+        timer.table = table
         if timer in self._timers:
             self._timers.remove(timer)
         self._timers.append(timer)
         return timer
 
-    def _of(self, parts: list[CorePart]) -> Timer:
-        alike = [timer.alike(parts) for timer in self._timers]
-        if max(alike, default=0) > _ALIKE * _instructions(parts):
+    def _of(self, table: Ints) -> Timer:
+        alike = [timer.alike(table) for timer in self._timers]
+        if max(alike, default=0) > _ALIKE * int(table[:, RECORDS].sum()):
             return self._timers[alike.index(max(alike))]
         if self._timers and len(self._timers) == (KEPT if self._resuming else 1):
             return self._timers[0]

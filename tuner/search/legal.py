@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compiler.plan.plan import MAX_LOOKAHEAD
 from compiler.space.gene import Gene
 from compiler.space.pins import PINS
 from compiler.unit.unit import Unit
@@ -43,6 +44,8 @@ def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
         return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{operators - 1}"
     if gene.blocks < 1 or gene.columns < 1 or gene.passes < 1:
         return f"{gene.blocks} blocks in {gene.columns} strips and {gene.passes} passes; expected one at least"
+    if not 1 <= gene.lookahead <= MAX_LOOKAHEAD:
+        return f"a lookahead of {gene.lookahead}; expected 1 to {MAX_LOOKAHEAD}"
     if not gene.cores or len(set(gene.cores)) < len(gene.cores) or min(gene.cores) < 0 or max(gene.cores) >= cores:
         return f"cores {gene.cores}; the machine has 0..{cores - 1}"
     if not 0 <= gene.held < 1 << count:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
-from compiler.plan.plan import Split
+from compiler.plan.plan import LOOKAHEAD, Split
 from compiler.space.gene import Genome, Key, Weights
 
 _NUMBERS = {word: number for number, word in enumerate((*get_args(Split), *get_args(Weights)))}
@@ -21,7 +21,7 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, grant, pinned, passes, held = values
+    *fields, grant, pinned, passes, lookahead, held = values
     yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
     if grant:  # where levels grant all, names are what they always were, and so is who looks for what
         yield -grant
@@ -29,4 +29,6 @@ def _plain(values: Iterable[Any]) -> Iterator[Any]:
         yield (passes,)
     if held:
         yield (held, held)
+    if lookahead != LOOKAHEAD:
+        yield (-lookahead,)
     yield from pinned

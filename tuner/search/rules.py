@@ -38,6 +38,7 @@ class Rules:
             ("cut_on_chip", use.held),
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
+            ("change_lookahead", use.lookahead),
             ("change_cores", several),
             ("change_split", several),
         )
@@ -57,6 +58,8 @@ class Rules:
             gene = recut(gene, passes=1)
         if not self.config.use.held and gene.held:
             gene = gene._replace(held=0)
+        if not self.config.use.lookahead:
+            gene = gene._replace(lookahead=1)
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
         return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")

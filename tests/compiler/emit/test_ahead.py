@@ -9,7 +9,7 @@ from compiler.emit.ahead import order_ahead
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import Plan
 from compiler.space.decode import decode_all
-from compiler.space.gene import AHEAD_KIB, Gene
+from compiler.space.gene import Gene, ahead_sizes
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
@@ -43,7 +43,11 @@ def constants(u: Unit, code: np.ndarray) -> np.ndarray:
     return (code[:, isa.ENGINE] == Engine.MTE2) & (code[:, isa.SRC] == Memory.DDR) & (code[:, isa.S0] < u.memory.constant_blocks)
 
 
-@pytest.mark.parametrize("size", AHEAD_KIB[1:])
+def test_a_gene_names_up_to_half_of_l1(two: Unit) -> None:
+    assert ahead_sizes(two) == (0, 16, 32, 64, 128, 256, 512)
+
+
+@pytest.mark.parametrize("size", [16, 64, 512])
 def test_so_much_comes_first_and_the_rest_keeps_its_order(two: Unit, size: int) -> None:
     code = lowered(two, planned(two, 0)).code
     order = order_ahead(code, two.machine, two.memory.constant_blocks, size)
@@ -52,6 +56,7 @@ def test_so_much_comes_first_and_the_rest_keeps_its_order(two: Unit, size: int) 
     moved = code[order[:first_other]]
     sizes = moved[:, isa.C_LENGTH].astype(np.int64) * moved[:, isa.C_COUNT] * moved[:, isa.C_COUNT2] * BLOCK_BYTES
     assert 0 < sizes.sum() <= size * 1024
+    assert (moved[:, isa.DST] == Memory.L1).all(), "what UB gets waits for the segment before, and whatever is behind it too"
     assert (np.diff(order[:first_other]) > 0).all()
     assert (np.diff(order[first_other:]) > 0).all()
 

@@ -125,3 +125,22 @@ def test_inputs_and_outputs_of_integers_are_those_of_the_file():
     assert part.whole
     assert str(graph.types["x"]) == "uint8 (q - 9) * 0.0500000007"
     assert isinstance(graph.operators[-1], QuantisedConv)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qop"])
+def test_integers_of_the_host_in_another_order_are_moved_by_it(form):
+    """Behind a node of the host with heads, a product reads what Transpose and Reshape make of it, which may be groups."""
+    b = Builder(np.random.default_rng(0), (1, 8, 32))
+
+    def linear(x):
+        return b.node("Add", [b.node("MatMul", [x, b.normal((32, 32), 0.2)]), b.normal((32,))])
+
+    def shape(*sizes):
+        return b.constant(np.array(sizes, np.int64))
+
+    heads = b.node("Transpose", [b.node("Reshape", [linear("x"), shape(1, 8, 2, 16)])], perm=[0, 2, 1, 3])
+    back = b.node("Transpose", [b.node("Sin", [heads])], perm=[0, 2, 1, 3])
+    linear(b.node("Reshape", [back, shape(1, 8, 32)]))
+    graphs, part = check(*quantised_model(load_model(b.model()), Quantiser(form)))
+    assert [type(op).__name__ for graph in graphs for op in graph.operators].count("QuantisedConv") == 2
+    assert any("cannot read its result where it lies on the NPU" in node.why for node in part.host)

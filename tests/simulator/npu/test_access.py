@@ -53,7 +53,8 @@ def test_only_the_named_blocks_change_and_all_of_them_are_written(record):
 
 
 @pytest.mark.parametrize(
-    "op", [Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.MMAD_IM2COL, Op.FIXPIPE, Op.VMADD, Op.VLANE_SUM, Op.VLUT, Op.VCONVERT]
+    "op",
+    [Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.MMAD_IM2COL, Op.FIXPIPE, Op.VMADD, Op.VLANE_SUM, Op.VLANE_ADD, Op.VLUT, Op.VCONVERT],
 )
 @settings(max_examples=80, deadline=None)
 @given(st.data())

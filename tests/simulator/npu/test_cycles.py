@@ -104,13 +104,15 @@ def test_integers_have_products_of_their_own() -> None:
 
 
 def test_look_up_and_conversions() -> None:
-    """On tiny a repeat takes a cycle; of int8 to 32 bits or back, which has four blocks on one side, two."""
+    """On tiny a repeat takes a cycle; of int8 to 32 bits or back, which has four blocks on one side, two; of a look-up every 8 blocks."""
 
     def cycles(op: Op, dtype: DataType, source: DataType) -> int:
         code = record(op, Engine.VECTOR, 8, 5, *[1] * 8, source, dtype=dtype, src=UB, dst=UB, d=0, s=(0, 100))
         return int(price(code[None], with_integers(TINY)).busy[0])
 
-    assert cycles(Op.VLUT, DataType.int8, DataType.float16) == 5
+    for dtype, expected in ((DataType.int8, 5), (DataType.float16, 10), (DataType.float32, 20)):
+        assert cycles(Op.VLUT, dtype, DataType.float16) == expected
+    assert cycles(Op.VLANE_ADD, DataType.float32, DataType.float16) == 15
     for wide, narrow, expected in (
         (DataType.float32, DataType.int8, 10),
         (DataType.int32, DataType.uint8, 10),

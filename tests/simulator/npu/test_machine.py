@@ -128,6 +128,7 @@ def change(tiny: dict, where: str, value: object) -> dict:
         ("matrix.products", {"float32": PRODUCT}, r"matrix: float32: in cycles_per_fractal and in products; accepted: in one of them"),
         ("matrix.products", {"uint8": PRODUCT}, r"matrix\.products\.uint8.*'float16', 'float32' or 'int8'"),
         ("vector.lookup_cycles", 0, r"vector\.lookup_cycles: .*\(got 0\)"),
+        ("vector.ordered_cycles", 0, r"vector\.ordered_cycles: .*\(got 0\)"),
         ("matrix.products", {"float16": PRODUCT | {"m0": 0}}, r"matrix\.products\.float16\.m0: .*greater than or equal to 1 \(got 0\)"),
         (
             "matrix.products",

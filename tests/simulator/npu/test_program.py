@@ -47,7 +47,7 @@ IMAGE = {
     "I_H": 4, "I_W": 5, "I_PITCH": 5, "I_PLANE": 20, "I_KH": 3, "I_KW": 3, "I_SH": 1, "I_SW": 1, "I_DH": 1, "I_DW": 1, "I_PT": 1, "I_PL": 1,
     "I_OW": 5, "I_MOFF": 0, "I_M": 20, "I_MPAD": 32, "I_KOFF": 0, "I_K": 6, "I_LANES": 16,
 }  # fmt: skip
-LOAD, IM2COL, FRACTAL, MMAD, FIXPIPE, VMADD, CONVERT, STORE, SET, WAIT, IM2COL8, FRACTAL8, MMAD8, FIXPIPE8, LUT = range(15)
+LOAD, IM2COL, FRACTAL, MMAD, FIXPIPE, VMADD, CONVERT, STORE, SET, WAIT, IM2COL8, FRACTAL8, MMAD8, FIXPIPE8, LUT, LANE_ADD = range(16)
 I32 = int(DataType.int32)
 QUANTISED = {"F_SUMS": I32, "F_SCALE": 8, "F_ZERO": 3, "F_LOW": -128, "F_HIGH": 126}
 
@@ -70,6 +70,7 @@ def legal() -> list[np.ndarray]:
         record(Op.MMAD, Engine.CUBE, L0A, L0C, (0, 0, 0, -1), U8, M_MPAD=16, M_K=2, M_N1=3, M_ACC=0, M_RIGHT=I8),
         record(Op.FIXPIPE, Engine.FIXPIPE, L0C, UB, (100, 0, 4, -1), I8, F_M=9, F_MPAD=16, F_N1=3, F_DPLANE=16, **QUANTISED),
         record(Op.VLUT, Engine.VECTOR, UB, UB, (0, 10, 20, -1), U8, V_BLOCKS=2, V_REPEATS=3, V_DBS=1, V_DRS=2, V_S0BS=1, V_S0RS=2),
+        record(Op.VLANE_ADD, Engine.VECTOR, UB, UB, (0, 10, 0, -1), F32, V_BLOCKS=2, V_REPEATS=3, V_DBS=1, V_S0BS=1, V_S0RS=2, V_S1BS=1),
     ]
 
 
@@ -108,16 +109,16 @@ def test_the_legal_one_passes_and_runs():
         (MMAD8, "M_RIGHT", 0, "right must be int8 or uint8"),
         (MMAD8, "M_RIGHT", I32, "right must be int8 or uint8"),
         (VMADD, "DTYPE", I8, "data type not supported by VMADD on tiny; accepted: float16, float32"),
-        (LUT, "DTYPE", F16, "data type not supported by VLUT on tiny; accepted: int8, uint8"),
+        (LANE_ADD, "DTYPE", F16, "data type not supported by VLANE_ADD on tiny; accepted: float32"),
         (IM2COL, "PAD", 0, "pad is of int8 and uint8"),
         (FRACTAL, "PAD", 3, "pad is of int8 and uint8"),
         (IM2COL8, "PAD", 256, "parameter word 9 must be in -1..255"),
         (FRACTAL8, "PAD", -2, "parameter word 9 must be in -1..255"),
         (IM2COL8, "I_LANES", 16, "lanes must be C0 of the data type, or 4"),
-        (FIXPIPE, "F_SUMS", I32, "a residual is of float32 sums or of a result of 8 bits"),
-        (FIXPIPE, "F_RTYPE", I8, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without"),
-        (FIXPIPE8, "F_RTYPE", I8, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without"),
-        (FIXPIPE8, "F_OWN", 1, "own, other, fixed and last are of a result of 8 bits with a residual"),
+        (FIXPIPE, "F_SUMS", I32, "rtype must be float16 or float32 of float32 sums, int32 of int32 sums"),
+        (FIXPIPE, "F_RTYPE", I8, "rtype must be float16 or float32 of float32 sums, int32 of int32 sums, int8 or uint8"),
+        (FIXPIPE8, "F_RTYPE", I8, "rtype must be float16 or float32 of float32 sums, int32 of int32 sums, int8 or uint8"),
+        (FIXPIPE8, "F_OWN", 1, "own, other, fixed and last are of a residual of 8 bits"),
         (FIXPIPE8, "F_LAST", 2, "parameter word 27 must be in 0..1"),
         (FIXPIPE, "F_SUMS", F32, "sums must be int32, or 0"),
         (FIXPIPE, "F_SCALE", 9, "scale, zero, low and high are of int32 sums"),
@@ -131,7 +132,7 @@ def test_the_legal_one_passes_and_runs():
         (FIXPIPE8, "F_LOW", -129, "zero, low and high must be of the result's type"),
         (FIXPIPE8, "F_HIGH", -129, "zero, low and high must be of the result's type"),
         (FIXPIPE8, "F_LOW", 127, "low must not exceed high"),
-        (FIXPIPE8, "S2", 4, "rtype must be int8 or uint8 of a result of 8 bits, float16 or float32 of a float, 0 without"),
+        (FIXPIPE8, "S2", 4, "rtype must be float16 or float32 of float32 sums, int32 of int32 sums, int8 or uint8"),
         (FIXPIPE8, "F_ACT", 1, "an activation is of a result that is a float"),
         (FIXPIPE8, "F_SCALE", 1019, r"FIXPIPE touches UB blocks 1019..1025, outside"),
         (FIXPIPE8, "D", 1000, r"FIXPIPE touches UB blocks 1000..1025, outside"),
@@ -208,14 +209,15 @@ def test_an_illegal_record_is_named(at, word, value, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_machine_without_the_types_or_the_table_refuses_their_records():
+def test_a_machine_without_the_types_the_table_or_the_order_refuses_their_records():
     floats = multiplying(load_machine("tiny"), float16=(16, 16, 16, 1), float32=(16, 8, 16, 1))
-    without = TINY.model_copy(update={"vector": TINY.vector.model_copy(update={"lookup_cycles": None})})
+    without = TINY.model_copy(update={"vector": TINY.vector.model_copy(update={"lookup_cycles": None, "ordered_cycles": None})})
     for machine, at, message in (
         (floats, IM2COL8, "data type not supported by tiny"),
         (floats, MMAD8, "data type not supported by tiny"),
         (floats, FIXPIPE8, "data type not supported by tiny"),
         (without, LUT, r"tiny has no VLUT: vector\.lookup_cycles is not given"),
+        (without, LANE_ADD, r"tiny has no VLANE_ADD: vector\.ordered_cycles is not given"),
     ):
         with pytest.raises(ProgramError, match=rf"^core 0 instruction 0: {message}"):
             program([legal()[at]], [], machine=machine.digest).verify(machine)
@@ -321,7 +323,7 @@ VECTOR_OPS = sorted(op for op in OPS if op >= isa.FIRST_VECTOR_OP)
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(
-    st.sampled_from([*range(STORE), *range(IM2COL8, LUT + 1)]),
+    st.sampled_from([*range(STORE), *range(IM2COL8, LANE_ADD + 1)]),
     st.sampled_from(VECTOR_OPS),
     st.lists(st.tuples(st.integers(isa.DTYPE, WORDS - 1), VALUES), min_size=1, max_size=4),
 )

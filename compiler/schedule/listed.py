@@ -1,0 +1,163 @@
+"""A segment's records in an order in which engines wait less for each other: list scheduling, some records of every engine ahead.
+
+Emitters write operator by operator and tile by tile, and an engine takes its records in their order.  So one that waits, for a result or
+for a slot, keeps back others that need not: the next tiles of its own operator, or those of an operator whose inputs are there.
+
+Every engine has a clock.  The record that can begin first is next, of several the first engine's, and of one engine's the one that was
+emitted first.  Of each engine the first `lookahead` records are asked that are not scheduled, as a window of an out-of-order processor has
+them (Tomasulo 1967; list scheduling: Graham 1966).  Only loads stay in their order: what comes early is decided where weights of later
+operators are known (`emit.ahead`), and what cores bring for each other comes in one order.
+
+A record comes behind all with which it shares a cell that one of the two writes, as it did.  So addresses stay, and the records mean
+the same.  How far an engine gets ahead depends on slots: one that is taken again soon ends it.
+
+| array | dtype, shape      | meaning                                                                          |
+|-------|-------------------|----------------------------------------------------------------------------------|
+| edge  | int32 [edges, 2]  | a record that comes before another one, and the next edge of that, or -1          |
+| first | int32 [n]         | the first edge of what record i comes behind, or -1                               |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.schedule.inside import ENGINES, Bytes8, Ints32
+from simulator.npu.parts import Engine
+
+Ints = NDArray[np.int64]
+
+_LOADS = int(Engine.MTE2)
+_NEVER = np.iinfo(np.int64).max
+
+
+def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int) -> Ints:
+    """int64 [n], the order of n records that touch `cells` cells (see `footprint`).
+
+    cycles: int64 [n], for which they have their engine.  late: int64 [n], how much later what they write is there.
+    """
+    n = len(engine)
+    first, edge = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32)
+    while (used := _behind(span, start, cells, edge, first)) < 0:
+        edge = np.empty((2 * len(edge), 2), np.int32)
+    order = np.empty(n, np.int64)
+    _list(engine, cycles, late, edge, first, used, lookahead, order)
+    return order
+
+
+@njit(cache=True, inline="always")
+def _add(edge: Ints32, at: int, first: Ints32, seen: Ints32, before: int, i: int) -> int:
+    """An edge from a record to record i, unless there is one."""
+    if before == i or seen[before] == i:
+        return at
+    seen[before] = i
+    edge[at, 0], edge[at, 1] = before, first[i]
+    first[i] = at
+    return at + 1
+
+
+@njit(cache=True)
+def _behind(span: Ints32, start: Ints32, cells: int, edge: Ints32, first: Ints32) -> int:
+    """Fills edge and first; returns how many edges, or -1 where there is no room."""
+    n, at, used = first.shape[0], 0, 0
+    writer, reader = np.full(cells, -1, np.int32), np.full(cells, -1, np.int32)  # of a cell: the last write, and the last read since
+    read = np.empty((4 * span.shape[0] + 16, 2), np.int32)  # who, and the read before
+    seen = np.full(n, -1, np.int32)
+    for i in range(n):
+        first[i] = -1
+        if at + i > edge.shape[0]:  # a record has at most one edge from each before it
+            return -1
+        for s in range(start[i], start[i + 1]):
+            write = span[s, 0] & 1
+            for c in range(span[s, 0] >> 1, span[s, 1]):
+                if writer[c] >= 0:
+                    at = _add(edge, at, first, seen, writer[c], i)
+                k = reader[c]
+                if write:
+                    while k >= 0:
+                        at = _add(edge, at, first, seen, read[k, 0], i)
+                        k = read[k, 1]
+                    writer[c], reader[c] = i, -1
+                elif k < 0 or read[k, 0] != i:
+                    if used == read.shape[0]:
+                        more = np.empty((2 * used, 2), np.int32)
+                        more[:used] = read
+                        read = more
+                    read[used, 0], read[used, 1] = i, k
+                    reader[c] = used
+                    used += 1
+    return at
+
+
+@njit(cache=True)
+def _successors(edge: Ints32, first: Ints32, used: int, left: Ints32) -> Any:
+    """(where those of each record begin, int32 [n + 1], all of them, int32 [used]); fills left, how many each record comes behind."""
+    n = first.shape[0]
+    begin, after = np.zeros(n + 2, np.int32), np.empty(used, np.int32)
+    for i in range(n):
+        e = first[i]
+        while e >= 0:
+            begin[edge[e, 0] + 2] += 1
+            left[i] += 1
+            e = edge[e, 1]
+    for i in range(n):
+        begin[i + 2] += begin[i + 1]
+    for i in range(n):
+        e = first[i]
+        while e >= 0:
+            at = begin[edge[e, 0] + 1]
+            after[at] = i
+            begin[edge[e, 0] + 1] = at + 1
+            e = edge[e, 1]
+    return begin, after
+
+
+@njit(cache=True)
+def _list(engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, order: Ints) -> None:
+    n = engine.shape[0]
+    left = np.zeros(n, np.int32)
+    begin_of, after = _successors(edge, first, used, left)
+    queue, length = np.empty((ENGINES, n), np.int32), np.zeros(ENGINES, np.int64)
+    for i in range(n):
+        queue[engine[i], length[engine[i]]] = i
+        length[engine[i]] += 1
+    # the first records of every engine that are not scheduled; behind: of its queue, the first that is not among them
+    window, held, behind = np.empty((ENGINES, lookahead), np.int32), np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64)
+    for e in range(ENGINES):
+        held[e] = behind[e] = min(length[e], 1 if e == _LOADS else lookahead)
+        window[e, : held[e]] = queue[e, : held[e]]
+    free, ready = np.zeros(ENGINES, np.int64), np.zeros(n, np.int64)
+    best, begin, stale = np.zeros(ENGINES, np.int64), np.full(ENGINES, _NEVER, np.int64), np.ones(ENGINES, np.bool_)
+    for done in range(n):
+        e = 0
+        for other in range(ENGINES):
+            if stale[other]:
+                stale[other], begin[other] = False, _NEVER
+                for w in range(held[other]):
+                    i = window[other, w]
+                    if left[i] == 0 and max(ready[i], free[other]) < begin[other]:
+                        best[other], begin[other] = w, max(ready[i], free[other])
+                        if begin[other] == free[other]:
+                            break
+            if begin[other] < begin[e]:
+                e = other
+        i = window[e, best[e]]
+        order[done] = i
+        for w in range(best[e], held[e] - 1):
+            window[e, w] = window[e, w + 1]
+        held[e] -= 1
+        if behind[e] < length[e]:
+            window[e, held[e]] = queue[e, behind[e]]
+            held[e] += 1
+            behind[e] += 1
+        free[e] = begin[e] + cycles[i]
+        stale[e] = True
+        for k in range(begin_of[i], begin_of[i + 1]):
+            other = after[k]
+            left[other] -= 1
+            ready[other] = max(ready[other], free[e] + late[i])
+            if left[other] == 0:
+                stale[engine[other]] = True
