@@ -232,7 +232,8 @@ def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> li
 def _chunks(fractal: Fractal, layer: Layer, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
     """int64 [p, 2] of (chunk_n1, chunk_k1): of whole planes of the result."""
     step = layer.n1_step
-    found = _chunk_choices(fractal.weight_blocks * step, fractal.sum_blocks * step, layer.n1 // step, layer.k1, pixels, budget, l0c_blocks)
+    n1 = -(-layer.n1 // step)
+    found = _chunk_choices(fractal.weight_blocks * step, fractal.sum_blocks * step, n1, layer.k1, pixels, budget, l0c_blocks)
     found[:, 0] *= step
     return found
 

@@ -299,8 +299,9 @@ def channels_last(model: ModelProto, name: str) -> bool:
 
     Of those behind a tensor; where nobody there does, as in a piece that ends in a sum, of those that are connected with it.
     """
+    constants = {item.name for item in model.graph.initializer}  # a scale connects nothing
     for around in (False, True):
-        todo, seen = [name], {name}
+        todo, seen = [name], {name, "", *constants}
         while todo:
             current = todo.pop(0)
             for node in model.graph.node:
@@ -308,7 +309,7 @@ def channels_last(model: ModelProto, name: str) -> bool:
                     continue
                 if node.op_type in _SEQUENCE or node.op_type in _IMAGE:
                     return node.op_type in _SEQUENCE
-                near = [near for near in (*node.input, *node.output)[0 if around else len(node.input) :] if near and near not in seen]
+                near = [other for other in (*(node.input if around else ()), *node.output) if other not in seen]
                 todo += near
                 seen.update(near)
     return False

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compiler.ir.graph import Graph
 from compiler.ir.layout import Layout, assign
 from compiler.ir.operators import Values
+from compiler.kinds.affine_products import with_products
 from compiler.kinds.base import Lowering
 from compiler.kinds.curves import with_curves
 from compiler.kinds.table import BY_OPERATOR
@@ -43,7 +44,8 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
     """
     check_machine(machine, *_computed(graph, machine, dtype))
-    layout = assign(with_curves(graph, dtype), dtype)
+    graph = with_products(with_curves(graph, dtype), machine)
+    layout = assign(graph, dtype)
     layout.verify()
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
     constants = Constants()

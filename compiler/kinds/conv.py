@@ -39,7 +39,7 @@ OF_INTEGERS = (  # fields of `ConvJob`
     "last", "alike", "left_less", "left_less_1", "left_type",
     "zeros", "zeros_type", "zeros_at", "missing",
 )  # fmt: skip
-EXPANDED_BLOCKS = 1024  # of a slot in UB: 32 KiB
+EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
 _KEPT_JOBS = 64  # of an operator, by its tiling
 WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
@@ -104,6 +104,8 @@ class ConvSpec(OperatorSpec):
         lanes = 4 if into.layout.storages[x.storage].pixel_lanes == 4 else c0
         groups = 1 if lanes == 4 else weights.effective_groups(op, x, y, result, fractal)
         taps, n = op.weights.shape[2] * op.weights.shape[3], y.planes * result.lanes
+        if op.groups == 1 and result.lanes > fractal.columns and y.planes > 1:
+            n = -(-(max(y.lanes) + 1) // fractal.columns) * fractal.columns  # FIXPIPE fills the upper half of the last plane up
         k1, n1 = -(-taps * 4 // c0) if lanes == 4 else x.planes // groups * taps, n // fractal.columns // groups
 
         found = None if beside else overlay(op, x, y, n, groups, fractal)
@@ -161,12 +163,16 @@ class ConvSpec(OperatorSpec):
     @property
     def result_lanes(self) -> int:
         """C0 of the result."""
-        return self.groups * self.n1 * self.fractal.columns // self.y.planes
+        return self._lanes_of(self.y)
 
     @property
     def residual_lanes(self) -> int:
         """C0 of the residual; of the result without one."""
-        return self.result_lanes if self.residual is None else self.groups * self.n1 * self.fractal.columns // self.residual.planes
+        return self._lanes_of(self.y if self.residual is None else self.residual)
+
+    def _lanes_of(self, piece: Piece) -> int:
+        """C0 of a tensor of the result's channels, of whose last plane the upper half may be no product."""
+        return 1 << (-(-self.groups * self.n1 * self.fractal.columns // piece.planes) - 1).bit_length()
 
     @property
     def n1_step(self) -> int:
@@ -242,6 +248,7 @@ class ConvSpec(OperatorSpec):
         if self.residual is not None:
             reads.append(run_of_planes(self.residual, first, last))
         n, n_before = (size * dtype.lanes // self.fractal.columns for size in (last - first, first))
+        n = min(n, self.groups * self.n1 - n_before)
         expansion, before = self.expansion, n_before * self.k1 * self.fractal.weight_blocks
         n_group = n_before - group * self.n1
         if expansion is not None:

@@ -147,7 +147,8 @@ def _divided(unit: Unit, k: int, count: int) -> tuple[OperatorSpec, ...]:
         return ()
     parts = (spec.channel_part(at * wide, (at + 1) * wide, dtype) for at in range(count))
     found = tuple(part for part in parts if part is not None)
-    return found if len(found) == count else ()
+    alike = len({part.n1 for part in found if isinstance(part, ConvSpec)}) < 2  # so that one tiling is legal in all of them
+    return found if len(found) == count and alike else ()
 
 
 def _own(read: Piece, whole: Piece, made: Piece) -> bool:

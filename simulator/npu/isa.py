@@ -159,10 +159,11 @@ PAIR_BITS = 9
 # where N1 is odd, the upper half of the last one is ZERO.
 # SUMS = 0: sums are float32.  S1: float32 bias[N1*16] in UB or -1; S2: residual in UB, of RTYPE, float16 or float32, as planes of that type
 #   of stride RPLANE, or -1; then ACT, whose LIMIT is the bits of a float32.  Arithmetic in float32, one rounding at the end.
-# SUMS = int32: S1: int32 bias[N1*16] in UB or -1; SCALE: float32 scale[N1*16] in UB or -1.  v = float32(sum + bias) * scale, in float32,
-#   each rounded to nearest even, the sum of the two wraps.  The result, by DTYPE:
+# SUMS = int32: S1: int32 bias[N1*16] in UB or -1; SCALE: float32 scale[N1*16] in UB or -1; S2: where RTYPE is int32, a residual as above,
+#   which is one more of the summands.  v = float32(sum + bias) * scale, in float32, each rounded to nearest even, sums wrap.  The result,
+#   by DTYPE:
 #   int8, uint8: round(min(max(v, LOW - ZERO), HIGH - ZERO)) + ZERO, to nearest even, LOW of NaN; SCALE is needed, ZERO, LOW and HIGH are
-#     of the type; and where S2 is not -1, of that w and of what is there, r of RTYPE, int8 or uint8, planes of stride RPLANE:
+#     of the type; and where S2 is there, of that w and of what is there, r of RTYPE, int8 or uint8, planes of stride RPLANE:
 #     round(OWN * w + (OTHER * r + FIXED)), or round(OTHER * r + (OWN * w + FIXED)) where LAST is 1, cut to the type.  OWN, OTHER and FIXED
 #     are bits of float32; a product and its sum are rounded once, in float32
 #   float16, float32: v, or float32(sum + bias) without SCALE, then ACT, then one rounding

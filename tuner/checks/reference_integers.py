@@ -15,21 +15,19 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
 from simulator.exact_onnxruntime import cpu_features, multiplies_exactly
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
+from tuner.checks.cut import BYTES, VIEWS, cut, on_integers
 from tuner.checks.fused import Fused, as_it_is
 from tuner.checks.reference import differing
 
 Array = NDArray[Any]
-BYTES = (TensorProto.INT8, TensorProto.UINT8)
 _INTEGERS = (*BYTES, TensorProto.INT32)
-_GIVEN = "tilefarm.given."
-_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 def is_quantised(model: ModelProto) -> bool:
@@ -77,7 +75,7 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
     outside: set[str] = set(clean)
     for node, members in zip(whole.model.graph.node, whole.members, strict=True):
         given = of_piece.get(min(members))
-        view = node.op_type in _VIEWS and not node.domain
+        view = node.op_type in VIEWS and not node.domain
         read = names_read([node]) - constants.keys()
         if given is None:
             known = read <= clean
@@ -100,49 +98,6 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
         if known:
             clean.update(node.output)
     return Borders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
-
-
-class Cut(NamedTuple):
-    """A model in which every operator on integers is by itself.  given: its inputs by name.  kinds: of what makes each of its outputs."""
-
-    model: ModelProto
-    given: Mapping[str, Array]
-    kinds: Mapping[str, str]
-
-
-def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> Cut:
-    """The operators on integers among the nodes `inside` whose inputs and results are in `values`; each reads those from outside."""
-    inside, whole = set(inside), grouped(model)
-    constants = {item.name for item in whole.model.graph.initializer}  # tables of groups as well
-    made = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
-    made.graph.name = "alone"
-    given: dict[str, Array] = {}
-    kinds: dict[str, str] = {}
-    for node, members in zip(whole.model.graph.node, whole.members, strict=True):
-        read = [name for name in node.input if name and name not in constants]
-        if not members <= inside or not on_integers(node, types) or not read or any(name not in values for name in (*read, *node.output)):
-            continue
-        renamed = {name: _GIVEN + name for name in read}
-        given |= {renamed[name]: values[name] for name in read}
-        kinds[node.output[0]] = node.op_type
-        for i in sorted(members):
-            each = made.graph.node.add()
-            each.CopyFrom(model.graph.node[i])
-            each.input[:] = [renamed.get(name, name) for name in each.input]
-    used = names_read(made.graph.node)
-    made.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
-    for name, array in given.items():
-        made.graph.input.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
-    for name in kinds:
-        array = values[name]
-        made.graph.output.append(helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape))
-    return Cut(made, given, kinds)
-
-
-def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
-    """Whether a node computes with integers of 8 bits, from or to them."""
-    names = [*node.input, *node.output]
-    return node.op_type not in _VIEWS and any(types.get(name) in BYTES for name in names if name)
 
 
 class IntegersTold(NamedTuple):
@@ -178,11 +133,11 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
         "kinds": dict(alone.kinds),
         "given": list(alone.given),
         "left_out": [node.name or node.output[0] for node in nodes if node.output[0] not in alone.kinds],
-        "unfused": histogram((unfused[name], values[name]) for name in alone.kinds if values[name].dtype.kind in "iu"),
+        "unfused": histogram((unfused[name], value) for name, value in alone.expected.items() if value.dtype.kind in "iu"),
         "unfused_through": histogram((through[name], values[name]) for name in every),
         "floats": [],
     }
-    arrays = [*alone.given.values(), *(values[name] for name in alone.kinds)]
+    arrays = [*alone.given.values(), *alone.expected.values()]
     if floats.is_file():
         found = _stock(onnx.load(floats), feeds)
         if {name: array.shape for name, array in found.items()} != {name: array.shape for name, array in outputs.items()}:

@@ -178,7 +178,7 @@ def planned(u: Unit, **gene: object) -> SegmentPlan:
 
 def test_a_window_of_two_runs_pooling_beside_the_next_block(pooled: Unit) -> None:
     sequence_, slots, one, two = (
-        cycles_of(pooled, planned(pooled, blocks=4, window=window, sliding=sliding))
+        cycles_of(pooled, planned(pooled, blocks=4, window=window, sliding=sliding, lookahead=1))
         for window, sliding in ((1, False), (2, False), (1, True), (2, True))
     )
     assert one == sequence_

@@ -48,9 +48,21 @@ def mixed(b):
     return b.conv(b.node("LRN", [b.conv("x", 4)], size=3), 5)
 
 
-def files(folder, build, how=QDQ, machine=EDGE, side=6):
+def attention(b):
+    """Two heads of 8 channels: one product has its right side transposed, the other has it as it is."""
+
+    def heads(x, *perm):
+        apart = b.node("Reshape", [b.node("MatMul", [x, b.normal((16, 16), 0.3)]), b.constant(np.array([1, 6, 2, 8], np.int64))])
+        return b.node("Transpose", [apart], perm=perm)
+
+    scores = b.node("MatMul", [heads("x", 0, 2, 1, 3), heads("x", 0, 2, 3, 1)])
+    y = b.node("MatMul", [b.softmax(scores, axis=-1), heads("x", 0, 2, 1, 3)])
+    return b.node("Reshape", [b.node("Transpose", [y], perm=[0, 2, 1, 3]), b.constant(np.array([1, 6, 16], np.int64))])
+
+
+def files(folder, build, how=QDQ, machine=EDGE, side=6, shape=None):
     """The float model and the compiled one, layer by layer at one level."""
-    b = Builder(np.random.default_rng(0), (1, 3, side, side))
+    b = Builder(np.random.default_rng(0), shape or (1, 3, side, side))
     floats = load_model(b.model(build(b)))
     onnx.save(floats, folder / "floats.onnx")
     (folder / "q.onnx").write_bytes(quantise(floats, random_samples(floats, 2, 0), how))
@@ -103,6 +115,22 @@ def test_a_table_is_no_floating_operator(tmp_path):
     assert {(one.exact, one.differing) for one in found.values.compared.values()} == {(True, 0)}
     told = quantised(expected.integers(), found.values.made, session.compiled.machine, session.compiled.dtype)
     assert dict(told.operators.kinds)["Table"][::2] == (1, 0)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qop"])
+def test_products_and_softmax_over_heads_are_run_by_themselves(tmp_path, form):
+    """They come with the views in front of them, or with heads and channels in one axis."""
+    session, expected, found = checked(files(tmp_path, attention, Quantiser(form, "int8"), shape=(1, 6, 16)))
+    assert found.ok
+    told = of_operators(expected.integers(), session.compiled.machine, session.compiled.dtype)
+    assert (told.total[2], told.left_out) == (0, ())
+    assert {kind: each[0] for kind, each in told.kinds.items() if kind != "QuantizeLinear"} == {"QLinearMatMul": 5, "QLinearSoftmax": 1}
+    expected_of = expected.integers().expected
+    wrong = {
+        name: array ^ 1 if expected.integers().told["kinds"][name] == "QLinearMatMul" else array for name, array in expected_of.items()
+    }
+    told = of_operators(replace(expected.integers(), expected=wrong), session.compiled.machine, session.compiled.dtype)
+    assert told.total[2] == told.kinds["QLinearMatMul"][1]  # each value of each is looked at
 
 
 def test_a_wrong_value_is_found_and_named(tmp_path):

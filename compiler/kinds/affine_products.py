@@ -1,0 +1,106 @@
+"""Multiply-adds of integers one after the other: VECTOR has the first, and CUBE with FIXPIPE has what follows, as products with one weight.
+
+VECTOR takes eight cycles for eight blocks of bytes: it makes four of floats of each, multiplies and adds, and makes bytes again.  FIXPIPE
+makes bytes of sums in four.  It has `round(float32(w * (x - zero) + b) * s)`, with integers `w` and `b`, where VECTOR has
+`round(fma(x, scale, shift))`; a product stands for a multiply-add where both are equal for all 256 integers in every channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph
+from compiler.ir.operators import Operator, QuantisedAffine, QuantisedConv
+from compiler.ir.quantised import linear
+from compiler.ir.quantised.affine import Affine
+from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.tables import every_integer
+from simulator.npu.machine import Machine
+
+_WEIGHTS = 127  # that are tried
+_EACH = 16  # of those, in a channel
+_BIAS = 1 << 24  # integers up to it are floats
+_Values = NDArray[Any]
+
+
+def with_products(graph: Graph, machine: Machine) -> Graph:
+    """The graph with products in the place of what they are equal to.  Machines that round in fixed point have no such products."""
+    if machine.rounding != "float" or "int8" not in machine.matrix.data_types:
+        return graph
+    operators, shapes, types = list[Operator](), dict(graph.shapes), dict(graph.types)
+    for op in graph.operators:
+        parts = _parts(op) if isinstance(op, QuantisedAffine) else [op]
+        for part in parts[:-1]:
+            shapes[part.y], types[part.y] = graph.shapes[op.y], part.y_q
+        operators += parts
+    return replace(graph, operators=tuple(operators), shapes=shapes, types=types)
+
+
+def _parts(op: QuantisedAffine) -> list[Any]:
+    """Operators that are `op`, one after the other."""
+    last = len(op.steps) - 1
+    found = list[Any]()
+    x, x_q = op.x, op.x_q
+    for i, (affine, y_q) in enumerate(op.steps):
+        name, y = (op.name, op.y) if i == last else (f"{op.name}/{i}", f"{op.y}/{i}")
+        made = product(name, x, y, affine, x_q, y_q) if i else None
+        if made is None and found and isinstance(found[-1], QuantisedAffine):
+            made = replace(found.pop(), name=name, y=y, steps=(*op.steps[i - 1 : i], (affine, y_q)))
+        found.append(made or QuantisedAffine(name, x, y, ((affine, y_q),), x_q))
+        x, x_q = y, y_q
+    return found
+
+
+def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Quantisation) -> QuantisedConv | None:
+    """What multiply-adds per channel are, as a convolution; None where a channel has none."""
+    every = every_integer(x_q)
+    (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
+    steps = every.astype(np.int64) - zero
+    wanted = affine.apply(np.broadcast_to(every, (len(affine.scale), len(every))), y_q.dtype)
+    weights, biases, scales = (np.zeros(len(wanted), kind) for kind in (np.int8, np.int32, np.float32))
+    missing = np.arange(len(wanted))
+    for w, b in _tried(affine, zero, zero_y):
+        if not len(missing):
+            break
+        sums = w[missing, None] * steps + b[missing, None]
+        scale = _scale(sums, wanted[missing].astype(np.float64) - zero_y, y_q)
+        sw = (np.float64(sy) * scale / np.float64(sx)).astype(np.float32)
+        fit = np.isfinite(sw) & (sw > 0) & (np.abs(b[missing]) <= _BIAS)
+        sw = np.where(fit, sw, np.float32(1))
+        w_q = Quantisation(sw, np.zeros(len(sw), np.int8), 0)
+        made = linear.requantize(sums.astype(np.int32), linear.output_scale(x_q, w_q, y_q)[:, None], y_q)
+        fit &= (made == wanted[missing]).all(axis=1)
+        which = missing[fit]
+        weights[which], biases[which], scales[which] = w[which], b[which], sw[fit]
+        missing = missing[~fit]
+    if len(missing):
+        return None
+    w_q = Quantisation(scales, np.zeros(len(scales), np.int8), 0)
+    return QuantisedConv(name, x, y, weights.reshape(-1, 1, 1, 1), biases, x_q, w_q, y_q, groups=len(weights))
+
+
+def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Values]]:
+    """Weights and biases of all channels, int64: those first whose bias is nearest to the whole number that it has to be."""
+    slope = affine.scale.astype(np.float64)
+    rising = np.where(slope == 0, 1, slope)
+    every = np.arange(1, _WEIGHTS + 1) * np.sign(rising)[:, None]
+    exact = every * (zero + (affine.shift.astype(np.float64) - zero_y) / rising)[:, None]
+    exact = np.clip(exact, -2 * _BIAS, 2 * _BIAS)
+    off = np.abs(exact - np.rint(exact)) / np.abs(every)
+    order = np.argsort(off, axis=1, kind="stable")[:, :_EACH]
+    w, b = (np.take_along_axis(of, order, axis=1).astype(np.int64) for of in (every, np.rint(exact)))
+    return [(w[:, i], b[:, i]) for i in range(_EACH)]
+
+
+def _scale(sums: _Values, wanted: _Values, q: Quantisation) -> _Values:
+    """float64 [channels]: the middle of what makes all sums [channels, n] what is wanted, counted from the zero point; NaN for none."""
+    low, high = (limit - q.single("y")[1] for limit in q.limits)
+    least, most = np.where(wanted > low, wanted - 0.5, -np.inf), np.where(wanted < high, wanted + 0.5, np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        first = np.where(sums > 0, least / sums, np.where(sums < 0, most / sums, -np.inf)).max(axis=1)
+        last = np.where(sums > 0, most / sums, np.where(sums < 0, least / sums, np.inf)).min(axis=1)
+    return np.asarray(np.where(first < last, (first + np.minimum(last, 2 * np.abs(first) + 1)) / 2, np.nan))

@@ -1,0 +1,68 @@
+"""Records out of the order of their engines: the same numbers, sooner."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.pipeline import Compiler
+from compiler.plan.plan import LOOKAHEAD, Infeasible
+from compiler.schedule.inside import ENGINES
+from compiler.schedule.listed import listed
+from compiler.space.decode import decode_all
+from compiler.space.gene import LOOKAHEADS, Gene
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType, Engine
+from simulator.sanitizer import check
+from simulator.timing import simulate_levels
+from tests.compiled import make_case
+from tests.models import small_model
+
+EDGE = load_machine("edge")
+CELLS = 12
+
+
+def spans(touched: list[list[tuple[int, int, bool]]]) -> tuple[np.ndarray, np.ndarray]:
+    rows = [(first << 1 | write, first + length) for record in touched for first, length, write in record]
+    return np.array(rows, np.int32).reshape(-1, 2), np.array([0, *np.cumsum([len(record) for record in touched])], np.int32)
+
+
+touches = st.lists(st.tuples(st.integers(0, CELLS - 3), st.integers(1, 3), st.booleans()), max_size=3)
+records = st.lists(st.tuples(st.integers(0, ENGINES - 1), st.integers(1, 50), touches), max_size=60)
+
+
+@settings(max_examples=300, deadline=None)
+@given(records, st.integers(1, 20))
+def test_records_that_share_a_written_cell_keep_their_order(some: list, lookahead: int) -> None:
+    engine, cycles = np.array([e for e, _, _ in some], np.uint8), np.array([c for _, c, _ in some], np.int64)
+    order = listed(engine, *spans([t for _, _, t in some]), CELLS, cycles, np.zeros(len(some), np.int64), lookahead)
+    assert sorted(order) == list(range(len(some)))
+    place = np.argsort(order)
+    cells = [{(c, write) for first, length, write in t for c in range(first, first + length)} for _, _, t in some]
+    for j in range(len(some)):
+        for i in range(j):
+            shared = any(c == d and (v or w) for c, v in cells[i] for d, w in cells[j])
+            same_queue = engine[i] == engine[j] and (lookahead == 1 or engine[i] == Engine.MTE2)
+            assert place[i] < place[j] or not (shared or same_queue)
+
+
+def test_what_waits_keeps_nobody_back() -> None:
+    """CUBE waits for a long load; the product behind it needs nothing of that."""
+    engine = np.array([Engine.MTE2, Engine.MTE1, Engine.CUBE, Engine.MTE1, Engine.CUBE], np.uint8)
+    span, start = spans([[(0, 1, True)], [(0, 1, False), (1, 1, True)], [(1, 1, False)], [(2, 1, True)], [(2, 1, False)]])
+    order = listed(engine, span, start, CELLS, np.array([100, 5, 5, 5, 5], np.int64), np.zeros(5, np.int64), LOOKAHEAD)
+    assert [i for i in order if engine[i] == Engine.CUBE] == [4, 2]
+
+
+def test_a_lookahead_is_faster_and_safe() -> None:
+    case = make_case(small_model("residual_block"), EDGE, DataType.float16)
+    found = []
+    for lookahead in LOOKAHEADS:
+        plan = decode_all(case.unit, (Gene(0, len(case.unit.operators), 3, lookahead=lookahead),))
+        assert not isinstance(plan, Infeasible)
+        program = Compiler(case.unit).compile(plan)
+        assert not isinstance(program, Infeasible)
+        assert not check(program, EDGE)
+        found.append(simulate_levels(program, EDGE, ("none",))["none"].cycles)
+    assert found[LOOKAHEADS.index(LOOKAHEAD)] < found[LOOKAHEADS.index(1)]
