@@ -217,7 +217,7 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
         return None
     i = int(rng.integers(1, len(genome)))
     others = [size for size in ahead_sizes(unit) if size != genome[i].ahead_kib]
-    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
+    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))])) if others else None
 
 
 def change_lookahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:

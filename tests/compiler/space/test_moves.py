@@ -179,6 +179,8 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "shift_border": one_border_moved,
     "change_blocks": fewer_blocks_leave_cores_idle,
     "toggle_halo": only("cached"),
+    "toggle_held": lambda a, b: a != b and [x._replace(held=0) for x in a] == [x._replace(held=0) for x in b],
+    "cut_on_chip": lambda a, b: len(b) == len(a) + 1 and stops(a) < stops(b),
     "change_window": only("window", "sliding"),
     "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b),
     "change_ahead": only("ahead_kib"),
