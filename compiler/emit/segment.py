@@ -23,6 +23,8 @@ from compiler.records.node import Work
 from compiler.records.writers import Ints
 from compiler.schedule.window import edges, load_cycles, load_readers, node_cycles, sequence, slide
 from compiler.segment.blocks import Blocks
+from compiler.segment.buffers import Buffer
+from compiler.segment.held import Held, held_blocks
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import Places, mirrored, named
 from compiler.segment.run import run_of
@@ -30,7 +32,8 @@ from compiler.segment.segment import CoreShare, Segment, StripBlocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import price, record_cycles
-from simulator.npu.isa import ENGINE, WORDS
+from simulator.npu.isa import BLOCK, DST, ENGINE, WORDS, D
+from simulator.npu.parts import Memory
 from simulator.npu.program import Code
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
@@ -68,13 +71,15 @@ def lower_segment(
     scratch: Code | None = None,
     core: int = 0,
     draft: Draft | None = None,
+    held: Held | None = None,
 ) -> Records | Infeasible:
     """Lower one core's share of the segment whose first operator is `start`.
 
     flip: see `segment.memory.mirrored`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
     core: whose share, by its place among the plan's.  draft: of the same share, where there is one: that with the other flip has made it.
+    held: see `Segment.memory`.
     """
-    found = _drafted(unit, plan, start, core) if draft is None else draft
+    found = _drafted(unit, plan, start, core, held) if draft is None else draft
     if isinstance(found, Infeasible):
         return found
     segment, there, share, places, orders = found
@@ -93,10 +98,12 @@ def lower_segment(
     code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
     if plan.ahead_kib:
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
-    return Records(in_place(code, unit.machine), places.peak_bytes, there.ranges, found)
+    code = in_place(code, unit.machine)
+    _outlive(code, segment, places)
+    return Records(code, places.peak_bytes, there.ranges, found)
 
 
-def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int) -> Draft | Infeasible:
+def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int, held: Held | None) -> Draft | Infeasible:
     """Without orders yet."""
     segment = Segment.of(unit, plan, start)
     if isinstance(segment, Infeasible):
@@ -105,8 +112,17 @@ def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int) -> Draft | In
     if isinstance(there, Infeasible):
         return there
     share = segment.share(core)
-    places = segment.memory(share)
+    places = segment.memory(share, held=held)
     return places if isinstance(places, Infeasible) else Draft(segment, there, share, places, [])
+
+
+def _outlive(code: Code, segment: Segment, places: Places) -> None:
+    """Records that write what is held say so, in place."""
+    unit = segment.parts[0]
+    for storage, _ in places.held.at:
+        first = places.l1[Buffer("tensor", storage)]
+        there = (code[:, DST] == Memory.L1) & (code[:, D] >= first) & (code[:, D] < first + held_blocks(unit, storage))
+        code[there, BLOCK] = ~code[there, BLOCK]
 
 
 def _written(
@@ -133,7 +149,7 @@ def _written(
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
-    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed)
+    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held)
     loads = []
     for load in blocks.loads:
         storage, at = unit.storages[load.storage], operand(blocks, Piece(load.storage, load.plane, load.planes))

@@ -140,6 +140,8 @@ class SegmentPlan(_Gene):
     each of them all iterations of a nearly equal run of its operators' output channels (`segment.channels`).
     shared: tensors that it reads from the memory that all cores share, and writes there, in place of DDR; all segments that have one of
     them from or for another name it.  staged: operators whose weights come there once, and from there to every core and block.
+    held: tensors that lie whole in L1 from the first segment that makes them to the last that reads them, in place of DDR; all segments
+    that make or read one name it, and all of them run on one core (`segment.held`).
     """
 
     operators: tuple[str, ...]
@@ -158,6 +160,7 @@ class SegmentPlan(_Gene):
     split: Split = "rows"
     shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
     staged: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
+    held: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -177,9 +180,13 @@ class SegmentPlan(_Gene):
 
     @model_validator(mode="after")
     def _staged_are_its_own(self) -> Self:
-        for where, names in (("shared", self.shared), ("staged", self.staged)):
+        for where, names in (("shared", self.shared), ("staged", self.staged), ("held", self.held)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{where}: {list(names)} names one twice")
+        object.__setattr__(self, "held", tuple(sorted(self.held)))  # one spelling of equal plans
+        both = [name for name in self.held if name in self.shared]
+        if both:
+            raise ValueError(f"held: {both[0]!r} is in shared memory; accepted: one of the two")
         other = [name for name in self.staged if name not in self.operators]
         if other:
             raise ValueError(f"staged: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")

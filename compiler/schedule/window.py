@@ -61,6 +61,8 @@ def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
     rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
     for storage, distance in slots.items():
         allocation = blocks.allocations[storage]
+        if allocation.held:
+            continue  # every row has its own place
         distance = 1 if unit.images > 1 and allocation.made_again else distance
         loaded = any(load.storage == storage for load in blocks.loads)
         fillers = _operators(allocation.makers | (allocation.readers if loaded else 0))
