@@ -27,7 +27,7 @@ def two() -> Unit:
 
 
 def planned(u: Unit, ahead_kib: int) -> Plan:
-    plan = decode_all(u, (Gene(0, 1), Gene(1, 2, ahead_kib=ahead_kib)))
+    plan = decode_all(u, (Gene(0, 1), Gene(1, 2, ahead_kib=ahead_kib, lookahead=1)))
     assert isinstance(plan, Plan)
     return plan
 
