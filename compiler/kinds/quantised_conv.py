@@ -76,6 +76,9 @@ class IntegerProductSpec(ConvSpec):
         slots, size = super().weight_slots(tiling)
         return max(slots, int(self.zero_blocks > 0)), size + self.zero_blocks
 
+    def keeps_weights(self, tiling: Tiling) -> bool:
+        return self.zero_blocks > 0 or super().keeps_weights(tiling)  # these are fetched once, whatever comes behind them in chunks
+
     def chunk_slots(self, given: Given) -> tuple[int, ...]:
         return tuple(at + self.zero_blocks for at in given.weights)
 
