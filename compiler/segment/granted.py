@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.held import Held
 from compiler.segment.segment import Segment
 from compiler.unit.granted import l1_grants, within_l1
 from compiler.unit.unit import Unit
 
 
-def fits_l1(unit: Unit, plan: SegmentPlan, start: int) -> bool:
-    """Whether every core's buffers fit the unit's L1 (and UB)."""
+def fits_l1(unit: Unit, plan: SegmentPlan, start: int, held: Held | None = None) -> bool:
+    """Whether every core's buffers fit the unit's L1 (and UB).  held: see `Segment.memory`."""
     segment = Segment.of(unit, plan, start)
     if isinstance(segment, Infeasible):
         return False
     # cores that share rows have the same buffers
-    return not any(isinstance(segment.memory(segment.share(core), told=False), Infeasible) for core in range(len(segment.parts)))
+    every = (segment.memory(segment.share(core), told=False, held=held) for core in range(len(segment.parts)))
+    return not any(isinstance(places, Infeasible) for places in every)
 
 
 def least_l1(unit: Unit, plan: SegmentPlan, start: int) -> int:

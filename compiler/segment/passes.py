@@ -108,7 +108,7 @@ def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
 
 def _is_dense(spec: ConvSpec) -> bool:
     """Whether it sums over all channels, and its weights lie in DDR as in L1."""
-    return spec.groups == 1 and spec.expansion is None and spec.lanes == spec.fractal.lanes
+    return spec.groups == 1 and spec.expansion is None and not spec.needed.size and spec.lanes == spec.fractal.lanes
 
 
 def _adds_up(spec: OperatorSpec) -> bool:
