@@ -241,11 +241,15 @@ def tensor_blocks(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> 
     return live(requests, blocks.stop - blocks.start), sum([request.size for request in requests])
 
 
+def stays(slots: int, again: bool) -> bool:
+    """Whether weights in so many buffers stay there from the first time on: all of them in one, of operators that run again."""
+    return again and slots == 1
+
+
 def weight_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in L1 of operator k's weights."""
-    spec = unit.operators[blocks.start + k]
-    slots, size = spec.weight_slots(tiling)
-    last = blocks.stop - blocks.start - 1 if repeated(unit, blocks) and spec.keeps_weights(tiling) else -1
+    slots, size = unit.operators[blocks.start + k].weight_slots(tiling)
+    last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
     return weight_requests_of(k, slots, size, last)
 
 

@@ -20,6 +20,7 @@ from compiler.segment.memory import (
     apart_rule,
     pooled,
     repeated,
+    stays,
     tensor_blocks,
     tensor_requests,
     through_ub,
@@ -135,15 +136,11 @@ def _in_chunks(unit: Unit, gene: Gene, held: int) -> Iterator[int]:
 
 
 class _Asked(NamedTuple):
-    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
-
-    kept: see `OperatorSpec.keeps_weights`.
-    """
+    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all."""
 
     tiling: Tiling
     slots: int
     size: int
-    kept: bool
     buffers: tuple[UbBuffers, ...]
     ub: int
 
@@ -171,8 +168,7 @@ def _asking(kind: Kind, tiling: Tiling, inside: bool) -> _Asked:
     """What an operator asks for with a tiling."""
     unit, spec = kind.unit, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
-    ub = sum([each.slots * each.size for each in buffers])
-    return _Asked(tiling, *spec.weight_slots(tiling), spec.keeps_weights(tiling), buffers, ub)
+    return _Asked(tiling, *spec.weight_slots(tiling), buffers, sum([each.slots * each.size for each in buffers]))
 
 
 class _Fitting:
@@ -271,7 +267,7 @@ class _Fitting:
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
             return True
-        kept = [self.repeated and asked.kept for asked in taken.values()]
+        kept = [stays(asked.slots, self.repeated) for asked in taken.values()]
         always = sum(compress(every, kept))
         if max([live + (0 if stay else size) for live, size, stay in zip(self.live, every, kept, strict=True)]) + always > self.have:
             return False

@@ -192,10 +192,6 @@ class OperatorSpec(ABC):
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
         """Buffers in L1 of its weights, and blocks of each: all of them in one, or two chunks."""
 
-    def keeps_weights(self, tiling: Tiling) -> bool:
-        """Whether what is in these buffers stays there from the first time on, where the operator runs again."""
-        return self.weight_slots(tiling)[0] == 1
-
     @abstractmethod
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         """Its constants and two slots of its tile, and of its residual's.  through_ub: whether a product's results go that way."""
