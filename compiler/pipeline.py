@@ -30,10 +30,11 @@ from compiler.schedule.footprint import Footprint, Ints
 from compiler.schedule.shared import SharedPlaces, settle, shared_places
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
-from compiler.segment.granted import least_l1
+from compiler.segment.granted import fits_l1, least_l1
+from compiler.segment.held import Held, placed
 from compiler.segment.memory import named
 from compiler.segment.permuted import permuted_to
-from compiler.unit.granted import within_l1
+from compiler.unit.granted import l1_grants, within_l1
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.grant import Grant
@@ -108,23 +109,23 @@ class Compiler:
         self._grants = any(unit.machine.granted(level) != unit.machine.whole for level in unit.machine.contention)
         self._least: dict[tuple[Unit, int, str, int], int] = {}
         self._scratch = new_scratch()
-        self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int], Lowered | Infeasible] = OrderedDict()
+        self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int, Held | None], Lowered | Infeasible] = OrderedDict()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
-        self._drafts = OrderedDict[tuple[Unit, int, str, int, int], Draft]()  # of segments that were lowered with one flip
+        self._drafts = OrderedDict[tuple[Unit, int, str, int, int, Held | None], Draft]()  # of segments that were lowered with one flip
 
     def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
-        return self._lowered(self.unit, plan, start, False, 0)
+        return self._lowered(self.unit, plan, start, False, 0, None)
 
-    def _lowered(self, unit: Unit, plan: SegmentPlan, start: int, flip: bool, core: int) -> Lowered | Infeasible:
-        key = (unit, start, flip, plan.key, core, len(plan.cores))
+    def _lowered(self, unit: Unit, plan: SegmentPlan, start: int, flip: bool, core: int, held: Held | None) -> Lowered | Infeasible:
+        key = (unit, start, flip, plan.key, core, len(plan.cores), held)
         found = self._cache.get(key)
         if found is not None:
             self._cache.move_to_end(key)
             return found
         draft = self._drafts.pop(key[:2] + key[3:], None)
-        made = lower_segment(unit, plan, start, flip, self._scratch, core, draft)
+        made = lower_segment(unit, plan, start, flip, self._scratch, core, draft, held)
         if draft is None and isinstance(made, Records):
             self._drafts[key[:2] + key[3:]] = made.draft
             if len(self._drafts) > _DRAFTS:
@@ -183,11 +184,14 @@ class Compiler:
         unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
         """
         segments = list(segments)
-        if self._grants and segments:
-            unit = within_l1(unit, max(self._least_l1(unit, *segment) for segment in segments))
+        unit, holding = self._held(unit, segments)
         so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
-            found = self._shares(unit, index, segment, segment.cores, start, so_far)
+            found = (
+                holding
+                if isinstance(holding, Infeasible)
+                else (self._shares(unit, index, segment, segment.cores, start, so_far, holding[index]))
+            )
             if isinstance(found, Infeasible):
                 found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
             else:
@@ -195,10 +199,22 @@ class Compiler:
                     so_far[part.core] += 1
             yield found
 
+    def _held(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
+        """The unit within the smallest L1 that a level grants and that holds each segment, beside what all of them hold there."""
+        if not self._grants:
+            return unit, placed(unit, segments)
+        least = max((self._least_l1(unit, *segment) for segment in segments), default=unit.machine.whole.l1_bytes)
+        for size in [size for size in l1_grants(unit.machine) if size >= least]:
+            less = within_l1(unit, size)
+            holding = placed(less, segments)
+            if size == unit.machine.whole.l1_bytes or (not isinstance(holding, Infeasible) and _all_fit(less, segments, holding)):
+                return less, holding
+        raise AssertionError("the last grant is all of L1")
+
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
         unit = within_l1(self.unit, self._least_l1(self.unit, plan, start))
-        return self._fitting(self._shares(unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores))
+        return self._fitting(self._shares(unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores, None))
 
     def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
         """As `segment.granted.least_l1`, remembered."""
@@ -219,7 +235,7 @@ class Compiler:
         return parts
 
     def _shares(
-        self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int]
+        self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int], held: Held | None
     ) -> list[CorePart] | Infeasible:
         """Shares of a segment that have work, on `cores`; so_far: parts that each core has.
 
@@ -230,12 +246,18 @@ class Compiler:
             return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
         for i, core in enumerate(cores):
             flip = so_far[core] % 2 == 1
-            lowered = self._lowered(unit, plan, start, flip, i)
+            lowered = self._lowered(unit, plan, start, flip, i, held)
             if isinstance(lowered, Infeasible):
                 return lowered
             if lowered.records:
                 parts.append(CorePart(index, core, lowered, i, flip))
         return parts
+
+
+def _all_fit(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]], holding: Sequence[Held | None]) -> bool:
+    """Whether every segment fits beside what is held meanwhile; known of those beside which nothing is."""
+    each = zip(segments, holding, strict=True)
+    return all(held is None or fits_l1(unit, plan, start, held) for (plan, start), held in each)
 
 
 def needs_of(parts: Sequence[CorePart]) -> Grant:

@@ -6,18 +6,20 @@ simulator says of each whether it is faster so, beside the neighbours that it ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compiler.build import measure_plans, segment_cycles
+from compiler.cost.features import expected_cycles
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.source import Opened
 from compiler.space.changes import CHANGES, where_it_fits
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
+from compiler.space.holding import held_by_prediction
 from compiler.space.order import ordered
 from compiler.space.predicted import Predict, by_estimate, segmentations
 from compiler.unit.unit import Unit
@@ -66,7 +68,23 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Ge
         if not isinstance(now, Infeasible):
             genes = [new if faster else old for new, old, faster in zip(changed, genes, (now < took).tolist(), strict=True)]
             took = np.minimum(now, took)
-    return tuple(genes)
+    return _held(compiler, unit, tuple(genes), level)
+
+
+def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
+    """With tensors held over cuts, those that prediction would hold, where that is faster."""
+
+    def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
+        cycles: list[float] = expected_cycles(np.stack(raws), unit.machine.contention[level]).tolist()
+        return cycles
+
+    holds = held_by_prediction(unit, genome, expected)
+    if holds == genome:
+        return genome
+    plan = decode_all(unit, holds)
+    then, now = (p if isinstance(p, Infeasible) else _segment_cycles(compiler, p, level) for p in (_plan(unit, genome), plan))
+    faster = not isinstance(then, Infeasible) and not isinstance(now, Infeasible) and now.sum() < then.sum()
+    return holds if faster else genome
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:

@@ -63,6 +63,7 @@ SWITCHED = {
     "no prefetch": ("use.prefetch=false",),
     "whole tensors only": ("use.block_fusion=false",),
     "no passes": ("use.passes=false",),
+    "nothing held": ("use.held=false",),
     "no lookahead": ("use.lookahead=false",),
     "segmentations alone": ("search.proposed=1.0",),  # no children: what evolution brings over covers of measured segments
 }

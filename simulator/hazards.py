@@ -22,10 +22,10 @@ On a DMA with several ports transfers overlap.  What of them has completed is to
 chip; that every so many transfers share a port is no order that a program may count on.
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
-operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next, nothing but L1 passes
-data between operators inside it, no block reads what a later one has made, what comes to the shared memory from DDR is an operator's
-weights, and a FIXPIPE's bias and scale are constants of the model, or what the host gives for columns.  A read that breaks this found its
-place overwritten.
+operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next but what is said to
+outlive its own, nothing but L1 passes data between operators inside it, no block reads what a later one has made, what comes to the shared
+memory from DDR is an operator's weights, and a FIXPIPE's bias and scale are constants of the model, or what the host gives for columns.  A
+read that breaks this found its place overwritten.
 """
 
 from __future__ import annotations
@@ -132,9 +132,12 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
     theirs, mine = code[writer, TAG], code[i, TAG]
     if memory == _SHARED:  # all that comes there from DDR are weights
         return code[writer, OP] == _COPY and code[writer, SRC] == _DDR and theirs != mine
-    if theirs != mine and (memory != _L1 or theirs >> OPERATOR_BITS != mine >> OPERATOR_BITS):
+    block = code[writer, BLOCK]
+    if theirs >> OPERATOR_BITS != mine >> OPERATOR_BITS:
+        return memory != _L1 or block >= 0  # else it outlives its segment
+    if theirs != mine and memory != _L1:
         return True
-    return code[writer, BLOCK] > code[i, BLOCK]
+    return max(block, ~block) > max(code[i, BLOCK], ~code[i, BLOCK])
 
 
 @njit(cache=True)

@@ -142,7 +142,7 @@ class _Namer:
     def purpose(self, i: int) -> str:
         """For which segment, operator and block a record works."""
         tag = int(self.code[i, isa.TAG])
-        return f" for segment {isa.segment_of(tag)}, operator {isa.operator_of(tag)}, block {int(self.code[i, isa.BLOCK])}"
+        return f" for segment {isa.segment_of(tag)}, operator {isa.operator_of(tag)}, block {isa.block_of(int(self.code[i, isa.BLOCK]))}"
 
     def finding(self, row: NDArray[np.int64], keys: NDArray[np.int32]) -> Finding:
         kind, i, memory, lo, hi, other = (int(value) for value in row)

@@ -95,7 +95,7 @@ class Timeline:
     @property
     def block(self) -> Ints:
         """Of the segment; images follow one another."""
-        return self.code[:, isa.BLOCK].astype(np.int64)
+        return isa.block_of(self.code[:, isa.BLOCK].astype(np.int64))
 
     @cached_property
     def queues(self) -> tuple[Ints, ...]:

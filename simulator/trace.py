@@ -256,7 +256,7 @@ def _issue(t: Timeline, names: _Names, core: int) -> Iterator[str]:
     first, stop = int(t.stream_start[core]), int(t.stream_start[core + 1])
     if first == stop:
         return
-    step, end = t.code[first:stop, [isa.TAG, isa.BLOCK]], t.dispatch[first:stop]
+    step, end = np.column_stack((t.code[first:stop, isa.TAG], t.block[first:stop])), t.dispatch[first:stop]
     start = end - t.machine.issue_cycles
     new = np.flatnonzero(np.concatenate(([True], (step[1:] != step[:-1]).any(axis=1) | (start[1:] != end[:-1]))))
     last = np.concatenate((new[1:], [len(end)])) - 1

@@ -110,6 +110,7 @@ class Use(_Section):
     cores: bool
     halo_cache: bool
     passes: bool
+    held: bool
     prefetch: bool
     lookahead: bool
     placement: bool

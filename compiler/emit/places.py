@@ -23,8 +23,8 @@ def allocations_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[B
     rows = np.zeros((len(kept), blocks.count, 2), np.int64)
     for index, allocation in enumerate(kept):
         count, storage = slots[allocation.storage], unit.storages[allocation.storage]
-        first, last = span(allocation.rows) if allocation.cached else (0, 0)
-        ring = allocation.high(count, images) if allocation.cached else 0
+        first, last = span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
+        ring = allocation.high(count, images) if allocation.cached or allocation.held else 0
         table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first
         single = l1[Buffer("tensor", allocation.storage)]
         at[index, :count] = [l1.get(Buffer("tensor", allocation.storage, slot), single) for slot in range(count)]

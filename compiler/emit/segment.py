@@ -21,8 +21,10 @@ from compiler.emit.staging import Staged, staged, with_staged
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
 from compiler.records.writers import Ints
-from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, sequence, slide
+from compiler.schedule.window import edges, load_cycles, load_readers, node_cycles, sequence, slide
 from compiler.segment.blocks import Blocks
+from compiler.segment.buffers import Buffer
+from compiler.segment.held import Held, held_blocks
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import Places, mirrored, named
 from compiler.segment.run import run_of
@@ -30,7 +32,8 @@ from compiler.segment.segment import CoreShare, Segment, StripBlocks
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import price, record_cycles
-from simulator.npu.isa import ENGINE, WORDS
+from simulator.npu.isa import BLOCK, DST, ENGINE, WORDS, D
+from simulator.npu.parts import Memory
 from simulator.npu.program import Code
 
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
@@ -50,21 +53,14 @@ class Records:
     draft: Draft
 
 
-class Order(NamedTuple):
-    """Of a strip whose window slides: int64 [nodes, 2] in the order in which they are written, and then int64 [records]."""
-
-    nodes: Ints
-    records: Ints
-
-
 class Draft(NamedTuple):
-    """A core's share of a segment from either end of L1 and UB: places from the bottom, and the order of each strip that has one."""
+    """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides."""
 
     segment: Segment
     there: Staged
     share: CoreShare
     places: Places
-    orders: list[Order | None]
+    orders: list[Ints | None]
 
 
 def lower_segment(
@@ -75,13 +71,15 @@ def lower_segment(
     scratch: Code | None = None,
     core: int = 0,
     draft: Draft | None = None,
+    held: Held | None = None,
 ) -> Records | Infeasible:
     """Lower one core's share of the segment whose first operator is `start`.
 
     flip: see `segment.memory.mirrored`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
     core: whose share, by its place among the plan's.  draft: of the same share, where there is one: that with the other flip has made it.
+    held: see `Segment.memory`.
     """
-    found = _drafted(unit, plan, start, core) if draft is None else draft
+    found = _drafted(unit, plan, start, core, held) if draft is None else draft
     if isinstance(found, Infeasible):
         return found
     segment, there, share, places, orders = found
@@ -100,10 +98,12 @@ def lower_segment(
     code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
     if plan.ahead_kib:
         code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
-    return Records(in_place(code, unit.machine), places.peak_bytes, there.ranges, found)
+    code = in_place(code, unit.machine)
+    _outlive(code, segment, places)
+    return Records(code, places.peak_bytes, there.ranges, found)
 
 
-def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int) -> Draft | Infeasible:
+def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int, held: Held | None) -> Draft | Infeasible:
     """Without orders yet."""
     segment = Segment.of(unit, plan, start)
     if isinstance(segment, Infeasible):
@@ -112,13 +112,22 @@ def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int) -> Draft | In
     if isinstance(there, Infeasible):
         return there
     share = segment.share(core)
-    places = segment.memory(share)
+    places = segment.memory(share, held=held)
     return places if isinstance(places, Infeasible) else Draft(segment, there, share, places, [])
+
+
+def _outlive(code: Code, segment: Segment, places: Places) -> None:
+    """Records that write what is held say so, in place."""
+    unit = segment.parts[0]
+    for storage, _ in places.held.at:
+        first = places.l1[Buffer("tensor", storage)]
+        there = (code[:, DST] == Memory.L1) & (code[:, D] >= first) & (code[:, D] < first + held_blocks(unit, storage))
+        code[there, BLOCK] = ~code[there, BLOCK]
 
 
 def _written(
     segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_],
-    orders: list[Order | None], number: int,
+    orders: list[Ints | None], number: int,
 ) -> Code | None:  # fmt: skip
     """A strip's records, or None where `out` has no room for them.
 
@@ -127,7 +136,7 @@ def _written(
     plan, (unit, blocks), slots = segment.plan, strip, segment.slots(strip)
     work = _work(unit, plan, blocks, places, slots)
     order = orders[number] if number < len(orders) else None
-    nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order.nodes
+    nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)
     before = begun.copy()
     used = emit_nodes(out, nodes, work, rows, begun)
@@ -136,12 +145,11 @@ def _written(
     if number == len(orders):
         slides = plan.sliding and bool(iterations)
         orders.append(_slid(unit, plan, blocks, work, slots, iterations, out, rows, before) if slides else None)
-        order = orders[number]
-    return out[:used] if order is None else out[order.records]
+    return out[:used]
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
-    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed)
+    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held)
     loads = []
     for load in blocks.loads:
         storage, at = unit.storages[load.storage], operand(blocks, Piece(load.storage, load.plane, load.planes))
@@ -171,7 +179,7 @@ def _slid(
     out: Code,
     rows: Ints,
     begun: NDArray[np.bool_],
-) -> Order:
+) -> Ints:
     """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
 
     begun: see `emit_nodes`, as it was before.
@@ -182,10 +190,10 @@ def _slid(
     loads = load_cycles(unit, blocks, iterations), work.readers
     window = None if plan.window == "all" else plan.window
     table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks.start, blocks.stop), window, *loads)
-    nodes = table.nodes + (0, iterations.start)
+    nodes: Ints = table.nodes + (0, iterations.start)
     used = emit_nodes(out, nodes, work, rows, begun)
     assert used == len(code), "the same records in another order"
-    return Order(nodes, interleaved(rows, record_cycles(code, price(code, unit.machine), unit.machine), table))
+    return nodes
 
 
 def new_scratch() -> Code:

@@ -29,8 +29,8 @@ MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
 
 MAX_AHEAD_KIB = 1 << 16
-MAX_LOOKAHEAD = 1 << 12
-LOOKAHEAD = 64  # as far as anything is gained
+MAX_LOOKAHEAD = 1 << 12  # records of an engine; windows of all engines are kept in order
+LOOKAHEAD = 128  # as far as anything much is gained
 MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
 Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
@@ -130,8 +130,8 @@ class SegmentPlan(_Gene):
     loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
     tensor (`emit.ahead`).
     lookahead: of how many records an engine takes the one that can begin first, loads excepted (`schedule.listed`); 1: in their order.
-    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
-    and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
+    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
+    (`schedule.window`); else block comes after block and operator after operator.
     passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
     (`segment.passes`).
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
@@ -140,6 +140,8 @@ class SegmentPlan(_Gene):
     each of them all iterations of a nearly equal run of its operators' output channels (`segment.channels`).
     shared: tensors that it reads from the memory that all cores share, and writes there, in place of DDR; all segments that have one of
     them from or for another name it.  staged: operators whose weights come there once, and from there to every core and block.
+    held: tensors that lie whole in L1 from the first segment that makes them to the last that reads them, in place of DDR; all segments
+    that make or read one name it, and all of them run on one core (`segment.held`).
     """
 
     operators: tuple[str, ...]
@@ -158,6 +160,7 @@ class SegmentPlan(_Gene):
     split: Split = "rows"
     shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
     staged: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
+    held: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -177,9 +180,13 @@ class SegmentPlan(_Gene):
 
     @model_validator(mode="after")
     def _staged_are_its_own(self) -> Self:
-        for where, names in (("shared", self.shared), ("staged", self.staged)):
+        for where, names in (("shared", self.shared), ("staged", self.staged), ("held", self.held)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{where}: {list(names)} names one twice")
+        object.__setattr__(self, "held", tuple(sorted(self.held)))  # one spelling of equal plans
+        both = [name for name in self.held if name in self.shared]
+        if both:
+            raise ValueError(f"held: {both[0]!r} is in shared memory; accepted: one of the two")
         other = [name for name in self.staged if name not in self.operators]
         if other:
             raise ValueError(f"staged: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")

@@ -34,6 +34,7 @@ class BlockAllocation(NamedTuple):
     makers, readers: operators of the segment that write and read it, as bits.
     rows: int64 [blocks, 2], what a block's readers and makers touch.  fresh: those of them that a block has to load; where the halo is not
     cached, all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
+    held: it lies whole in L1 beyond the segment (`segment.held`); then `highest` are the rows of all images.
     """
 
     storage: int
@@ -48,6 +49,7 @@ class BlockAllocation(NamedTuple):
     cached: bool
     highest: int
     loaded: int
+    held: bool = False
 
     @property
     def produced(self) -> bool:
@@ -72,9 +74,10 @@ class Blocks:
     """The blocks of a segment of operators [start, stop).
 
     computed[k, t]: output rows of operator start + k in block t; own[k, t]: those of them that go to DDR (empty where the output
-    does not leave the segment); rows that nobody reads are in neither.  highest: per operator, rows of its highest block, at least 1.
+    does not leave the segment, or is held); rows that nobody reads are in neither.
+    highest: per operator, rows of its highest block, at least 1.
     sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
-    inside[k]: some operator of the segment reads the output.
+    inside[k]: some operator of the segment reads the output, or it is held.
     carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
     """
 
@@ -90,6 +93,11 @@ class Blocks:
     carried: tuple[bool, ...]
     allocations: dict[int, BlockAllocation]
     loads: tuple[Load, ...]
+
+    @property
+    def held(self) -> int:
+        """Storages, as bits (see `cut`)."""
+        return sum([1 << allocation.storage for allocation in self.allocations.values() if allocation.held])
 
     def rows(self, k: int) -> int:
         """Output rows of operator k's highest block, at least 1."""
@@ -165,33 +173,41 @@ def _begins(blocks: int, images: int, cores: int) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0) -> Blocks:
+def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0) -> Blocks:
     """Rows and residences of operators [start, stop) in `count` blocks.
 
     halo: bit k is set where operator start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
     streamed: bit k is set where operator start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
+    held: see `run_of`; no row of such a storage is made twice, as in rings.
     """
-    run = run_of(unit, start, stop, streamed)
+    run = run_of(unit, start, stop, streamed, held)
     ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else ()
-    rings = tuple([storage in ring for storage in run.allocations])
+    rings = tuple([storage in ring or bool(held >> storage & 1) for storage in run.allocations])
     # without rings it is all the same with which block a core begins
-    return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed)
+    return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed, held)
 
 
 @lru_cache(maxsize=4096)
-def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int) -> Blocks:
+def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int) -> Blocks:
     """rings: which of the storages that stay are kept in rings."""
-    run = run_of(unit, start, stop, streamed)
+    run = run_of(unit, start, stop, streamed, held)
     begin = _begins(count, unit.storages[unit.operators[start].y.storage].n, cores)
     rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
-    held, sums = np.zeros((2, len(run.allocations), count, 2), np.int64), np.zeros((len(run.allocations), 3), np.int64)
+    touch, sums = np.zeros((2, len(run.allocations), count, 2), np.int64), np.zeros((len(run.allocations), 3), np.int64)
     whole, in_ring = _needed(unit)[start:stop], np.array(rings, np.bool_)
     _follow(run.reach, run.bounds, run.leaves, run.reader_start, run.readers, whole, run.allocated, in_ring, begin, rows, sizes)
-    _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, held, sums)
-    rows.flags.writeable = held.flags.writeable = sizes.flags.writeable = False
-    kept, (all_touched, all_fresh) = sums.tolist(), held
+    _touch(run.use_start, run.uses, run.made_start, run.made, in_ring, begin, rows, touch, sums)
+    for k, spec in enumerate(unit.operators[start:stop] if held else ()):
+        if held >> spec.y.storage & 1:
+            rows[2, k], sizes[k, -1] = 0, 0
+    rows.flags.writeable = touch.flags.writeable = sizes.flags.writeable = False
+    kept, (all_touched, all_fresh) = sums.tolist(), touch
     allocations = {
-        allocation.storage: BlockAllocation(*allocation, touched, fresh, bool(cached), highest, loaded)
+        allocation.storage: (
+            BlockAllocation(*allocation, touched, fresh, False, _rows_of_all(unit, allocation.storage), 0, True)
+            if held >> allocation.storage & 1
+            else BlockAllocation(*allocation, touched, fresh, bool(cached), highest, loaded)
+        )
         for allocation, touched, fresh, (cached, highest, loaded) in zip(
             run.allocations.values(), all_touched, all_fresh, kept, strict=True
         )
@@ -200,6 +216,11 @@ def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, 
     carried = tuple([at >= 0 and bool(kept[at][0]) for at in run.allocated.tolist()])
     computed, _, own = rows
     return Blocks(start, stop, count, streamed, computed, own, highest, sizes, run.inside, carried, allocations, run.loads)
+
+
+def _rows_of_all(unit: Unit, storage: int) -> int:
+    """Rows of a plane of all images."""
+    return unit.storages[storage].n * unit.storages[storage].h
 
 
 @njit(cache=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.held import Held
 from compiler.segment.memory import asked
 from compiler.segment.segment import Segment
 from compiler.unit.granted import l1_grants, within_l1
@@ -10,21 +11,25 @@ from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
 
 
-def fits_l1(unit: Unit, plan: SegmentPlan, start: int) -> bool:
-    """Whether every core's buffers fit the unit's L1 (and UB)."""
+def fits_l1(unit: Unit, plan: SegmentPlan, start: int, held: Held | None = None) -> bool:
+    """Whether every core's buffers fit the unit's L1 (and UB).  held: see `Segment.memory`."""
     segment = Segment.of(unit, plan, start)
     if isinstance(segment, Infeasible):
         return False
     # cores that share rows have the same buffers
-    return not any(isinstance(segment.memory(segment.share(core), told=False), Infeasible) for core in range(len(segment.parts)))
+    every = (segment.memory(segment.share(core), told=False, held=held) for core in range(len(segment.parts)))
+    return not any(isinstance(places, Infeasible) for places in every)
 
 
 def least_l1(unit: Unit, plan: SegmentPlan, start: int) -> int:
     """The least of `l1_grants` in which the segment fits; all of L1 also where it does not fit that.
 
-    As `fits_l1` would say of each, but what a segment asks for is the same in all of them, and is worked out once.
+    As `fits_l1` says of each, but what a segment asks for is the same in all of them, and is worked out once; not what is held, whose
+    place is counted from the top of L1.
     """
     *smaller, whole = l1_grants(unit.machine)
+    if plan.held:
+        return next((size for size in smaller if fits_l1(within_l1(unit, size), plan, start)), whole)
     segment = Segment.of(unit, plan, start)
     if not smaller or isinstance(segment, Infeasible):
         return whole

@@ -4,7 +4,7 @@ Where a machine has no UB, what is called so here is a region of L1 (`unit.machi
 
 | buffer                      | memory | what                                                                                 |
 |-----------------------------|--------|--------------------------------------------------------------------------------------|
-| tensor, of a storage        | L1     | a slot of what the segment keeps of it; slot 0 alone where it is a ring               |
+| tensor, of a storage        | L1     | a slot of what the segment keeps of it; slot 0 alone where it is a ring, or held       |
 | weights, of an operator     | L1     | all of them, or a slot of their chunks; chunks of a right operand, too                |
 | constants, of an operator   | UB     | bias, scales, masks, counts; streamed: of a tile's planes, or a slot of a bias's chunks |
 | out, of an operator         | UB     | a slot of the tile that it works on or hands out                                      |
@@ -16,7 +16,7 @@ Where a machine has no UB, what is called so here is a region of L1 (`unit.machi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
@@ -25,6 +25,7 @@ from compiler.kinds.counts import l0_blocks, partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import BlockAllocation, Blocks
 from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, fitting, live
+from compiler.segment.held import NOTHING, Held
 from compiler.segment.run import can_stream
 from compiler.segment.sharing import apart
 from compiler.segment.shortage import shortage
@@ -50,6 +51,7 @@ class Places:
     ub: dict[Buffer, int]
     requests: dict[Memory, list[BufferRequest]]
     peak_bytes: dict[str, int]
+    held: Held = NOTHING
 
 
 def named(plan: SegmentPlan) -> str:
@@ -58,11 +60,13 @@ def named(plan: SegmentPlan) -> str:
     return f"segment {names[0]}" + (f"..{names[-1]}" if len(names) > 1 else "")
 
 
-def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False, told: bool = True) -> Places | Infeasible:
+def place(
+    strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool = False, told: bool = True, held: Held = NOTHING
+) -> Places | Infeasible:
     """Addresses for a segment, the same ones in all of its strips (one where it has whole rows).
 
     flip: from the top of L1 and UB (`mirrored`).
-    told: whether what does not fit is named, which takes its time.
+    told: whether what does not fit is named, which takes its time.  held: what it leaves to others of the top of L1, and what lies there.
     """
     where = named(plan)
     for unit, blocks in strips:
@@ -72,17 +76,18 @@ def place(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool =
     unit, blocks = strips[0]
     found, peaks, asked, region = {}, {}, {}, region_blocks(unit.machine)
     for memory, requests in _requests(strips, plan):
-        have = room_blocks(unit.machine, memory)
+        have = room_blocks(unit.machine, memory) - (held.blocks if memory == Memory.L1 else 0)
         at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
             return Infeasible(where, shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}")
-        if memory == Memory.L1 and region:
-            at = {buffer: region + place for buffer, place in at.items()}
-            need += region
+        if memory == Memory.L1:
+            at |= {Buffer("tensor", storage): place for storage, place in held.at}
+            at = {buffer: region + place for buffer, place in at.items()} if region else at
+            need += region + held.blocks
         found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
     peaks |= _l0_peaks(unit, plan, blocks, blocks.start)
-    held = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
-    places = Places(found[Memory.L1], found[Memory.UB], asked, held)
+    most = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
+    places = Places(found[Memory.L1], found[Memory.UB], asked, most, held)
     return mirrored(unit.machine, places) if flip else places
 
 
@@ -102,13 +107,19 @@ def _requests(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> Itera
 
 
 def mirrored(machine: Machine, places: Places) -> Places:
-    """The same from the top of L1 and UB: behind a segment that lies at the bottom, first loads need not wait for its last reads."""
+    """The same from the top of L1 and UB: behind a segment that lies at the bottom, first loads need not wait for its last reads.
+
+    What is held stays where it is, and L1 ends below that.
+    """
     found, region = {}, region_blocks(machine)
     for memory, at, align in ((Memory.L1, places.l1, _L1_ALIGN), (Memory.UB, places.ub, _UB_ALIGN)):
         have, low = room_blocks(machine, memory), region if memory == Memory.L1 else 0
-        sizes = {request.buffer: request.size for request in places.requests[memory]}
-        found[memory] = {buffer: low + (have - (place - low) - sizes[buffer]) // align * align for buffer, place in at.items()}
-    return Places(found[Memory.L1], found[Memory.UB], places.requests, places.peak_bytes)
+        have -= places.held.blocks if memory == Memory.L1 else 0
+        own = {
+            request.buffer: low + (have - (at[request.buffer] - low) - request.size) // align * align for request in places.requests[memory]
+        }
+        found[memory] = at | own if places.held.at else own
+    return replace(places, l1=found[Memory.L1], ub=found[Memory.UB])
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
@@ -139,8 +150,8 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
         for what, n1 in (("tile_n1", tiling.tile_n1), ("chunk_n1", tiling.chunk_n1)):
             if n1 % step and n1 < product.n1:
                 return f"{spec.name}: {what} {n1}: {step} n1 are a plane of its result, so accepted: multiples of {step}"
-        if spec.right is not None and tiling.weights == "streamed" and not can_stream(unit, start, k):
-            return f"{spec.name}: its right operand is made in this segment and lies in L1 as a whole: weights must be resident"
+        if spec.right is not None and tiling.weights == "streamed" and not can_stream(unit, start, k, blocks.held):
+            return f"{spec.name}: its right operand lies in L1 as a whole, made in this segment or held: weights must be resident"
         if tiling.weights == "streamed" and tiling.chunk_k1 < product.k1:
             pixels = max(blocks.heights[k], default=0) * spec.out_w
             places = partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
@@ -182,7 +193,7 @@ def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
 
 
 def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
-    """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations.
+    """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations; 1 if it is held.
 
     A window without limit keeps a slot per iteration of a strip, also of what several operators load and read: the last of them may be
     far behind.
@@ -190,7 +201,9 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
     iterations = _iterations(unit, blocks)
     found = {}
     for allocation in blocks.allocations.values():
-        if window == "all":
+        if allocation.held:
+            found[allocation.storage] = 1
+        elif window == "all":
             several = allocation.produced or allocation.birth < allocation.death
             found[allocation.storage] = iterations // unit.strips if several else min(prefetch, iterations)
         else:
@@ -219,6 +232,8 @@ def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -
     requests = []
     for storage, slots in slot_counts(unit, blocks, prefetch, window).items():
         allocation = blocks.allocations[storage]
+        if allocation.held:
+            continue
         size = slot_blocks(unit, allocation, slots)
         if allocation.cached:
             requests.append(BufferRequest(Buffer("tensor", storage), size, 0, last))

@@ -84,21 +84,23 @@ def _reads(spec: OperatorSpec, piece: Piece, height: int) -> tuple[bool, bool, i
     return first.overlaps(piece), other, height if serves_all else 0
 
 
-def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling]) -> int:
+def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
     """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), where it can."""
     found = 0
     for k, tiling in enumerate(tilings):
-        if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(unit, start, k):
+        if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(unit, start, k, held):
             found |= 1 << k
     return found
 
 
-def can_stream(unit: Unit, start: int, k: int) -> bool:
-    """Whether the right operand of operator k of a segment may come in chunks: where it is made in the segment it lies in L1."""
+def can_stream(unit: Unit, start: int, k: int, held: int = 0) -> bool:
+    """Whether the right operand of operator k of a segment may come in chunks: one that is made in the segment, or held, lies in L1."""
     spec = unit.operators[start + k]
     right = spec.right
-    return right is not None and not any(
-        source >= start and unit.operators[source].y.overlaps(right) for source in unit.producers[spec.index]
+    return (
+        right is not None
+        and not held >> right.storage & 1
+        and not any(source >= start and unit.operators[source].y.overlaps(right) for source in unit.producers[spec.index])
     )
 
 
@@ -112,17 +114,18 @@ def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 
 
 
 @lru_cache(maxsize=4096)
-def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> OperatorRun:
+def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0) -> OperatorRun:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
 
-    streamed: operators, as bits, that fetch their right operand themselves, in chunks.
+    streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: storages, as bits, that lie whole in L1
+    beyond the segment (`segment.held`), so that it neither loads nor stores any of them.
     """
     operators = unit.operators[start:stop]
     readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in operators]
     leaves = [
         spec.index in unit.escapes or len(mine) < len(unit.consumers[spec.index]) for spec, mine in zip(operators, readers, strict=True)
     ]
-    inside = tuple(bool(mine) for mine in readers)
+    inside = tuple(bool(mine) or bool(held >> spec.y.storage & 1) for spec, mine in zip(operators, readers, strict=True))
     used: dict[int, list[tuple[int, Piece]]] = {}
     made: dict[int, list[tuple[int, Piece]]] = {}
     kept = set()
@@ -138,8 +141,13 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0) -> OperatorRun:
             made.setdefault(spec.y.storage, []).append((k, spec.y))
             kept.add(spec.y.storage)
     stays, loads = {}, list[Load]()
+    kept.update(storage for storage in used if held >> storage & 1)
     for storage in sorted(kept):
-        stays[storage], missing = _stay(storage, made.get(storage, []), used[storage])
+        mine = made.get(storage, []), used.setdefault(storage, [])
+        if held >> storage & 1:
+            stays[storage] = Allocation(storage, 0, unit.storages[storage].planes, 0, stop - start - 1, *_who(*mine))
+            continue
+        stays[storage], missing = _stay(storage, *mine)
         loads += missing
     place = {storage: i for i, storage in enumerate(stays)}
     wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
@@ -173,8 +181,13 @@ def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Pie
     planes = max(p.plane + p.planes for p in pieces) - plane
     loads = _missing(storage, plane, planes, made, used)
     birth = min([k for k, _ in made] + [load.step for load in loads])
+    return Allocation(storage, plane, planes, birth, max(k for k, _ in used), *_who(made, used)), loads
+
+
+def _who(made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[int, int]:
+    """Makers and readers, as bits."""
     makers, readers = (sum(1 << k for k in {k for k, _ in some}) for some in (made, used))
-    return Allocation(storage, plane, planes, birth, max(k for k, _ in used), makers, readers), loads
+    return makers, readers
 
 
 def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> list[Load]:

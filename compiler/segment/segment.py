@@ -20,6 +20,7 @@ from typing import NamedTuple
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import Blocks, cut, dealt
 from compiler.segment.channels import channel_parts, largest
+from compiler.segment.held import Held, alone, held_storages
 from compiler.segment.memory import Places, named, place, slot_counts
 from compiler.segment.passes import passes
 from compiler.segment.run import streamed_rights
@@ -31,7 +32,7 @@ class Outline(NamedTuple):
     """What decides shares, strips and blocks of operators [start, stop), whatever their tilings.
 
     channels: parts of the output channels.  columns: strips.  blocks: of rows.  dealt: cores to which the iterations are dealt.
-    halo: operators, as bits, that cache the halo of what they read.
+    halo: operators, as bits, that cache the halo of what they read.  held: storages, as bits, that lie whole in L1 (`segment.held`).
     """
 
     start: int
@@ -41,10 +42,11 @@ class Outline(NamedTuple):
     blocks: int = 1
     dealt: int = 1
     halo: int = 0
+    held: int = 0
 
     def blocks_of(self, strip: Unit, streamed: int = 0) -> Blocks:
         """The blocks of a strip.  streamed: operators, as bits, whose right operand comes in chunks."""
-        return cut(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed)
+        return cut(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed, self.held)
 
 
 class StripBlocks(NamedTuple):
@@ -101,7 +103,10 @@ class Segment(NamedTuple):
                 return inside
             unit, plan = inside
         stop = start + len(plan.operators)
-        outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching)
+        held = held_storages(unit, plan, start)
+        if isinstance(held, Infeasible):
+            return held
+        outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching, held)
         found = _cut(unit, start, stop, outline.channels, outline.columns)
         return _refused(plan, found) if isinstance(found, Infeasible) else cls(plan, outline, *found)
 
@@ -112,7 +117,7 @@ class Segment(NamedTuple):
 
     def streamed(self, part: int) -> int:
         """Operators of a part, as bits, whose right operand comes in chunks."""
-        return streamed_rights(self.parts[part], self.outline.start, self.plan.tilings)
+        return streamed_rights(self.parts[part], self.outline.start, self.plan.tilings, self.outline.held)
 
     def strips(self, part: int) -> tuple[StripBlocks, ...]:
         """All strips of a part."""
@@ -138,9 +143,12 @@ class Segment(NamedTuple):
         """How many slots every tensor that stays in L1 has (`segment.memory.slot_counts`)."""
         return slot_counts(strip.unit, strip.blocks, self.plan.prefetch, self.plan.window)
 
-    def memory(self, share: CoreShare, flip: bool = False, told: bool = True) -> Places | Infeasible:
-        """Addresses in L1 and UB for a share, or why they do not suffice.  flip, told: see `segment.memory.place`."""
-        return place(share.strips, self.plan, flip, told)
+    def memory(self, share: CoreShare, flip: bool = False, told: bool = True, held: Held | None = None) -> Places | Infeasible:
+        """Addresses in L1 and UB for a share, or why they do not suffice.  flip, told: see `segment.memory.place`.
+
+        held: where a program has what lies whole in L1; None: as if nobody else were there.
+        """
+        return place(share.strips, self.plan, flip, told, held or alone(share.strips[0].unit, self.outline.held))
 
 
 def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:

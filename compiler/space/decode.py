@@ -15,6 +15,7 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
 from compiler.segment.granted import fits_l1
+from compiler.segment.held import alone
 from compiler.segment.memory import (
     apart_rule,
     pooled,
@@ -32,6 +33,7 @@ from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
+from compiler.space.held import FREE, Space, spaces
 from compiler.space.pins import pinned_tilings
 from compiler.space.stays import with_shared
 from compiler.unit.granted import memory_grants, within
@@ -42,21 +44,26 @@ from simulator.npu.parts import Memory
 
 
 @lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
-def decode(unit: Unit, gene: Gene) -> SegmentPlan | None:
+def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPlan | None:
     """The plan of a gene; None where L1 or UB cannot hold it.
+
+    held: storages, as bits, that it makes or reads where they lie whole in L1.  beside: blocks of L1 that are not its own, those of these
+    among them (`space.held`).
 
     Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by
     estimate take their place, and are split until they fit (`space.fit_ub`).  Pinned tilings are taken as they are.  All of it within the
     memory that the gene names.  Passes have equal tilings: those of the last one.
     """
+    if gene.held:
+        return decode(unit, gene._replace(held=0), held, beside)
     unit = within(unit, memory_grants(unit.machine)[gene.grant])
     if gene.pinned:
-        return _pinned(unit, gene)
+        return _pinned(unit, gene, held, beside)
     if gene.passes == 1:
-        return _fitting(unit, gene, tuple(range(gene.stop - gene.start)))
+        return _fitting(unit, gene, tuple(range(gene.stop - gene.start)), held, beside)
     found = in_passes(unit, gene)
-    plan = None if found is None else _fitting(found[0].unit, found[1], found[0].leaders)
+    plan = None if found is None else _fitting(found[0].unit, found[1], found[0].leaders, held, beside)
     return None if found is None or plan is None else found[0].rolled(plan, gene.passes)
 
 
@@ -75,54 +82,55 @@ def _halos(gene: Gene) -> tuple[bool, ...]:
     return tuple([bool(bits(gene) >> k & 1) for k in range(gene.stop - gene.start)])
 
 
-def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int]) -> SegmentPlan | None:
+def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: int) -> SegmentPlan | None:
     """leaders: of every operator the one whose tiling it has."""
-    divided = outline(unit, gene)
+    divided = outline(unit, gene, held)
     strip = largest_strip(unit, divided)
     if isinstance(strip, Infeasible):
         return None
     if divided.channels == 1:
         gene = gene._replace(split="rows")
-    for streamed in _in_chunks(strip.unit, gene):
+    for streamed in _in_chunks(strip.unit, gene, held):
         if streamed:
             strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
-        fitting = _Fitting(strip, gene, leaders)
+        fitting = _Fitting(strip, gene, leaders, beside)
         if not fitting.fill():
             continue
         if fitting.fits_ub():
             return fitting.plan(fitting.tilings)
-        fitting = _Fitting(strip, gene._replace(choices=()), leaders)
+        fitting = _Fitting(strip, gene._replace(choices=()), leaders, beside)
         if fitting.fill() and (smaller := fitted(*strip, fitting.tilings, fitting.apart, leaders)) is not None:
             return fitting.plan(smaller)
     return None
 
 
-def _pinned(unit: Unit, gene: Gene) -> SegmentPlan | None:
+def _pinned(unit: Unit, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
     """To the letter, where that is legal and fits every core."""
     tilings = pinned_tilings(gene.pinned)
-    for window in _windows(unit, gene, tilings):
-        plan = _planned(unit, gene, tilings, window, _halos(gene))
-        if fits_l1(unit, plan, gene.start):
+    for window in _windows(unit, gene, tilings, held, beside):
+        plan = _planned(unit, gene, tilings, window, _halos(gene), held)
+        if fits_l1(unit, plan, gene.start, alone(unit, held)._replace(blocks=beside)):
             return plan
     return None
 
 
-def _windows(unit: Unit, gene: Gene, tilings: Sequence[Tiling]) -> tuple[Window, ...]:
+def _windows(unit: Unit, gene: Gene, tilings: Sequence[Tiling], held: int, beside: int) -> tuple[Window, ...]:
     """What a gene's window may be: that of the formula only where it fits."""
     if gene.window != FORMULA:
         return ("all" if gene.window == ALL else gene.window,)
-    strip = largest_strip(unit, outline(unit, gene))
-    return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings), 1)
+    strip = largest_strip(unit, outline(unit, gene, held))
+    have = room_blocks(unit.machine, Memory.L1) - beside
+    return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings, have), 1)
 
 
-def _in_chunks(unit: Unit, gene: Gene) -> Iterator[int]:
+def _in_chunks(unit: Unit, gene: Gene, held: int) -> Iterator[int]:
     """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ..."""
     yield 0
     operators = unit.operators[gene.start : gene.stop]
     blocks = {k: spec.right_blocks for k, spec in enumerate(operators) if spec.right is not None}
     found = 0
     for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
-        if can_stream(unit, gene.start, k):
+        if can_stream(unit, gene.start, k, held):
             found |= 1 << k
             yield found
 
@@ -166,13 +174,13 @@ def _asking(kind: Kind, tiling: Tiling, inside: bool) -> _Asked:
 class _Fitting:
     """The tilings of a segment while some are exchanged: what is taken fits L1."""
 
-    def __init__(self, strip: StripBlocks, gene: Gene, leaders: Sequence[int]) -> None:
+    def __init__(self, strip: StripBlocks, gene: Gene, leaders: Sequence[int], beside: int) -> None:
         self.strip, self.gene, self.leaders = strip, gene, leaders
         self.unit, self.layout = unit, layout = strip
         self.operators = range(gene.stop - gene.start)
         self.rows = [layout.rows(k) for k in self.operators]
         self.run = _run(unit, gene.start, gene.stop)
-        self.have = room_blocks(unit.machine, Memory.L1)
+        self.have = room_blocks(unit.machine, Memory.L1) - beside
         self.repeated = repeated(unit, layout)
         self.taken: dict[int, _Asked] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
@@ -235,7 +243,7 @@ class _Fitting:
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
-        self._slots(formula_window(self.strip, self.gene.prefetch, self.tilings))
+        self._slots(formula_window(self.strip, self.gene.prefetch, self.tilings, self.have))
         if not self.take({}, 0):
             self._slots(1)
 
@@ -277,10 +285,10 @@ class _Fitting:
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""
-        return _planned(self.unit, self.gene, tilings, self.window, _caching(self.unit, self.gene, self.layout))
+        return _planned(self.unit, self.gene, tilings, self.window, _caching(self.unit, self.gene, self.layout), self.layout.held)
 
 
-def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool]) -> SegmentPlan:
+def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, caching: Sequence[bool], held: int) -> SegmentPlan:
     return _run(unit, gene.start, gene.stop).plain.model_copy(
         update={
             "blocks": gene.blocks,
@@ -296,6 +304,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "ahead_kib": gene.ahead_kib,
             "lookahead": gene.lookahead,
             "split": gene.split,
+            **({"held": tuple(sorted(unit.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {}),
         }
     )
 
@@ -374,11 +383,18 @@ def sharing(unit: Unit, genes: Sequence[Gene]) -> Unit:
     return within(unit, unit.machine.whole._replace(shared_bytes=min([grants[gene.grant].shared_bytes for gene in genes])))
 
 
+def spaces_of(unit: Unit, genome: Genome) -> list[Space]:
+    """What every segment of a program has of tensors that are held."""
+    if all(not gene.held for gene in genome):
+        return [FREE] * len(genome)
+    return spaces(unit, genome, lambda gene, space: decode(unit, gene, *space) is not None)
+
+
 def decode_all(unit: Unit, genome: Genome) -> Plan | Infeasible:
     """The plan of a genome, or the first segment that does not fit."""
     segments = []
-    for index, gene in enumerate(genome):
-        plan = decode(unit, gene)
+    for index, (gene, space) in enumerate(zip(genome, spaces_of(unit, genome), strict=True)):
+        plan = decode(unit, gene, *space)
         if plan is None:
             names = f"{unit.operators[gene.start].name}..{unit.operators[gene.stop - 1].name}"
             sizes = unit.machine.buffers_bytes

@@ -14,12 +14,10 @@ from compiler.schedule.window import load_cycles
 from compiler.segment.lanes import lanes
 from compiler.segment.memory import tensor_requests, weight_requests
 from compiler.segment.segment import StripBlocks
-from compiler.unit.machine import room_blocks
-from simulator.npu.parts import Memory
 
 
-def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling]) -> int:
-    """W of a segment with these tilings, weights streamed; at most its iterations."""
+def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling], capacity: int) -> int:
+    """W of a segment with these tilings, weights streamed; at most its iterations.  capacity: blocks of L1."""
     unit, blocks = strip
     iterations = blocks.count * unit.storages[unit.operators[blocks.start].y.storage].n
     work = [0.0, 0.0, float(load_cycles(unit, blocks, range(blocks.count)).sum())]
@@ -30,5 +28,5 @@ def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling])
     chunks = max(sum(request.size for request in weight_requests(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
     one, two = (sum(request.size for request in tensor_requests(unit, blocks, prefetch, window)) for window in (1, 2))
     live = two - one
-    room = 1 + (room_blocks(unit.machine, Memory.L1) - chunks - one) // live if live else needed
+    room = 1 + (capacity - chunks - one) // live if live else needed
     return max(1, min(needed, room, iterations))

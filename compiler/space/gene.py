@@ -26,7 +26,6 @@ ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block,
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
-LOOKAHEADS = (1, 16, LOOKAHEAD, 256)
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
 
 
@@ -44,9 +43,10 @@ class Gene(NamedTuple):
     those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split, lookahead: as in a plan.
+    sliding, spread, ahead_kib, split, lookahead: as in a plan; of lookaheads only the usual one is searched with.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     passes: over the channels that one of its products sums over (`segment.passes`).
+    held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits (`space.held`).
     pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
     () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
     """
@@ -70,6 +70,7 @@ class Gene(NamedTuple):
     pinned: tuple[int, ...] = ()
     passes: int = 1
     lookahead: int = LOOKAHEAD
+    held: int = 0
 
 
 Genome = tuple[Gene, ...]
@@ -97,11 +98,11 @@ def _division(gene: Gene) -> tuple[object, ...]:
     return gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene), gene.passes
 
 
-def outline(unit: Unit, gene: Gene) -> Outline:
-    """How a gene's segment is divided."""
+def outline(unit: Unit, gene: Gene, held: int = 0) -> Outline:
+    """How a gene's segment is divided.  held: storages, as bits, that lie whole in L1."""
     cores = len(working_cores(unit, gene))
     channels = cores if gene.split == "channels" else 1
-    return Outline(gene.start, gene.stop, channels, gene.columns, gene.blocks, cores // channels, bits(gene))
+    return Outline(gene.start, gene.stop, channels, gene.columns, gene.blocks, cores // channels, bits(gene), held)
 
 
 def iterations(unit: Unit, gene: Gene) -> int:

@@ -6,13 +6,17 @@ search itself would ask for; the tilings of any other plan are pinned.
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from compiler.cost.ranking import CHUNK_BUDGETS, conv_place
 from compiler.kinds.conv import product_of
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
+from compiler.segment.held import NOTHING, Held, placed
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode, in_passes
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, outline, whole_or, with_weights
+from compiler.space.held import cut_tensors, holding
 from compiler.space.pins import pins_of
 from compiler.space.stays import without_shared
 from compiler.unit.unit import Unit
@@ -21,16 +25,29 @@ from compiler.unit.unit import Unit
 def genome_of(unit: Unit, plan: Plan) -> Genome | None:
     """The genome that `decode_all` makes this plan of; None where that is not of these operators in their order, or does not fit."""
     genes: list[Gene] = []
-    for segment in plan.segments:
-        gene = gene_of(unit, segment, genes[-1].stop if genes else 0)
+    starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
+    segments = list(zip(plan.segments, starts, strict=False))
+    if any(set(segment.operators) != {spec.name for spec in unit.operators[at : at + len(segment.operators)]} for segment, at in segments):
+        return None
+    held = placed(unit, segments)
+    if isinstance(held, Infeasible):
+        return None
+    for (segment, start), mine in zip(segments, held, strict=True):
+        gene = gene_of(unit, segment, start, mine or NOTHING)
         if gene is None:
             return None
         genes.append(gene)
-    return tuple(genes) if genes and genes[-1].stop == len(unit.operators) else None
+    if not genes or genes[-1].stop != len(unit.operators):
+        return None
+    genome, names = tuple(genes), {name for segment in plan.segments for name in segment.held}
+    return holding(genome, [each for each in cut_tensors(unit, genome) if unit.storages[each.storage].name in names]) if names else genome
 
 
-def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
-    """The gene of operators from `start` on that `decode` makes this plan of; None where that is not of these, or does not fit."""
+def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> Gene | None:
+    """The gene of operators from `start` on that `decode` makes this plan of; None where that is not of these, or does not fit.
+
+    held: what lies whole in L1 beside it; the gene does not ask for any of it.
+    """
     stop = start + len(plan.operators)
     if plan.operators != tuple(spec.name for spec in unit.operators[start:stop]) or max(plan.cores) >= unit.machine.cores:
         return None
@@ -51,8 +68,8 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int) -> Gene | None:
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)
-    plan = without_shared(plan)
-    return next((g for g in (usual, named, named._replace(pinned=pins_of(plan.tilings))) if decode(unit, g) == plan), None)
+    plan, space = without_shared(plan), (sum(1 << storage for storage, _ in held.at), held.blocks)
+    return next((g for g in (usual, named, named._replace(pinned=pins_of(plan.tilings))) if decode(unit, g, *space) == plan), None)
 
 
 def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:

@@ -16,7 +16,6 @@ from compiler.plan.plan import MAX_PREFETCH, Split
 from compiler.segment.passes import pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
-    LOOKAHEADS,
     WINDOWS,
     Gene,
     Genome,
@@ -32,6 +31,7 @@ from compiler.space.gene import (
     with_weights,
     working_cores,
 )
+from compiler.space.held import cut_tensors, holding, wanted
 from compiler.space.pins import PINS
 from compiler.unit.granted import memory_grants, within
 from compiler.unit.unit import Unit
@@ -69,10 +69,11 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     cached = gene.cached
     if cached != -1:
         cached = cached << gene.start - start if start < gene.start else cached >> start - gene.start
+    held = (gene.held << gene.start - start if start < gene.start else gene.held >> start - gene.start) & (1 << stop - start) - 1
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(_granted(unit, gene), start, stop, gene.columns)
     divided = gene.passes if columns == 1 and gene.passes in pass_counts(unit, start, stop) else 1
-    resized = recut(gene, start=start, stop=stop, choices=choices, blocks=blocks, columns=columns, passes=divided)
+    resized = recut(gene, start=start, stop=stop, choices=choices, blocks=blocks, columns=columns, passes=divided, held=held)
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = recut(resized, split="rows")
     return recut(resized, cached=whole_or(resized, cached), cores=working_cores(unit, resized))
@@ -96,7 +97,8 @@ def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
     i = int(rng.integers(len(genome) - 1))
     a, b = genome[i], genome[i + 1]
     base = a if rng.random() < 0.5 else b
-    return _swap(genome, i, resized(unit, base, a.start, b.stop), width=2)
+    joined = resized(unit, base, a.start, b.stop)._replace(held=a.held | b.held << b.start - a.start)
+    return _swap(genome, i, joined, width=2)
 
 
 def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -109,6 +111,31 @@ def shift_border(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     if not a.start < at < b.stop:
         return None
     return _swap(genome, i, resized(unit, a, a.start, at), resized(unit, b, at, b.stop), width=2)
+
+
+def toggle_held(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Hold a tensor over cuts, or not any more: of those of a random segment; or all of them, or none."""
+    tensors = cut_tensors(unit, genome)
+    if not tensors:
+        return None
+    asked = wanted(unit, genome)
+    if rng.random() < 0.2:
+        return holding(genome, () if len(asked) == len(tensors) else tensors)
+    index = tensors[int(rng.integers(len(tensors)))].birth
+    some = [each for each in tensors if each.birth <= index <= each.death]
+    one = some[int(rng.integers(len(some)))]
+    return holding(genome, [each for each in tensors if (each in asked) != (each == one)])
+
+
+def cut_on_chip(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """Cut a segment in two, and hold what goes from one to the other: a change of blocks and tiles without DDR."""
+    cut = split_segment(unit, genome, rng)
+    if cut is None:
+        return None
+    at = next(i for i, (new, old) in enumerate(zip(cut, genome, strict=False)) if new != old)
+    asked = {each.storage for each in wanted(unit, cut)}
+    found = [each for each in cut_tensors(unit, cut) if each.storage in asked or each.birth <= at < each.death]
+    return holding(cut, found)
 
 
 def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -189,14 +216,9 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
         return None
     i = int(rng.integers(1, len(genome)))
     others = [size for size in ahead_sizes(unit) if size != genome[i].ahead_kib]
+    if not others:
+        return None
     return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
-
-
-def change_lookahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Engines of a segment take records that are further ahead of what waits, or nearer to it."""
-    i = _pick(genome, rng)
-    others = [size for size in LOOKAHEADS if size != genome[i].lookahead]
-    return _swap(genome, i, genome[i]._replace(lookahead=others[int(rng.integers(len(others)))]))
 
 
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -283,11 +305,12 @@ MOVES: dict[str, Move] = {
     "merge_segments": merge_segments,
     "shift_border": shift_border,
     "change_blocks": change_blocks,
+    "toggle_held": toggle_held,
+    "cut_on_chip": cut_on_chip,
     "toggle_halo": toggle_halo,
     "change_window": change_window,
     "change_prefetch": change_prefetch,
     "change_ahead": change_ahead,
-    "change_lookahead": change_lookahead,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
     "change_passes": change_passes,
@@ -354,7 +377,7 @@ def verify(unit: Unit, genome: Genome) -> None:
     at = 0
     for gene in genome:
         count = gene.stop - gene.start
-        named = len(gene.choices) in (0, count) and len(gene.pinned) in (0, count * PINS)
+        named = len(gene.choices) in (0, count) and len(gene.pinned) in (0, count * PINS) and 0 <= gene.held < 1 << max(0, count)
         if gene.start != at or count <= 0 or not named:
             raise ValueError(f"gene {gene} does not continue at operator {at}")
         at = gene.stop

@@ -84,6 +84,8 @@ def _tensors(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_C
     found: dict[str, _Candidate] = {}
     for index, (plan, start) in enumerate(segments):
         for name, stored, loaded in border_tensors(unit, start, start + len(plan.operators)):
+            if name in plan.held:
+                continue
             storage = storages[name]
             moved = (stored + loaded * plan.channels) * storage.plane_blocks * storage.n
             known = found.get(name) or _Candidate(name, False, storage.n * storage.image_blocks, index, index, 0)

@@ -23,13 +23,13 @@ class Structures:
     def key(self, gene: Gene) -> Key:
         """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
 
-        `ahead_kib` is not in it: what it saves is between the segment and its predecessor.  Pinned genes are equal
+        `ahead_kib` and `held` are not in it: what they save is between segments.  Pinned genes are equal
         only where they say the same: their plans are to the letter.
         """
         return self._keyed(gene)
 
     def _key(self, gene: Gene) -> Key:
-        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0)
+        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0, held=0)
         if gene.pinned:
             return self.structure(gene.start, gene.stop), gene[2:]
         if len(gene.cores) == 1:

@@ -41,6 +41,8 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
     yield f"segment {index}: {', '.join(words)}"
     if plan.shared:
         yield f"shared: {' '.join(plan.shared)}"
+    if plan.held:
+        yield f"held: {' '.join(plan.held)}"
     halo = plan.halo or ("recompute",) * len(plan.operators)
     rows = zip(plan.operators, halo, plan.tilings, strict=True)
     yield from aligned(

@@ -11,6 +11,7 @@ from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.shared import SharedPlaces
 from compiler.segment.blocks import BlockAllocation, Ints
 from compiler.segment.buffers import BufferRequest
+from compiler.segment.held import Held, placed
 from compiler.segment.memory import Places
 from compiler.segment.permuted import permuted_to
 from compiler.segment.segment import Segment, StripBlocks
@@ -33,13 +34,16 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
         raise InfeasibleError(str(unit))
     yield f"segments of plan {plan.digest}: {unit.machine.name}, {unit.dtype.name}"
     segments, parts = with_starts(plan), list[CorePart]()
+    held = placed(unit, segments)
     for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(unit, segments), strict=True)):
         names = each.operators[0] if len(each.operators) == 1 else f"{each.operators[0]}..{each.operators[-1]}"
         sizes = (counted(each.blocks, "block"), counted(unit.images, "image"), counted(each.columns, "strip"))
         yield f"segment {index}, {names}: {', '.join(sizes)}"
         segment = Segment.of(unit, each, start)
         if not isinstance(segment, Infeasible):
-            yield from _segment(segment, index, [] if isinstance(found, Infeasible) else found)
+            yield from _segment(
+                segment, index, [] if isinstance(found, Infeasible) else found, None if isinstance(held, Infeasible) else held[index]
+            )
         if isinstance(found, Infeasible):
             yield f"  does not fit: {found}"
         else:
@@ -60,8 +64,8 @@ def _shared(unit: Unit, places: SharedPlaces) -> Iterator[str]:
     )
 
 
-def _segment(segment: Segment, index: int, shares: list[CorePart]) -> Iterator[str]:
-    """shares: those that have something to do."""
+def _segment(segment: Segment, index: int, shares: list[CorePart], held: Held | None) -> Iterator[str]:
+    """shares: those that have something to do.  held: where the program has what lies whole in L1."""
     several = len(segment.parts) > 1
     for part in range(len(segment.parts)):
         strips = segment.strips(part)
@@ -72,7 +76,7 @@ def _segment(segment: Segment, index: int, shares: list[CorePart]) -> Iterator[s
             yield from aligned([_operator(segment.plan, strip, index, k) for k in range(len(segment.plan.operators))], 4)
             yield from aligned([_staged(segment, strip, allocation) for allocation in strip.blocks.allocations.values()], 4)
         mine = [share for share in shares if not several or share.place == part]
-        for places, alike in groupby(mine, key=lambda share: _places(segment, share)):
+        for places, alike in groupby(mine, key=lambda share: _places(segment, share, held)):
             yield from (_share(segment, share) for share in alike)
             yield from places
 
@@ -94,7 +98,7 @@ def _staged(segment: Segment, strip: StripBlocks, allocation: BlockAllocation) -
     unit, blocks = strip
     storage = unit.storages[allocation.storage]
     loads = [f"{load.plane}:{load.plane + load.planes}" for load in blocks.loads if load.storage == allocation.storage]
-    slots = counted(segment.slots(strip)[allocation.storage], "slot")
+    slots = "held" if allocation.held else counted(segment.slots(strip)[allocation.storage], "slot")
     words = [f"made by {_operators(strip, allocation.makers)}"] if allocation.produced else []
     words += [f"planes {','.join(loads)} loaded"] if loads else []
     words.append(f"read by {_operators(strip, allocation.readers)}")
@@ -125,10 +129,10 @@ def _share(segment: Segment, part: CorePart) -> str:
     return f"  core {part.core}: iterations {mine.start}:{mine.stop}{each}, {records}, addresses from the {end}"
 
 
-def _places(segment: Segment, part: CorePart) -> list[str]:
+def _places(segment: Segment, part: CorePart, held: Held | None) -> list[str]:
     """Buffers and peaks, which cores that run the same rows share."""
     share = segment.share(part.place)
-    places = segment.memory(share, part.flip)
+    places = segment.memory(share, part.flip, held=held)
     assert not isinstance(places, Infeasible), "it was lowered"
     unit, blocks = share.strips[0]
     operators = unit.operators[blocks.start : blocks.stop]

@@ -13,7 +13,8 @@ A stream is an int32 array of shape [n, WORDS].  Columns:
 | 5    | DST    | `Memory` of dst                                                      |
 | 6..9 | D, S0, S1, S2 | addresses in blocks of 32 bytes; -1 where an optional one is absent |
 | 10.. | P0..P20 | parameters, named per opcode below                                  |
-| 31   | BLOCK  | free for the compiler: block of the segment; changes no behaviour    |
+| 31   | BLOCK  | free for the compiler: block of the segment, or its complement where  |
+|      |        | what is written in L1 outlives the segment; changes no behaviour     |
 
 All addresses, strides and lengths are in blocks of 32 bytes.  `C0` is the number of elements in a block (16 float16, 8 float32 or int32,
 32 int8 or uint8).  Layouts:
@@ -286,6 +287,11 @@ def tag_of(segment: Ints, operator: Ints) -> Ints:
 def segment_of(tag: Ints) -> Ints:
     """The segment of a TAG, or of an array of them."""
     return tag >> OPERATOR_BITS
+
+
+def block_of(word: Ints) -> Ints:
+    """The block of the segment of a BLOCK, or of an array of them."""
+    return word ^ (word >> 31)
 
 
 def operator_of(tag: Ints) -> Ints:

@@ -129,9 +129,8 @@ def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
 
     def named(segment: SegmentPlan) -> SegmentPlan:
         operators, staged = (tuple(names[name] for name in some) for some in (segment.operators, segment.staged))
-        return segment.model_copy(
-            update={"operators": operators, "staged": staged, "shared": tuple(tensors[name] for name in segment.shared)}
-        )
+        shared, held = (tuple(tensors[name] for name in some) for some in (segment.shared, segment.held))
+        return segment.model_copy(update={"operators": operators, "staged": staged, "shared": shared, "held": tuple(sorted(held))})
 
     return plan.model_copy(update={"model": unit.graph.digest, "segments": tuple(map(named, plan.segments))})
 

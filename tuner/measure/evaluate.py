@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.space.decode import decode, decode_all, plan_of, sharing
+from compiler.space.decode import decode, decode_all, plan_of, sharing, spaces_of
 from compiler.space.gene import Gene
+from compiler.space.held import FREE, Space
 from compiler.space.starts import single_operators
 from compiler.space.stays import with_shared
 from compiler.space.structures import Structures
@@ -55,7 +56,8 @@ class Known:
         return canonical_json(self.plan.model_dump(mode="json"))
 
 
-_Key = Gene | tuple[Gene, tuple[str, ...], tuple[str, ...]]  # alone, or with what it has in the shared memory
+# alone, with what it has of tensors that are held, and with what it has in the shared memory
+_Key = Gene | tuple[Gene, Space] | tuple[Gene, Space, tuple[str, ...], tuple[str, ...]]
 _Looked = TypeVar("_Looked", Known, None)
 
 
@@ -125,14 +127,15 @@ class Evaluator:
             if (found := self.published.get(task)) is not None:
                 return self._answered(found, task, payload, None)
         known = []
-        for gene in genome:
-            segment = self._look_at(gene)
+        spaces = spaces_of(self.unit, genome) if request.kind == "program" else [FREE] * len(genome)
+        for gene, space in zip(genome, spaces, strict=True):
+            segment = self._look_at(gene, space)
             if segment is None:
                 error = f"operators {gene.start}..{gene.stop - 1} in {gene.blocks} blocks: no tiling fits L1"
                 return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
             known.append(segment)
         if request.kind != "segment":
-            known = self._together(genome, known)
+            known = self._together(genome, known, spaces)
         raw = known[0].raw if len(known) == 1 else np.sum([segment.raw for segment in known], 0)
         if not request.measure:
             return Measurement("ok", features=raw)
@@ -171,33 +174,36 @@ class Evaluator:
         found = self.target.alone(plan, start)
         return found[:, _CYCLES] if isinstance(found, np.ndarray) else None
 
-    def _look_at(self, gene: Gene) -> Known | None:
-        """A gene alone: all that can be in the shared memory is there."""
+    def _look_at(self, gene: Gene, space: Space = FREE) -> Known | None:
+        """A gene alone: all that can be in the shared memory is there.  space: what it has of tensors that are held."""
+        key: _Key = gene._replace(held=0) if gene.held else gene
+        if space != FREE:
+            key = gene._replace(held=0), space
         try:
-            found = self._known[gene]
+            found = self._known[key]
         except KeyError:
-            return self._look(gene)
-        self._known.move_to_end(gene)
+            return self._look(gene._replace(held=0), space, key)
+        self._known.move_to_end(key)
         return found
 
-    def _look(self, gene: Gene) -> Known | None:
+    def _look(self, gene: Gene, space: Space, key: _Key) -> Known | None:
         """For the first time."""
-        plan = decode(self.unit, gene)
+        plan = decode(self.unit, gene, *space)
         if plan is None:
-            return self._keep(gene, None)
+            return self._keep(key, None)
         (plan,) = with_shared(sharing(self.unit, [gene]), [(plan, gene.start)])
-        return self._keep(gene, Known(plan, raw_features(self.unit, plan, gene.start)))
+        return self._keep(key, Known(plan, raw_features(self.unit, plan, gene.start)))
 
-    def _together(self, genome: Sequence[Gene], known: Sequence[Known]) -> list[Known]:
+    def _together(self, genome: Sequence[Gene], known: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
         """Segments of one program: they divide the shared memory."""
         starts = [gene.start for gene in genome]
         plans = with_shared(sharing(self.unit, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
         found = []
-        for gene, alone, plan in zip(genome, known, plans, strict=True):
+        for gene, alone, plan, space in zip(genome, known, plans, spaces, strict=True):
             if plan is alone.plan:
                 found.append(alone)
                 continue
-            key = (gene, plan.shared, plan.staged)
+            key = (gene._replace(held=0), space, plan.shared, plan.staged)
             if (there := self._known.get(key)) is not None:
                 self._known.move_to_end(key)
                 found.append(there)

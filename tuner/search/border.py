@@ -16,7 +16,7 @@ from tuner.search.table import SegmentTable
 def border_of(table: SegmentTable, requests: Sequence[Request], measurements: Sequence[Measurement]) -> NDArray[np.float64] | None:
     """float64 [levels]: segments measured alone against the program, the median over a round; None where no program of it says.
 
-    Only programs that fit every level say anything.
+    Only programs that fit every level, and hold no tensor over a border, say anything.
     """
     rows = []
     for request, measurement in zip(requests, measurements, strict=True):
@@ -24,6 +24,6 @@ def border_of(table: SegmentTable, requests: Sequence[Request], measurements: Se
         if request.kind != "program" or cycles is None or len(genome) < 2 or not one_after_another(genome):
             continue
         alone = table.alone(genome)
-        if alone is not None and max(alone.max(), cycles.max()) < NEVER:
+        if alone is not None and not any(gene.held for gene in genome) and max(alone.max(), cycles.max()) < NEVER:
             rows.append((alone - cycles) / (len(genome) - 1))
     return np.asarray(np.median(rows, axis=0)) if rows else None

@@ -12,6 +12,7 @@ from compiler.cost.features import expected_cycles, scaled
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene, Genome, Key
 from compiler.space.granted import l1_of, single_operators_at, within_level
+from compiler.space.holding import held_by_prediction
 from compiler.space.moves import repaired
 from compiler.space.starts import everywhere
 from compiler.unit.granted import memory_grants
@@ -163,6 +164,12 @@ class SearchContext:
                 there = np.array([last < granted.cores for granted in self.rules.granted])
                 out[-1] = np.where(there & (out[-1] < NEVER / 2), out[-1], NEVER)  # what borders save is taken off NEVER as well
         return out
+
+    def held(self, genome: Genome, level: int) -> Genome:
+        """The genome that holds what it is expected to be faster with at a level."""
+        if not self.config.use.held:
+            return genome
+        return held_by_prediction(self.unit, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist())
 
     def fastest(self, genomes: Sequence[Genome], level: int) -> int:
         """Place of the one that is expected to be fastest at a level, the first of equals."""

@@ -48,6 +48,8 @@ def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
         return f"a lookahead of {gene.lookahead}; expected 1 to {MAX_LOOKAHEAD}"
     if not gene.cores or len(set(gene.cores)) < len(gene.cores) or min(gene.cores) < 0 or max(gene.cores) >= cores:
         return f"cores {gene.cores}; the machine has 0..{cores - 1}"
+    if not 0 <= gene.held < 1 << count:
+        return f"tensors of operators {gene.held:b} held; there are {count}"
     if len(gene.choices) not in (0, count) or len(gene.pinned) not in (0, count * PINS):
         return f"{len(gene.choices)} choices and {len(gene.pinned)} pins of {count} operators"
     return None

@@ -21,7 +21,7 @@ from tuner.store.columns import Columns
 
 _DEFAULTS = Gene(0, 1)
 _WORDS: dict[str, tuple[Any, ...]] = {"weights": get_args(Weights), "split": get_args(Split)}
-_MASKS, _BITS = ("cached",), 30  # of a number, which is an int32
+_MASKS, _BITS = ("cached", "held"), 30  # of a number, which is an int32
 _TUPLES = [name for name in Gene._fields if isinstance(getattr(_DEFAULTS, name), tuple) or name in _MASKS]
 _NUMBERS = [name for name in Gene._fields if name not in (*_TUPLES, *_WORDS)]
 _SWITCHES = [at for at, name in enumerate(_NUMBERS) if isinstance(getattr(_DEFAULTS, name), bool)]

@@ -1,5 +1,5 @@
-"""Whole programs that are proposed to an island beside its children: segmentations, placements, stages, loads ahead
-of borders, windows without a limit."""
+"""Whole programs that are proposed to an island beside its children: segmentations, placements, stages, tensors held
+over borders, loads ahead of these, windows without a limit."""
 
 from __future__ import annotations
 
@@ -87,6 +87,8 @@ def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
 def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Genome | None]:
     """Segmentations: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
 
+    They hold the tensors over borders that they are expected to be faster with.
+
     Where there are several cores they are on all of them: a segmentation of any widths does not know what changing between them costs.
     """
     rules, border = context.rules, context.known.border
@@ -99,11 +101,11 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Gen
     for at, (price, level) in enumerate(prices):
         if (at + turn) % rules.islands == context.island:
             found = context.table.segmentation(level, price * border[level], width=width[level])
-            yield found[0] if found else None
+            yield context.held(found[0], level) if found else None
     for _ in range(2):
         for level in rules.order:
             found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
-            yield found[0] if found else None
+            yield context.held(found[0], level) if found else None
 
 
 def best_unlimited(context: SearchContext, island: Island, turn: int) -> Asking[Genome | None]:

@@ -34,9 +34,10 @@ class Rules:
             ("change_window", use.window),
             ("toggle_halo", use.halo_cache),
             ("change_passes", use.passes),
+            ("toggle_held", use.held),
+            ("cut_on_chip", use.held),
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
-            ("change_lookahead", use.lookahead),
             ("change_cores", several),
             ("change_split", several),
         )
@@ -54,6 +55,8 @@ class Rules:
             gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.storages[0].n])
         if not self.config.use.passes:
             gene = recut(gene, passes=1)
+        if not self.config.use.held and gene.held:
+            gene = gene._replace(held=0)
         if not self.config.use.lookahead:
             gene = gene._replace(lookahead=1)
         if not self.config.use.prefetch:

@@ -69,7 +69,9 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     if context.island == 0 and context.config.use.segmentations:
         beginning = Beginning(context)
         yield from _measure_programs(context, island, beginning.predicted)
-        yield from _measure_programs(context, island, (yield from corrected(context, (yield from beginning.measured()))))
+        found = yield from corrected(context, (yield from beginning.measured()))
+        yield from _measure_programs(context, island, found)
+        yield from _measure_programs(context, island, [context.held(genome, level) for level, genome in enumerate(found)])
 
 
 def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:

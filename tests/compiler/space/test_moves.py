@@ -106,7 +106,7 @@ def test_strips_come_and_go_with_the_operators_that_need_them() -> None:
             before, after = ({gene[:2]: gene.columns for gene in g} for g in (genome, changed))
             seen |= {title for place in before.keys() & after.keys() if before[place] != after[place]}
             seen |= {f"{title} takes" for place in after.keys() - before.keys() if after[place] > 1}
-    assert seen == {"change_blocks", "split_segment takes", "merge_segments takes", "shift_border takes"}
+    assert seen == {"change_blocks", "cut_on_chip takes", "split_segment takes", "merge_segments takes", "shift_border takes"}
 
 
 def changed_by(move: str, keep: Callable[[Genome, Genome], bool]) -> int:
@@ -179,10 +179,11 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "shift_border": one_border_moved,
     "change_blocks": fewer_blocks_leave_cores_idle,
     "toggle_halo": only("cached"),
+    "toggle_held": lambda a, b: a != b and [x._replace(held=0) for x in a] == [x._replace(held=0) for x in b],
+    "cut_on_chip": lambda a, b: len(b) == len(a) + 1 and stops(a) < stops(b),
     "change_window": only("window", "sliding"),
     "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b),
     "change_ahead": only("ahead_kib"),
-    "change_lookahead": only("lookahead"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
     "change_tiling": only("choices"),
     "change_passes": lambda a, b: same_places(a, b) and any(x.passes != y.passes for x, y in zip(a, b, strict=True)),
