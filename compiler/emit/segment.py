@@ -21,7 +21,7 @@ from compiler.emit.staging import Staged, staged, with_staged
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
 from compiler.records.writers import Ints
-from compiler.schedule.window import edges, interleaved, load_cycles, load_readers, node_cycles, sequence, slide
+from compiler.schedule.window import edges, load_cycles, load_readers, node_cycles, sequence, slide
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer
 from compiler.segment.held import Held, held_blocks
@@ -53,21 +53,14 @@ class Records:
     draft: Draft
 
 
-class Order(NamedTuple):
-    """Of a strip whose window slides: int64 [nodes, 2] in the order in which they are written, and then int64 [records]."""
-
-    nodes: Ints
-    records: Ints
-
-
 class Draft(NamedTuple):
-    """A core's share of a segment from either end of L1 and UB: places from the bottom, and the order of each strip that has one."""
+    """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides."""
 
     segment: Segment
     there: Staged
     share: CoreShare
     places: Places
-    orders: list[Order | None]
+    orders: list[Ints | None]
 
 
 def lower_segment(
@@ -134,7 +127,7 @@ def _outlive(code: Code, segment: Segment, places: Places) -> None:
 
 def _written(
     segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_],
-    orders: list[Order | None], number: int,
+    orders: list[Ints | None], number: int,
 ) -> Code | None:  # fmt: skip
     """A strip's records, or None where `out` has no room for them.
 
@@ -143,7 +136,7 @@ def _written(
     plan, (unit, blocks), slots = segment.plan, strip, segment.slots(strip)
     work = _work(unit, plan, blocks, places, slots)
     order = orders[number] if number < len(orders) else None
-    nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order.nodes
+    nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)
     before = begun.copy()
     used = emit_nodes(out, nodes, work, rows, begun)
@@ -152,8 +145,7 @@ def _written(
     if number == len(orders):
         slides = plan.sliding and bool(iterations)
         orders.append(_slid(unit, plan, blocks, work, slots, iterations, out, rows, before) if slides else None)
-        order = orders[number]
-    return out[:used] if order is None else out[order.records]
+    return out[:used]
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
@@ -187,7 +179,7 @@ def _slid(
     out: Code,
     rows: Ints,
     begun: NDArray[np.bool_],
-) -> Order:
+) -> Ints:
     """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
 
     begun: see `emit_nodes`, as it was before.
@@ -198,10 +190,10 @@ def _slid(
     loads = load_cycles(unit, blocks, iterations), work.readers
     window = None if plan.window == "all" else plan.window
     table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks.start, blocks.stop), window, *loads)
-    nodes = table.nodes + (0, iterations.start)
+    nodes: Ints = table.nodes + (0, iterations.start)
     used = emit_nodes(out, nodes, work, rows, begun)
     assert used == len(code), "the same records in another order"
-    return Order(nodes, interleaved(rows, record_cycles(code, price(code, unit.machine), unit.machine), table))
+    return nodes
 
 
 def new_scratch() -> Code:

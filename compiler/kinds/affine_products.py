@@ -33,7 +33,10 @@ def with_products(graph: Graph, machine: Machine) -> Graph:
         return graph
     operators, shapes, types = list[Operator](), dict(graph.shapes), dict(graph.types)
     for op in graph.operators:
-        parts = _parts(op) if isinstance(op, QuantisedAffine) else [op]
+        if not isinstance(op, QuantisedAffine):
+            operators.append(op)
+            continue
+        parts = _parts(op)
         for part in parts[:-1]:
             shapes[part.y], types[part.y] = graph.shapes[op.y], part.y_q
         operators += parts
@@ -49,7 +52,8 @@ def _parts(op: QuantisedAffine) -> list[Any]:
         name, y = (op.name, op.y) if i == last else (f"{op.name}/{i}", f"{op.y}/{i}")
         made = product(name, x, y, affine, x_q, y_q) if i else None
         if made is None and found and isinstance(found[-1], QuantisedAffine):
-            made = replace(found.pop(), name=name, y=y, steps=(*op.steps[i - 1 : i], (affine, y_q)))
+            before = found.pop()
+            made = replace(before, name=name, y=y, steps=(*before.steps, (affine, y_q)))
         found.append(made or QuantisedAffine(name, x, y, ((affine, y_q),), x_q))
         x, x_q = y, y_q
     return found
@@ -61,7 +65,7 @@ def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Q
     (sx, zero), (sy, zero_y) = x_q.single(name), y_q.single(name)
     steps = every.astype(np.int64) - zero
     wanted = affine.apply(np.broadcast_to(every, (len(affine.scale), len(every))), y_q.dtype)
-    weights, biases, scales = (np.zeros(len(wanted), kind) for kind in (np.int8, np.int32, np.float32))
+    weights, biases, scales = np.zeros(len(wanted), np.int8), np.zeros(len(wanted), np.int32), np.zeros(len(wanted), np.float32)
     missing = np.arange(len(wanted))
     for w, b in _tried(affine, zero, zero_y):
         if not len(missing):
@@ -84,7 +88,7 @@ def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Q
 
 
 def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Values]]:
-    """Weights and biases of all channels, int64: those first whose bias is nearest to the whole number that it has to be."""
+    """Weights and biases of all channels, int64: those first whose bias is nearest to the whole number that it must be, a constant last."""
     slope = affine.scale.astype(np.float64)
     rising = np.where(slope == 0, 1, slope)
     every = np.arange(1, _WEIGHTS + 1) * np.sign(rising)[:, None]
@@ -93,7 +97,8 @@ def _tried(affine: Affine, zero: int, zero_y: int) -> list[tuple[_Values, _Value
     off = np.abs(exact - np.rint(exact)) / np.abs(every)
     order = np.argsort(off, axis=1, kind="stable")[:, :_EACH]
     w, b = (np.take_along_axis(of, order, axis=1).astype(np.int64) for of in (every, np.rint(exact)))
-    return [(w[:, i], b[:, i]) for i in range(_EACH)]
+    constant = np.zeros(len(w), np.int64), np.sign(np.rint(affine.shift.astype(np.float64)) - zero_y).astype(np.int64)
+    return [*((w[:, i], b[:, i]) for i in range(_EACH)), constant]
 
 
 def _scale(sums: _Values, wanted: _Values, q: Quantisation) -> _Values:
@@ -103,4 +108,5 @@ def _scale(sums: _Values, wanted: _Values, q: Quantisation) -> _Values:
     with np.errstate(divide="ignore", invalid="ignore"):
         first = np.where(sums > 0, least / sums, np.where(sums < 0, most / sums, -np.inf)).max(axis=1)
         last = np.where(sums > 0, most / sums, np.where(sums < 0, least / sums, np.inf)).min(axis=1)
-    return np.asarray(np.where(first < last, (first + np.minimum(last, 2 * np.abs(first) + 1)) / 2, np.nan))
+    first = np.maximum(first, 0)
+    return np.asarray(np.where(first < last, (first + np.minimum(last, 2 * first + 1)) / 2, np.nan))

@@ -29,8 +29,8 @@ MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
 
 MAX_AHEAD_KIB = 1 << 16
-MAX_LOOKAHEAD = 1 << 12
-LOOKAHEAD = 64  # as far as anything is gained
+MAX_LOOKAHEAD = 1 << 12  # records of an engine; windows of all engines are kept in order
+LOOKAHEAD = 128  # as far as anything much is gained
 MAX_PREFETCH = 4  # slots: a load that is further ahead waits for the bus, not for a place
 Window = Annotated[int, Field(ge=1, le=MAX_BLOCKS)] | Literal["all"]
 TileSize = Annotated[int, Field(ge=1, le=MAX_TILE)]
@@ -130,8 +130,8 @@ class SegmentPlan(_Gene):
     loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
     tensor (`emit.ahead`).
     lookahead: of how many records an engine takes the one that can begin first, loads excepted (`schedule.listed`); 1: in their order.
-    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled, and what the matrix
-    and the vector unit do is interleaved (`schedule.window`); else block comes after block and operator after operator.
+    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
+    (`schedule.window`); else block comes after block and operator after operator.
     passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
     (`segment.passes`).
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is

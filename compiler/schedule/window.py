@@ -19,9 +19,8 @@ first operator takes all blocks, then the second one does, and every block of ev
 
 Slots are taken in turn (iteration modulo slots), so the oldest iteration always has its own, and no order gets stuck.
 
-Queues are in order, and both lanes are fed by MTE1.  Nodes that overlap in the timetable are therefore interleaved record by record, by
-their times (`interleaved`).  The stream is still right when it is run one record after the other: whatever depends on a node begins at its
-end or later, and nodes of one lane never overlap, so they may share L0 and scratch (`segment.sharing`).
+Records are written node by node in this order, and are right one after the other.  Queues are in order, and both lanes are fed by MTE1:
+that engines take records of nodes that overlap in the timetable side by side is the lookahead's work (`schedule.listed`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ from simulator.npu.parts import BLOCK_BYTES, Engine
 FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
 _ENGINES = int(Engine.SCALAR)  # all but SCALAR
 _LOADS = int(Engine.MTE2)
-_MULTIPLIED = 1 << 31  # cycles of a node, which are no fewer than its time; of more the product of two leaves int64
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -223,29 +221,3 @@ def node_cycles(rows: Ints, cycles: Ints, engine: Codes) -> Ints:
         for i in range(rows[n, 0], rows[n, 1]):
             out[n, engine[i]] += cycles[i]
     return out
-
-
-def interleaved(rows: Ints, cycles: Ints, table: Timetable) -> Ints:
-    """The order of records, int64 [records]: those of a node spread over its time by the work done so far, its loads at its beginning.
-
-    rows: int64 [nodes, 2], behind a node's loads and behind its last record, nodes in the order of `table`.  cycles: int64 [records].
-    """
-    key = np.empty(len(cycles), np.int64)
-    _spread(rows, cycles, table.begin, table.end, key)
-    return np.argsort(key, kind="stable")
-
-
-@njit(cache=True)
-def _spread(rows: Ints, cycles: Ints, begin: Ints, end: Ints, key: Ints) -> None:
-    first = 0
-    for n in range(rows.shape[0]):
-        key[first : rows[n, 0]] = begin[n]
-        total = cycles[rows[n, 0] : rows[n, 1]].sum()
-        so_far = 0
-        for i in range(rows[n, 0], rows[n, 1]):
-            so_far += cycles[i]
-            if total < _MULTIPLIED:
-                key[i] = begin[n] + (end[n] - begin[n]) * so_far // max(1, total)
-            else:
-                key[i] = begin[n] + np.int64((end[n] - begin[n]) * (so_far / total))
-        first = rows[n, 1]

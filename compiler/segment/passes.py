@@ -33,6 +33,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.parts import DataType
 
 _FAR = 16  # operators before a product, at most, that its hidden ones are among
+_PRODUCTS = (ConvSpec, QuantisedConvSpec)
 Parts = dict[int, tuple[OperatorSpec, ...]]  # operator -> its part in every pass
 
 
@@ -98,7 +99,7 @@ def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] |
 def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
     """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
     spec = unit.operators[product]
-    if type(spec) not in (ConvSpec, QuantisedConvSpec) or not _is_dense(spec) or not _adds_up(spec):
+    if not isinstance(spec, ConvSpec) or type(spec) not in _PRODUCTS or not _is_dense(spec) or not _adds_up(spec):
         return ()
     divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
     mains = ((count, _main(unit, _hidden(unit, product, count), product)) for count in divisors)
@@ -107,7 +108,7 @@ def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
 
 def _is_dense(spec: ConvSpec) -> bool:
     """Whether it sums over all channels, and its weights lie in DDR as in L1."""
-    return spec.groups == 1 and spec.expansion is None and spec.lanes == spec.fractal.lanes
+    return spec.groups == 1 and spec.expansion is None and not spec.needed.size and spec.lanes == spec.fractal.lanes
 
 
 def _adds_up(spec: OperatorSpec) -> bool:
@@ -196,16 +197,17 @@ def _part_of_product(product: ConvSpec, hidden: Piece, sums: Piece, at: int, cou
     changes: dict[str, Any] = {"c1": c1, "k1": k1, "run_of_k1": product.run_of_k1 or product.k1}
     changes["weights_at"] = product.weights_at + at * k1 * product.fractal.weight_blocks
     changes["reads"] = (hidden, *product.reads[1:]) if at == 0 else (hidden, sums)
-    integers = isinstance(operator, QuantisedConv)
-    if not last if integers else at > 0:
-        changes["bias_at"] = -1
     if not last:
         changes["y"] = sums
-        if integers:
-            changes |= {"operator": replace(operator, y_q=ALONE), "scale_at": 0}
-        else:
-            assert isinstance(operator, Conv)
-            changes["operator"] = replace(operator, activation="none")
+    if isinstance(operator, QuantisedConv):
+        if not last:
+            changes |= {"operator": replace(operator, y_q=ALONE), "bias_at": -1, "scale_at": 0}
+        return replace(product, **changes)
+    assert isinstance(operator, Conv)
+    if at > 0:
+        changes["bias_at"] = -1
+    if not last:
+        changes["operator"] = replace(operator, activation="none")
     return replace(product, **changes)
 
 

@@ -56,7 +56,7 @@ def fitted(
         else:
             mine = [request.size for request in requests if request.buffer.kind in _TILES and request.buffer.of == k]
             room = (max(mine) - max(_ALIGN, -(-(need - have) // len(mine)))) // _ALIGN * _ALIGN
-            smaller = _smaller(unit, layout, k, asking.tilings[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
+            smaller = _smaller(unit, layout, k, leaders[k], asking.tilings[k], max(_ALIGN, room)) if max(mine) > _ALIGN else None
             if smaller is None:
                 stuck.add(k)
             else:
@@ -114,8 +114,9 @@ def _streamed(asking: _Asking) -> bool:
     if product is not None and isinstance(tiling, ConvTiling) and (most := asking.splits(k)):
         # two chunks take no more of L1 than all weights did, or the two larger ones
         whole, n1 = tiling.weights == "resident", _live_n1(product, tiling)
-        k1 = product.k1 if whole else tiling.chunk_k1
-        tiling = tiling.model_copy(update={"weights": "streamed", "chunk_n1": min(most, n1 // 2 if whole else n1), "chunk_k1": k1})
+        k1, step = product.k1 if whole else tiling.chunk_k1, product.n1_step
+        n1 = max(step, min(most, n1 // 2 if whole else n1) // step * step)
+        tiling = tiling.model_copy(update={"weights": "streamed", "chunk_n1": n1, "chunk_k1": k1})
     asking.take(k, tiling)
     return True
 
@@ -129,14 +130,15 @@ def _largest_tile(requests: Sequence[BufferRequest], have: int, stuck: set[int])
     return -max(tiles)[1] if tiles else None
 
 
-def _smaller(unit: Unit, layout: Blocks, k: int, tiling: Tiling, room: int) -> Tiling | None:
-    """A tiling whose tile takes no more than `room` blocks of UB; None where there is none."""
+def _smaller(unit: Unit, layout: Blocks, k: int, leader: int, tiling: Tiling, room: int) -> Tiling | None:
+    """A tiling, legal of the leader, with which operator k's tile takes no more than `room` blocks of UB; None where there is none."""
     spec, rows = unit.operators[layout.start + k], layout.rows(k)
-    product = product_of(spec)
-    if product is not None and isinstance(tiling, ConvTiling):
-        if product.residual_lanes < product.result_lanes:  # a residual's tile is larger than one of results
-            room = room * product.residual_lanes // product.result_lanes // _ALIGN * _ALIGN
-        return narrower(unit, product, rows, layout.inside[k], tiling, room) if room else None
+    product, first = product_of(spec), product_of(unit.operators[layout.start + leader])
+    if product is not None and first is not None and isinstance(tiling, ConvTiling):
+        lanes = min(product.residual_lanes, product.result_lanes)
+        if lanes < first.result_lanes:  # a tile of a residual, or of sums, is larger than one of the leader's results
+            room = room * lanes // first.result_lanes // _ALIGN * _ALIGN
+        return narrower(unit, first, rows, layout.inside[k], tiling, room) if room else None
     mine = on_vector(spec)
     dtype = unit.type_of(spec.y)
     found = mine.slot_tiling(rows, room, dtype)

@@ -16,7 +16,6 @@ from compiler.plan.plan import MAX_PREFETCH, Split
 from compiler.segment.passes import pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
-    LOOKAHEADS,
     WINDOWS,
     Gene,
     Genome,
@@ -217,14 +216,9 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
         return None
     i = int(rng.integers(1, len(genome)))
     others = [size for size in ahead_sizes(unit) if size != genome[i].ahead_kib]
-    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))])) if others else None
-
-
-def change_lookahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Engines of a segment take records that are further ahead of what waits, or nearer to it."""
-    i = _pick(genome, rng)
-    others = [size for size in LOOKAHEADS if size != genome[i].lookahead]
-    return _swap(genome, i, genome[i]._replace(lookahead=others[int(rng.integers(len(others)))]))
+    if not others:
+        return None
+    return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
 
 
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -317,7 +311,6 @@ MOVES: dict[str, Move] = {
     "change_window": change_window,
     "change_prefetch": change_prefetch,
     "change_ahead": change_ahead,
-    "change_lookahead": change_lookahead,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
     "change_passes": change_passes,

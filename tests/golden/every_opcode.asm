@@ -36,6 +36,7 @@ VECTOR  VDIV        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 
 VECTOR  VMADD       UB[0] UB[64] UB[128] UB[192]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 s1bs=1 s1rs=8 s2bs=1 s2rs=8  f16 @4.0
 VECTOR  VLANE_MAX   UB[0] UB[64]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8  f16 @4.0
 VECTOR  VLANE_SUM   UB[0] UB[64]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8  f16 @4.0
+VECTOR  VLANE_ADD   UB[0] UB[64] UB[0]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 s1bs=1 s1rs=8  f32 @4.0
 VECTOR  VLUT        UB[0] UB[64] UB[128]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8  u8 @4.0
 VECTOR  VCONVERT    UB[0] UB[64]  blocks=8 repeats=4 dbs=1 drs=8 s0bs=1 s0rs=8 imm=f32  f16 @4.0
 VECTOR  VCONVERT    UB[0] UB[64]  blocks=8 repeats=4 dbs=1 drs=32 s0bs=1 s0rs=8 imm=i8  i32 @4.0

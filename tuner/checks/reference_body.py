@@ -25,8 +25,9 @@ from simulator.npu.held import Beyond, holds
 from simulator.npu.parts import DataType
 from simulator.onnx_kinds import widen
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
+from tuner.checks.cut import BYTES
 from tuner.checks.reference import FLOATS, NO_BODY
-from tuner.checks.reference_integers import BYTES, Borders, borders, integers, is_quantised, with_integers
+from tuner.checks.reference_integers import Borders, borders, integers, is_quantised, with_integers
 
 Array = NDArray[Any]
 _OURS = "tilefarm."  # before names of tensors that are added here

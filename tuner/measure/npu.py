@@ -105,8 +105,8 @@ class Npu:
     def _simulated(self, kind: Kind, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
         """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
         timings = (self._programs if kind == "program" else self._alone).times(parts, fits)
-        moved = np.sum([part.lowered.moved for part in parts], 0).tolist()
-        peaks = [*np.max([part.lowered.peaks for part in parts], 0).tolist(), shared_bytes]
+        moved = np.concatenate([part.lowered.moved for part in parts]).reshape(len(parts), -1).sum(0).tolist()
+        peaks = [*np.concatenate([part.lowered.peaks for part in parts]).reshape(len(parts), -1).max(0).tolist(), shared_bytes]
         nothing = [0] * len(RESULTS)
         return np.array([_row(timings[level], moved, peaks) if level in timings else nothing for level in self.levels], np.int64)
 

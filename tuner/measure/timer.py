@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from compiler.pipeline import Compiler, CorePart
-from compiler.schedule.part import RECORDS, part_table
 from compiler.schedule.sync import Synchroniser
 from compiler.schedule.write import Schedule
 from simulator.npu.machine import Machine
@@ -47,18 +46,20 @@ class Timer:
         self._preparer = Preparer()
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []
-        self.table = table_of(())  # of the program that it was chosen for last
 
-    def alike(self, table: Ints) -> int:
-        """Instructions with which a program begins as the last one does.  table: see `table_of`."""
-        most = min(len(table), len(self.table))
-        other = (table[:most] != self.table[:most]).any(1)
-        return int(table[: int(other.argmax()) if other.any() else most, RECORDS].sum())
+    def alike(self, parts: Sequence[CorePart]) -> int:
+        """Instructions with which a program begins as the last one does."""
+        same = 0
+        for new, old in zip(parts, self._parts, strict=False):
+            if new.lowered is not old.lowered or new.core != old.core:
+                break
+            same += new.lowered.records
+        return same
 
     @property
     def instructions(self) -> int:
         """Of the last program."""
-        return int(self.table[:, RECORDS].sum())
+        return _instructions(self._parts)
 
     def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
@@ -81,7 +82,7 @@ class Timer:
                 runs.differs(words, rows)
             else:
                 runs.forget()
-        busy = np.sum([footprint.totals[0] for footprint in footprints], 0)
+        busy = np.concatenate([footprint.totals for footprint in footprints]).reshape(-1, 2, len(Engine))[:, 0].sum(0)
         busy[Engine.SCALAR] += sum(schedule.lengths) * self._clock.issue_cycles
         found = {}
         for level in levels:
@@ -92,10 +93,8 @@ class Timer:
         return found
 
 
-def table_of(parts: Sequence[CorePart]) -> Ints:
-    """int64 [parts, ..]: rows of `compiler.schedule.part`, and the core that each part runs on."""
-    rows = part_table([part.lowered.footprint.row for part in parts])
-    return np.concatenate((rows, np.array([[part.core] for part in parts], np.int64).reshape(-1, 1)), 1)
+def _instructions(parts: Sequence[CorePart]) -> int:
+    return sum([part.lowered.records for part in parts])
 
 
 def _of_level(busy: Ints, times: Times) -> ProgramTimes:
@@ -118,17 +117,15 @@ class Timers:
 
     def chosen(self, parts: list[CorePart]) -> Timer:
         """The one that times a program."""
-        table = table_of(parts)
-        timer = self._of(table)
-        timer.table = table
+        timer = self._of(parts)
         if timer in self._timers:
             self._timers.remove(timer)
         self._timers.append(timer)
         return timer
 
-    def _of(self, table: Ints) -> Timer:
-        alike = [timer.alike(table) for timer in self._timers]
-        if max(alike, default=0) > _ALIKE * int(table[:, RECORDS].sum()):
+    def _of(self, parts: list[CorePart]) -> Timer:
+        alike = [timer.alike(parts) for timer in self._timers]
+        if max(alike, default=0) > _ALIKE * _instructions(parts):
             return self._timers[alike.index(max(alike))]
         if self._timers and len(self._timers) == (KEPT if self._resuming else 1):
             return self._timers[0]

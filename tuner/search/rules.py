@@ -38,7 +38,6 @@ class Rules:
             ("cut_on_chip", use.held),
             ("change_prefetch", use.prefetch),
             ("change_ahead", use.prefetch),
-            ("change_lookahead", use.lookahead),
             ("change_cores", several),
             ("change_split", several),
         )

@@ -12,8 +12,9 @@ from compiler.cost.operator_space import operator_space
 from compiler.ir.operators import Shuffle
 from compiler.kinds.conv import product_of
 from compiler.pipeline import Compiler
-from compiler.plan.plan import SegmentPlan
+from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import cut
+from compiler.segment.passes import pass_counts, passes
 from compiler.space.gene import block_counts
 from compiler.unit.needed import Ints, begin, multiplied, panel
 from compiler.unit.unit import Unit
@@ -62,6 +63,30 @@ def grouped_points(draw: st.DrawFn) -> tuple[Unit, int, SegmentPlan, dict[str, l
     assume(len(space.points))
     i = draw(st.integers(0, len(space.points) - 1))
     return u, 1, space.plan(i), {name: getattr(space, name)[i].tolist() for name in ("engines", "points")}
+
+
+@settings(max_examples=60, deadline=None)
+@given(grouped_points())
+def test_parts_need_their_own(drawn: tuple[Unit, int, SegmentPlan, dict[str, list[int]]]) -> None:
+    """What is made of some channels, or in passes, multiplies its own blocks of weights."""
+    u, k, _, _ = drawn
+    spec = product_of(u.operators[k])
+    assert spec is not None
+    planes, dtype = spec.y.planes, u.type_of(spec.y)
+    step = spec.channel_step(2, dtype)
+    assert isinstance(step, int)
+    for first in range(0, planes, step):
+        for last in range(first + step, planes + 1, step):
+            part = spec.channel_part(first, last, dtype)
+            if part is not None:
+                assert part.needed.shape == (part.n1, part.k1)
+                at = first * dtype.lanes // spec.fractal.columns % spec.n1
+                assert (part.needed == spec.needed[at : at + part.n1]).all()
+    for count in pass_counts(u, 0, k + 1):
+        found = passes(u, 0, k + 1, count)
+        assert not isinstance(found, Infeasible)
+        parts = [product for product in map(product_of, found.unit.operators) if product is not None and product.needed.size]
+        assert all(part.needed.shape == (part.n1, part.k1) for part in parts)
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,9 +10,11 @@ from compiler.build import default_plan
 from compiler.frontend import load_model
 from compiler.frontend.lower import lower
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import QuantisedAffine
-from compiler.ir.quantised.affine import fitted
+from compiler.ir.operators import QuantisedAffine, QuantisedConv
+from compiler.ir.quantised.affine import Affine, fitted
+from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import integers_of_type
+from compiler.kinds.affine_products import product
 from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
@@ -101,3 +103,26 @@ def test_what_no_multiply_add_gives_has_none() -> None:
     np.testing.assert_array_equal(found.apply(x, line.dtype), line)
     assert fitted(x, np.abs(line), np.asarray(0.5)) is None
     assert fitted(x, np.where(x == 7, line + 1, line).astype(np.int8), np.asarray(0.5)) is None
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_a_product_is_its_multiply_add_for_every_integer(kind: type) -> None:
+    rng, found = np.random.default_rng(3), 0
+    least, most = np.iinfo(kind).min, np.iinfo(kind).max
+    x = integers_of_type(np.dtype(kind)).reshape(1, 1, 1, 256)
+    for case in range(200):
+        x_q, y_q = (Quantisation.of(F(rng.uniform(0.01, 0.1)), kind(rng.integers(least, most + 1)), kind) for _ in range(2))
+        slope, shift = (rng.normal(0, spread, 1).astype(F) for spread in ((1, 60) if case else (0, 60)))
+        made = product("y", "x", "y", Affine(slope, shift), x_q, y_q)
+        if made is not None:
+            found += 1
+            np.testing.assert_array_equal(made.apply([x]), QuantisedAffine("y", "x", "y", ((Affine(slope, shift), y_q),), x_q).apply([x]))
+    assert found > 180
+
+
+def test_what_follows_a_multiply_add_is_a_product() -> None:
+    model, _ = scaled(1)
+    operators = pack_unit(lower(model), TINY, DataType.float16).unit.operators
+    assert [type(spec.operator) for spec in operators] == [QuantisedAffine, QuantisedConv, QuantisedConv]
+    fixed = TINY.model_copy(update={"rounding": "fixed_point"})
+    assert [type(spec.operator) for spec in pack_unit(lower(model), fixed, DataType.float16).unit.operators] == [QuantisedAffine]

@@ -102,7 +102,7 @@ INTEGERS: dict[str, tuple[Shape, Operator]] = {
     "multiplication": ((2, 70, 9, 8), QuantisedPair("y", "x", "x", "y", "mul", Q, Q, OTHER)),
     "multiply-adds of bytes": (
         (2, 70, 9, 8),
-        QuantisedAffine("y", "x", "y", ((Affine(_floats(70), 40 * _floats(70)), Q), (Affine(4 * _floats(70), _floats(70)), OTHER)), Q),
+        QuantisedAffine("y", "x", "y", ((Affine(_floats(70), 40 * _floats(70)), OTHER),), Q),
     ),
     "windows of bytes": ((2, 40, 9, 8), QuantisedAverage("y", "x", "y", (3, 2), Q, OTHER, (2, 1), (1, 1, 0, 1))),
     "windows of bytes, apart": ((1, 70, 9, 16), QuantisedAverage("y", "x", "y", (3, 3), Q, OTHER, (2, 2), (1, 1, 1, 1), True)),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler, Lowered
-from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.schedule.window import SLOT, Timetable, edges, interleaved, load_readers, sequence, slide
+from compiler.plan.plan import LOOKAHEAD, Infeasible, SegmentPlan
+from compiler.schedule.window import SLOT, Timetable, edges, load_readers, sequence, slide
 from compiler.segment.blocks import cut
 from compiler.segment.buffers import Buffer, BufferRequest, fit
 from compiler.segment.lanes import MATRIX, VECTOR, lanes
@@ -92,36 +92,6 @@ def test_without_a_limit_the_order_is_breadth_first(case) -> None:
     assert table.nodes.tolist() == [[k, t] for k in range(blocks.stop - blocks.start) for t in range(count)]
 
 
-@pytest.mark.parametrize("cycles", [1, 3**18, 3**20, 3**25])
-def test_nodes_one_after_the_other_stay_so_however_long_they_take(cycles: int) -> None:
-    """Four records each, the second one's loads at its beginning; a product of two such times leaves int64."""
-    each, time = np.full(9, cycles), 4 * cycles
-    table = Timetable(np.array([[0, 0], [0, 1]]), np.array([0, time]), np.array([time, 2 * time]))
-    assert interleaved(np.array([[0, 4], [5, 9]]), each, table).tolist() == [*range(9)]
-
-
-@settings(max_examples=100, deadline=None)
-@given(schedules(), st.integers(0, 2**32 - 1))
-def test_records_of_a_node_stay_in_order_and_behind_what_they_need(case, seed: int) -> None:
-    _, _, edge, _, _, table = case
-    rng = np.random.default_rng(seed)
-    sizes = rng.integers(0, 4, (len(table.nodes), 2))
-    rows = np.cumsum(sizes.ravel()).reshape(-1, 2)
-    cycles = rng.integers(0, 9, rows[-1, 1])
-    order = interleaved(rows, cycles, table)
-    assert sorted(order.tolist()) == list(range(len(cycles)))
-    at = np.argsort(order)
-    first = np.concatenate(([0], rows[:-1, 1]))
-    for a, b in zip(first, rows[:, 1], strict=True):
-        assert (np.diff(at[a:b]) > 0).all()
-    place = {(k, t): n for n, (k, t) in enumerate(table.nodes.tolist())}
-    for before, after, distance, _ in edge.tolist():
-        for (k, t), n in place.items():
-            later = place.get((after, t + distance))
-            if k == before and later is not None and first[n] < rows[n, 1] and first[later] < rows[later, 1]:
-                assert at[first[n] : rows[n, 1]].max() < at[first[later] : rows[later, 1]].min()
-
-
 def test_a_window_on_paper() -> None:
     """A convolution of 10 cycles and a pooling of 10, four blocks: in a window of two they take turns; heavier nodes are earlier blocks."""
     cycles = np.zeros((2, 4, 6), np.int64)
@@ -178,8 +148,8 @@ def planned(u: Unit, **gene: object) -> SegmentPlan:
 
 def test_a_window_of_two_runs_pooling_beside_the_next_block(pooled: Unit) -> None:
     sequence_, slots, one, two = (
-        cycles_of(pooled, planned(pooled, blocks=4, window=window, sliding=sliding, lookahead=1))
-        for window, sliding in ((1, False), (2, False), (1, True), (2, True))
+        cycles_of(pooled, planned(pooled, blocks=4, window=window, sliding=sliding, lookahead=lookahead))
+        for window, sliding, lookahead in ((1, False, 1), (2, False, 1), (1, True, 1), (2, True, LOOKAHEAD))
     )
     assert one == sequence_
     assert slots >= 0.99 * sequence_, "slots alone do not help: queues are in order"

@@ -184,7 +184,6 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_window": only("window", "sliding"),
     "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b),
     "change_ahead": only("ahead_kib"),
-    "change_lookahead": only("lookahead"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
     "change_tiling": only("choices"),
     "change_passes": lambda a, b: same_places(a, b) and any(x.passes != y.passes for x, y in zip(a, b, strict=True)),

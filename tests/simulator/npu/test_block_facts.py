@@ -43,7 +43,7 @@ OTHERS = {
     ("compiler/frontend/weights.py", "_NODES"): "nodes of a quadrature",
     ("compiler/kinds/depth_to_space_emitter.py", "_ROOM"): "records",
     ("compiler/space/gene.py", "BLOCK_COUNTS"): "block counts that a gene names",
-    ("compiler/space/gene.py", "LOOKAHEADS"): "records that a gene names",
+    ("compiler/space/gene.py", "ahead_sizes"): "KiB that a gene names",
     ("compiler/schedule/resume.py", "BORDERS"): "borders of a program",
     ("simulator/hazards.py", "_LOOK_BACK"): "findings",
     ("simulator/timing_state.py", "LAG"): "a column of its table",

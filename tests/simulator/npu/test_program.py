@@ -92,7 +92,7 @@ def changed(at: int, word: str, value: int) -> Program:
 
 
 def test_the_legal_one_passes_and_runs():
-    assert program(legal()).instructions == 17
+    assert program(legal()).instructions == 18
     execute(program(legal()), TINY, np.zeros(100 * BLOCK_BYTES, np.uint8))
     Program(TINY.digest, (np.zeros((0, WORDS), np.int32),) * 2, MAP).verify(TINY)
 

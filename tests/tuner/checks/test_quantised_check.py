@@ -125,11 +125,10 @@ def test_products_and_softmax_over_heads_are_run_by_themselves(tmp_path, form):
     told = of_operators(expected.integers(), session.compiled.machine, session.compiled.dtype)
     assert (told.total[2], told.left_out) == (0, ())
     assert {kind: each[0] for kind, each in told.kinds.items() if kind != "QuantizeLinear"} == {"QLinearMatMul": 5, "QLinearSoftmax": 1}
-    expected_of = expected.integers().expected
-    wrong = {
-        name: array ^ 1 if expected.integers().told["kinds"][name] == "QLinearMatMul" else array for name, array in expected_of.items()
-    }
-    told = of_operators(replace(expected.integers(), expected=wrong), session.compiled.machine, session.compiled.dtype)
+    integers = expected.integers()
+    kinds = integers.told["kinds"]
+    wrong = {name: array ^ 1 if kinds[name] == "QLinearMatMul" else array for name, array in integers.expected.items()}
+    told = of_operators(replace(integers, expected=wrong), session.compiled.machine, session.compiled.dtype)
     assert told.total[2] == told.kinds["QLinearMatMul"][1]  # each value of each is looked at
 
 
