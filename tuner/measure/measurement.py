@@ -60,10 +60,10 @@ class Request:
 
 
 def _written(gene: Gene) -> list[Any]:
-    """As a list of its fields, without a grant of all, without passes where there is one, and without the usual lookahead."""
-    *fields, grant, pinned, passes, lookahead = gene
-    usual = lookahead == LOOKAHEAD
-    return [*fields, *([grant] if grant else []), pinned, *([passes] if passes > 1 or not usual else []), *([] if usual else [lookahead])]
+    """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
+    *fields, grant, pinned, passes, lookahead, held = gene
+    last = [passes, lookahead, held]
+    return [*fields, *([grant] if grant else []), pinned, *(last if last != [1, LOOKAHEAD, 0] else [])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
