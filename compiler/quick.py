@@ -6,6 +6,7 @@ simulator says of each whether it is faster so, beside the neighbours that it ha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from compiler.source import Opened
 from compiler.space.changes import CHANGES, where_it_fits
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
+from compiler.space.held import cut_tensors, holding
 from compiler.space.holding import held_by_prediction
 from compiler.space.order import ordered
 from compiler.space.predicted import Predict, by_estimate, segmentations
@@ -72,19 +74,19 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Ge
 
 
 def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
-    """With tensors held over cuts, those that prediction would hold, where that is faster."""
+    """With tensors held over cuts, those that prediction would hold or as many as fit, where that is faster."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
         cycles: list[float] = expected_cycles(np.stack(raws), unit.machine.contention[level]).tolist()
         return cycles
 
-    holds = held_by_prediction(unit, genome, expected)
-    if holds == genome:
-        return genome
-    plan = decode_all(unit, holds)
-    then, now = (p if isinstance(p, Infeasible) else _segment_cycles(compiler, p, level) for p in (_plan(unit, genome), plan))
-    faster = not isinstance(then, Infeasible) and not isinstance(now, Infeasible) and now.sum() < then.sum()
-    return holds if faster else genome
+    def took(tried: Genome) -> int:
+        plan = decode_all(unit, tried)
+        found = plan if isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
+        return sys.maxsize if isinstance(found, Infeasible) else int(found.sum())
+
+    every = dict.fromkeys((genome, held_by_prediction(unit, genome, expected), holding(genome, cut_tensors(unit, genome))))
+    return min(every, key=took) if len(every) > 1 else genome
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:

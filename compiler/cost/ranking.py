@@ -235,6 +235,9 @@ def _chunks(fractal: Fractal, layer: Layer, pixels: int, budget: int, l0c_blocks
     n1 = -(-layer.n1 // step)
     found = _chunk_choices(fractal.weight_blocks * step, fractal.sum_blocks * step, n1, layer.k1, pixels, budget, l0c_blocks)
     found[:, 0] *= step
+    if layer.deep < layer.k1:
+        found[:, 1] = np.minimum(found[:, 1], layer.deep)
+        found = np.unique(found, axis=0)
     return found
 
 

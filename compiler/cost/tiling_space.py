@@ -56,7 +56,7 @@ class Layer(NamedTuple):
     """What a convolution's tilings depend on, apart from its block: equal layers share their ranking.
 
     columns: blocks of what FIXPIPE reads for all channels.  n1_step, result_lanes: see `ConvSpec`.  residual: tiles of results that one of
-    it is at least as large as; 0 without one.
+    it is at least as large as; 0 without one.  deep: the most blocks of k of a chunk of weights.
     """
 
     out_w: int
@@ -69,6 +69,7 @@ class Layer(NamedTuple):
     residual: int
     cut: Cut
     needed: bytes
+    deep: int
 
     @property
     def blocks(self) -> Ints:
@@ -80,7 +81,9 @@ class Layer(NamedTuple):
 def layer_of(spec: ConvSpec) -> Layer:
     columns, result = spec.groups * spec.n1 * spec.column_blocks, (spec.n1_step, spec.result_lanes)
     residual = 0 if spec.residual is None else -(-spec.result_lanes // spec.residual_lanes)
-    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut, spec.needed.tobytes())
+    e = spec.expansion
+    deep = spec.k1 if e is None or e.kept else min(spec.k1, e.deep)
+    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut, spec.needed.tobytes(), deep)
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:

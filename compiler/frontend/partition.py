@@ -35,6 +35,7 @@ from compiler.frontend.skeleton import NOTHING, Beside
 from compiler.frontend.to_graph import Translator, fold
 from compiler.frontend.trial import Abilities, Able, Handlers, Trial, trial
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
+from compiler.ir.quantised.parameters import STORED
 from simulator.npu.errors import UnsupportedError
 from simulator.onnx_names import names_read
 
@@ -199,9 +200,14 @@ class _Parts:
         return {
             i
             for i, node in single.items()
-            if (node.op_type == "QuantizeLinear" and node.input[0] not in made)
+            if (node.op_type == "QuantizeLinear" and node.input[0] not in made and self._to_bytes(node))
             or (node.op_type == "DequantizeLinear" and node.output[0] not in read)
         }
+
+    def _to_bytes(self, node: NodeProto) -> bool:
+        """Whether a QuantizeLinear makes integers that the NPU reads; others it refuses, which says more."""
+        zero = self.constants.get([*node.input, ""][2])
+        return zero is None or zero.dtype in STORED
 
     def together(self, i: int) -> frozenset[int]:
         """The nodes of its group."""

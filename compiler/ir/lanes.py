@@ -18,9 +18,11 @@ CHANNEL_BLOCK = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """How a tensor's lanes come from its inputs' lanes; heads: each of order[0] equal runs of channels begins on a whole plane."""
+    """How a tensor's lanes come from its inputs' lanes; heads: each of order[0] equal runs of channels begins on a whole plane.
+    groups: order is the lanes (`ir.group_order`).
+    """
 
-    kind: Literal["concat", "shuffle", "heads"]
+    kind: Literal["concat", "shuffle", "heads", "groups"]
     inputs: tuple[str, ...]
     order: tuple[int, ...] = ()
 
@@ -111,8 +113,9 @@ class Patterns:
         if (root, c0) in self.known:
             return self.known[root, c0]
         pattern = self.pattern.get(root)
-        if pattern is None:
-            result = (tuple(range(self.channels[root])), -(-self.channels[root] // self.block) * (self.block // c0))
+        if pattern is None or pattern.kind == "groups":
+            free = tuple(range(self.channels[root])) if pattern is None else pattern.order
+            result = (free, -(-self.channels[root] // self.block) * (self.block // c0))
         elif pattern.kind == "heads":
             result = heads_lanes(self.channels[root], pattern.order[0], c0, self.block)
         elif pattern.kind == "shuffle":

@@ -7,7 +7,8 @@ A tensor takes whole planes of one storage, and `lanes[i]` is the lane of its ch
 * Shuffle is labels: the same planes, `lanes` permuted; one that takes a run of channels out is some of the planes, a Concat backwards;
 * a Conv may write any lanes (its weights are packed to match), so it follows whoever reads it together with something else;
 * Pool, Vector, Softmax, LayerNorm, Reflow and depthwise Conv keep the lanes of what they read;
-* MatMul and Softmax in groups want every head in planes of its own.
+* MatMul and Softmax in groups want every head in planes of its own;
+* channels between grouped convolutions lie in blocks that belong to few groups on either side (`ir.group_order`).
 
 Only where two of these contradict each other an operator is added to the graph (`Layout.graph`): a Vector without steps where a
 tensor is needed in two places (an output shares its storage with no other input or output), a 1x1 Conv with the identity as weights
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from compiler.ir.graph import Graph
+from compiler.ir.group_order import order_by_groups
 from compiler.ir.lanes import CHANNEL_BLOCK, Pattern, Patterns, heads_lanes, heads_pattern
 from compiler.ir.operators import Concat, Conv, Convolution, Operator, Shape, Shuffle, Vector
 from compiler.ir.operators.quantised_products import kept
@@ -303,7 +305,9 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
                 renamed = [relane.y if item == name else item for item in renamed]
             op = op.with_inputs(renamed)
         operators.append(op)
-    return replace(graph, operators=tuple(operators), shapes=shapes, types=types), patterns, copies
+    graph = replace(graph, operators=tuple(operators), shapes=shapes, types=types)
+    order_by_groups(graph, patterns)
+    return graph, patterns, copies
 
 
 def _identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | None, order: Sequence[int] | None = None) -> Convolution:

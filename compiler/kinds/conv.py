@@ -518,7 +518,8 @@ def placed_expansion(found: Expansion, groups: int, machine: Machine) -> Expansi
     piece = overlaid_steps(found.overlaid, found.planes * found.taps) * found.overlaid
     if 2 * (found.mask_blocks + min(stored, piece) + room) > ub // 4 * 3:
         return None
-    return found._replace(kept=found.mask_blocks + stored <= ub // _KEPT_OF_UB, room=room)
+    deep = max(1, ub // _KEPT_OF_UB // found.overlaid)  # two slots take half of UB
+    return found._replace(kept=found.mask_blocks + stored <= ub // _KEPT_OF_UB, room=room, deep=deep)
 
 
 def way_out(machine: Machine, inside: bool) -> int:

@@ -24,6 +24,7 @@ from compiler.kinds.typed import check_most
 from compiler.plan.plan import Tiling
 from compiler.unit import weights
 from compiler.unit.operators import Fetch, Given
+from compiler.unit.storages import StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.isa import float_bits
 from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
@@ -72,12 +73,20 @@ class IntegerProductSpec(ConvSpec):
     def described(self) -> dict[str, object]:
         return super().described() | ({"products": self.products} if self.products > 1 else {})
 
+    def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
+        return *super().sizes(storages), self.products, self.zero_blocks, self.column_blocks
+
     def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
+        """What is added to all of the right operand is fetched once, so it stays, in one buffer with both chunks where there are such."""
         slots, size = super().weight_slots(tiling)
-        return max(slots, int(self.zero_blocks > 0)), size + self.zero_blocks
+        return (1, slots * size + self.zero_blocks) if self.zero_blocks else (slots, size)
 
     def chunk_slots(self, given: Given) -> tuple[int, ...]:
-        return tuple(at + self.zero_blocks for at in given.weights)
+        if not self.zero_blocks:
+            return given.weights
+        slots, size = super().weight_slots(given.tiling)
+        first = given.weights[0] + self.zero_blocks
+        return tuple(first + at * size for at in range(max(1, slots)))
 
     def of_integers(self, given: Given) -> dict[str, int]:
         return super().of_integers(given) | self._words | {"zeros_at": given.weights[0] if self.zeros[0] else 0}

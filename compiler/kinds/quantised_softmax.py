@@ -120,8 +120,11 @@ class QuantisedSoftmaxSpec(OnVector):
         return self.constants
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
-        pixels = slot_blocks // (PLANE * self.group_planes + PIXEL)
-        return VectorTiling(tile_planes=self.group_planes, tile_rows=max(1, min(rows, pixels // self.out_w)))
+        fitting = slot_blocks // (PLANE * self.group_planes + PIXEL) // self.out_w
+        whole = REPEAT_BLOCKS // math.gcd(REPEAT_BLOCKS, self.out_w)  # rows whose pixels fill repeats
+        if whole <= fitting < rows:
+            fitting -= fitting % whole
+        return VectorTiling(tile_planes=self.group_planes, tile_rows=max(1, min(rows, fitting)))
 
     @property
     def steps_of_tile(self) -> int:

@@ -21,8 +21,8 @@ Ints = NDArray[np.int64]
 Ints32 = NDArray[np.int32]
 Bytes8 = NDArray[np.uint8]
 
-RECORDS, CELLS = 0, 1  # columns of the table; behind them spans, needs, outers
-COLUMNS = 5 + 12
+RECORDS, CELLS, _SPANS, _NEEDS, _OUTERS = range(5)  # columns of the table: lengths, and behind them addresses
+_ENGINE, _SPAN, _START, _BOUND, _TOUCHED, _TRANSFER, _CYCLES, _COST, _BEGIN, _NEED, _OUTER, _LAST, COLUMNS = range(5, 18)
 
 
 class Part(NamedTuple):
@@ -55,21 +55,21 @@ def part_table(rows: Sequence[Ints]) -> Ints:
 @njit(cache=True)
 def part_of(row: Ints) -> Part:
     """The part of a row of the table."""
-    records, cells, spans, needs, outers = row[0], row[1], row[2], row[3], row[4]
+    records, cells = row[RECORDS], row[CELLS]
     inside = Inside(
-        carray(int32_at(row[13]), records + 1),
-        carray(int32_at(row[14]), needs),
-        carray(int32_at(row[15]), (outers, 3)),
-        carray(int32_at(row[16]), (cells, 8)),
+        carray(int32_at(row[_BEGIN]), records + 1),
+        carray(int32_at(row[_NEED]), row[_NEEDS]),
+        carray(int32_at(row[_OUTER]), (row[_OUTERS], 3)),
+        carray(int32_at(row[_LAST]), (cells, 8)),
     )
     return Part(
-        carray(uint8_at(row[5]), records),
-        carray(int32_at(row[6]), (spans, 2)),
-        carray(int32_at(row[7]), records + 1),
-        carray(int32_at(row[8]), cells + 1),
-        carray(uint8_at(row[9]), cells),
-        carray(uint8_at(row[10]), records),
-        carray(int64_at(row[11]), records),
-        carray(int64_at(row[12]), records),
+        carray(uint8_at(row[_ENGINE]), records),
+        carray(int32_at(row[_SPAN]), (row[_SPANS], 2)),
+        carray(int32_at(row[_START]), records + 1),
+        carray(int32_at(row[_BOUND]), cells + 1),
+        carray(uint8_at(row[_TOUCHED]), cells),
+        carray(uint8_at(row[_TRANSFER]), records),
+        carray(int64_at(row[_CYCLES]), records),
+        carray(int64_at(row[_COST]), records),
         inside,
     )

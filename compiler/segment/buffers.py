@@ -127,6 +127,14 @@ def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, apart: A
     return {request.buffer: offset for request, offset in zip(ordered, at.tolist(), strict=True)}, peak
 
 
+def fitting(requests: Sequence[BufferRequest], spread: bool, apart: Apart | None = None) -> Callable[[int], bool]:
+    """Tells whether `fit` stays within a capacity: who asks for several of them has what they have in common once."""
+    ordered = sorted(requests, key=_order)
+    spans, pairs = _spans(ordered), _NO_PAIRS if apart is None else apart(ordered)
+    peak = _place(spans, pairs, apart is None, np.empty(len(ordered), np.int64))
+    return lambda capacity: peak <= capacity or (spread and _spread_out(ordered, spans, pairs, capacity) is not None)
+
+
 def _order(request: BufferRequest) -> tuple[int, int, str, str, str]:
     (kind, of, slot), size, birth, _, _ = request
     return -size, birth, kind, str(of), str(slot)  # numbers as they are spelt: plans that are there keep their addresses
@@ -134,17 +142,32 @@ def _order(request: BufferRequest) -> tuple[int, int, str, str, str]:
 
 def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None) -> tuple[NDArray[np.int64], int]:
     """Offsets, int64 [n], and the blocks needed in all."""
-    spans = np.array([request[1:4] for request in ordered], np.int64).reshape(-1, 3)
+    spans, pairs = _spans(ordered), _NO_PAIRS if apart is None else apart(ordered)
+    if spread and (found := _spread_out(ordered, spans, pairs, capacity)) is not None:
+        return found, int((found + spans[:, 0]).max())
     at = np.empty(len(ordered), np.int64)
-    pairs = _NO_PAIRS if apart is None else apart(ordered)
-    if spread and ordered:
-        others = np.array([request.buffer.kind != "tensor" for request in ordered])
-        order = np.lexsort((np.where(others, spans[:, 1], 0), others))
-        turned = pairs[np.ix_(order, order)] if pairs.size else pairs
-        if _spread(spans[order], turned, int((~others).sum()), capacity, places := np.empty_like(at)):
-            at[order] = places
-            return at, int((at + spans[:, 0]).max())
     return at, _place(spans, pairs, apart is None, at)
+
+
+def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
+    """int64 [n, 3]: size, birth, death."""
+    return np.array([request[1:4] for request in ordered], np.int64).reshape(-1, 3)
+
+
+def _spread_out(
+    ordered: Sequence[BufferRequest], spans: NDArray[np.int64], pairs: NDArray[np.bool_], capacity: int
+) -> NDArray[np.int64] | None:
+    """Offsets so that loads run ahead; None where that does not go, or there is nothing."""
+    if not ordered:
+        return None
+    others = np.array([request.buffer.kind != "tensor" for request in ordered])
+    order = np.lexsort((np.where(others, spans[:, 1], 0), others))
+    turned = pairs[np.ix_(order, order)] if pairs.size else pairs
+    at = np.empty(len(ordered), np.int64)
+    if not _spread(spans[order], turned, int((~others).sum()), capacity, places := np.empty_like(at)):
+        return None
+    at[order] = places
+    return at
 
 
 def live(requests: Sequence[BufferRequest], steps: int) -> list[int]:

@@ -15,7 +15,7 @@ Where a machine has no UB, what is called so here is a region of L1 (`unit.machi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -24,7 +24,7 @@ from compiler.kinds.conv import product_of
 from compiler.kinds.counts import l0_blocks, partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import BlockAllocation, Blocks
-from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, live
+from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, fitting, live
 from compiler.segment.held import NOTHING, Held
 from compiler.segment.run import can_stream
 from compiler.segment.sharing import apart
@@ -75,10 +75,7 @@ def place(
             return Infeasible(where, refusal)
     unit, blocks = strips[0]
     found, peaks, asked, region = {}, {}, {}, region_blocks(unit.machine)
-    for memory, requests in (
-        (Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips])),
-        (Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips])),
-    ):
+    for memory, requests in _requests(strips, plan):
         have = room_blocks(unit.machine, memory) - (held.blocks if memory == Memory.L1 else 0)
         at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
@@ -92,6 +89,21 @@ def place(
     most = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
     places = Places(found[Memory.L1], found[Memory.UB], asked, most, held)
     return mirrored(unit.machine, places) if flip else places
+
+
+def asked(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
+    """By memory whether what `place` asks of it fits so many blocks; None where it refuses the plan whatever room there is."""
+    if any(_refuse(unit, plan, blocks, blocks.start) for unit, blocks in strips):
+        return None
+    unit, blocks = strips[0]
+    rule = apart_rule(unit, blocks, plan.sliding, plan.window)
+    return {memory: fitting(requests, plan.spread, rule) for memory, requests in _requests(strips, plan)}
+
+
+def _requests(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> Iterator[tuple[Memory, list[BufferRequest]]]:
+    """What a segment asks for in L1, and then in UB."""
+    yield Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips])
+    yield Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips])
 
 
 def mirrored(machine: Machine, places: Places) -> Places:

@@ -42,7 +42,7 @@ class Run(NamedTuple):
 class Expansion(NamedTuple):
     """overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
     such a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a
-    slot of UB in which fractals are made."""
+    slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept."""
 
     overlaid: int
     masks: int
@@ -51,6 +51,7 @@ class Expansion(NamedTuple):
     runs: tuple[Run, ...]
     kept: bool = False
     room: int = 0
+    deep: int = 0
     masks_at: int = _NOBODY
 
     @property

@@ -86,6 +86,7 @@ class SerialJobs:
 
     def __exit__(self, *_: object) -> None:
         self._job = None
+        del self.job_runner  # what it has compiled is large, and a search is a cycle that the collector comes to much later
         if not self._frozen:  # see `tuner.measure.evaluate.EvaluatorSpec`; other than a worker's, this process goes on
             gc.unfreeze()
         gc.set_threshold(*self._thresholds)

@@ -55,6 +55,21 @@ def test_a_unit_within_all_is_the_unit() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_least_is_the_first_that_fits(name: str) -> None:
+    u, rng, found = unit(name), np.random.default_rng(3), set()
+    for _ in range(12):
+        for gene in random_genome(u, rng):
+            plan = decode(u, gene)
+            if plan is None:
+                continue
+            for each in (plan, plan.model_copy(update={"spread": not plan.spread})):
+                first = next((size for size in l1_grants(u.machine) if fits_l1(within_l1(u, size), each, gene.start)), None)
+                assert least_l1(u, each, gene.start) == (first or u.machine.whole.l1_bytes)
+                found.add(first)
+    assert {SMALL, MIDDLE} <= found
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_gene_fits_the_level_that_it_is_made_to_fit(name: str) -> None:
     u, rng, less = unit(name), np.random.default_rng(0), 0
     for _ in range(12):
