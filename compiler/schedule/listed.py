@@ -32,6 +32,7 @@ Ints = NDArray[np.int64]
 
 _LOADS = int(Engine.MTE2)
 _NEVER = np.iinfo(np.int64).max
+_PLACE_BITS = 20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`emit.segment.CAPACITY`)
 
 
 def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int) -> Ints:
@@ -115,49 +116,96 @@ def _successors(edge: Ints32, first: Ints32, used: int, left: Ints32) -> Any:
     return begin, after
 
 
+@njit(cache=True, inline="always")
+def _push(heap: Ints, size: int, key: int) -> int:
+    """A key more in a heap of `size`, the least one first; returns its size."""
+    at = size
+    while at > 0 and heap[(at - 1) >> 1] > key:
+        heap[at] = heap[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    heap[at] = key
+    return size + 1
+
+
+@njit(cache=True, inline="always")
+def _pop(heap: Ints, size: int) -> int:
+    """Without its first key; returns its size."""
+    size -= 1
+    key, at = heap[size], 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[child] >= key:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = key
+    return size
+
+
+@njit(cache=True, inline="always")
+def _wake(now: Ints, nows: Ints, later: Ints, laters: Ints, free: Ints, e: int) -> None:
+    """An engine's records that may begin by now."""
+    while laters[e] and later[e, 0] >> _PLACE_BITS <= free[e]:
+        nows[e] = _push(now[e], nows[e], later[e, 0] & ((1 << _PLACE_BITS) - 1))
+        laters[e] = _pop(later[e], laters[e])
+
+
+@njit(cache=True, inline="always")
+def _next(nows: Ints, later: Ints, laters: Ints, free: Ints, e: int) -> int:
+    """The cycle in which an engine's next record can begin."""
+    if nows[e]:
+        return free[e]
+    return later[e, 0] >> _PLACE_BITS if laters[e] else _NEVER
+
+
 @njit(cache=True)
 def _list(engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, order: Ints) -> None:
     n = engine.shape[0]
     left = np.zeros(n, np.int32)
     begin_of, after = _successors(edge, first, used, left)
-    queue, length = np.empty((ENGINES, n), np.int32), np.zeros(ENGINES, np.int64)
+    queue, length, place = np.empty((ENGINES, n), np.int32), np.zeros(ENGINES, np.int64), np.empty(n, np.int32)
     for i in range(n):
+        place[i] = length[engine[i]]
         queue[engine[i], length[engine[i]]] = i
         length[engine[i]] += 1
-    # the first records of every engine that are not scheduled; behind: of its queue, the first that is not among them
-    window, held, behind = np.empty((ENGINES, lookahead), np.int32), np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64)
+    free, ready, begin = np.zeros(ENGINES, np.int64), np.zeros(n, np.int64), np.full(ENGINES, _NEVER, np.int64)
+    # of what nobody holds back: places of those that may begin at once, and (cycle, place) of those that may later
+    now, later = np.empty((ENGINES, lookahead), np.int64), np.empty((ENGINES, lookahead), np.int64)
+    nows, laters, behind = np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64)
     for e in range(ENGINES):
-        held[e] = behind[e] = min(length[e], 1 if e == _LOADS else lookahead)
-        window[e, : held[e]] = queue[e, : held[e]]
-    free, ready = np.zeros(ENGINES, np.int64), np.zeros(n, np.int64)
-    best, begin, stale = np.zeros(ENGINES, np.int64), np.full(ENGINES, _NEVER, np.int64), np.ones(ENGINES, np.bool_)
+        behind[e] = min(length[e], 1 if e == _LOADS else lookahead)  # of its queue, the first place that is not looked at yet
+        for w in range(behind[e]):
+            if left[queue[e, w]] == 0:
+                nows[e] = _push(now[e], nows[e], w)
+        if nows[e]:
+            begin[e] = 0
     for done in range(n):
-        e = 0
-        for other in range(ENGINES):
-            if stale[other]:
-                stale[other], begin[other] = False, _NEVER
-                for w in range(held[other]):
-                    i = window[other, w]
-                    if left[i] == 0 and max(ready[i], free[other]) < begin[other]:
-                        best[other], begin[other] = w, max(ready[i], free[other])
-                        if begin[other] == free[other]:
-                            break
-            if begin[other] < begin[e]:
-                e = other
-        i = window[e, best[e]]
+        e = int(np.argmin(begin))
+        if nows[e] == 0:
+            free[e] = later[e, 0] >> _PLACE_BITS
+            _wake(now, nows, later, laters, free, e)
+        i = queue[e, now[e, 0]]
+        nows[e] = _pop(now[e], nows[e])
         order[done] = i
-        for w in range(best[e], held[e] - 1):
-            window[e, w] = window[e, w + 1]
-        held[e] -= 1
+        free[e] += cycles[i]
         if behind[e] < length[e]:
-            window[e, held[e]] = queue[e, behind[e]]
-            held[e] += 1
+            other = queue[e, behind[e]]
+            if left[other] == 0:
+                laters[e] = _push(later[e], laters[e], ready[other] << _PLACE_BITS | behind[e])
             behind[e] += 1
-        free[e] = begin[e] + cycles[i]
-        stale[e] = True
+        _wake(now, nows, later, laters, free, e)
+        begin[e] = _next(nows, later, laters, free, e)
+        over = free[e] + late[i]
         for k in range(begin_of[i], begin_of[i + 1]):
             other = after[k]
             left[other] -= 1
-            ready[other] = max(ready[other], free[e] + late[i])
-            if left[other] == 0:
-                stale[engine[other]] = True
+            ready[other] = max(ready[other], over)
+            o = engine[other]
+            if left[other] == 0 and place[other] < behind[o]:
+                if ready[other] <= free[o]:
+                    nows[o] = _push(now[o], nows[o], place[other])
+                else:
+                    laters[o] = _push(later[o], laters[o], ready[other] << _PLACE_BITS | place[other])
+                begin[o] = _next(nows, later, laters, free, o)

@@ -408,7 +408,7 @@ def test_a_checkpoint_that_was_damaged_is_refused(model: Path, tmp_path: Path) -
 )
 def test_every_switch_runs(model: Path, whole: Path, tmp_path: Path, part: str) -> None:
     run = tmp_path / "run"
-    programs = {"segmentations": 32, "cost_model": 48}.get(part, 12)
+    programs = {"segmentations": 64, "cost_model": 48}.get(part, 12)
     summary = quick(model, run, programs, f"use.{part}=false", machine="ascend310" if part in ("cores", "placement") else "edge")
     assert summary.candidates == programs
     log, tasks = read_log(run), sorted_tasks(run)

@@ -18,7 +18,7 @@ LEVELS = ("none", "slight", "severe")
 
 def log(*settings: str) -> pd.DataFrame:
     """Of a small search."""
-    search = tuner.Search("made:mobilenet_v2-small", "edge", (*FEW, "search.islands=3", *settings), candidates=9)
+    search = tuner.Search("made:mobilenet_v2-small", "edge", (*FEW, "search.islands=3", *settings), candidates=12)
     found = search.run().log.astype({"level": "str", "kind": "str"})
     assert set(found["status"]) == {"ok"}
     return found
@@ -31,13 +31,13 @@ def programs(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_the_first_programs_are_those_that_are_cheapest_by_prediction() -> None:
-    """On one island; they keep data on chip.  Corrected ones follow, which are no slower, and operators alone come last."""
+    """On one island; they keep data on chip.  Corrected ones follow, which are no slower, these with tensors held, and operators alone."""
     found = log()
     begun = programs(found)
     first = begun[begun["generation"] == 1]
-    assert 2 <= len(first) <= 2 * len(LEVELS)
+    assert 2 <= len(first) <= 3 * len(LEVELS)
     assert set(first["island"]) == {0}
-    corrected = first.iloc[len(first) // 2 :]
+    corrected = first.iloc[len(first) // 3 :]
     for level in LEVELS:
         assert first[level].min() < 0.6 * begun[level].iloc[0]
         assert corrected[level].min() == first[level].min(), "changes that make segments faster make programs faster"
