@@ -184,14 +184,13 @@ class Compiler:
         unit: the compiler's, or that in another order.  All of them lie within the smallest L1 that a level grants and that holds each.
         """
         segments = list(segments)
-        unit, holding = self._held(unit, segments)
+        unit, holding = self.within(unit, segments)
         so_far = [0] * self.unit.machine.cores
         for index, (segment, start) in enumerate(segments):
-            found = (
-                holding
-                if isinstance(holding, Infeasible)
-                else (self._shares(unit, index, segment, segment.cores, start, so_far, holding[index]))
-            )
+            if isinstance(holding, Infeasible):
+                yield holding
+                continue
+            found = self._shares(unit, index, segment, segment.cores, start, so_far, holding[index])
             if isinstance(found, Infeasible):
                 found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
             else:
@@ -199,8 +198,8 @@ class Compiler:
                     so_far[part.core] += 1
             yield found
 
-    def _held(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
-        """The unit within the smallest L1 that a level grants and that holds each segment, beside what all of them hold there."""
+    def within(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
+        """The unit within the smallest L1 that a level grants and that holds each segment, beside what all of them hold there: that too."""
         if not self._grants:
             return unit, placed(unit, segments)
         least = max((self._least_l1(unit, *segment) for segment in segments), default=unit.machine.whole.l1_bytes)

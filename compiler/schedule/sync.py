@@ -59,8 +59,8 @@ class Synchroniser:
         self.shared = machine.shared is not None
         self.ports = np.array([machine.dma_ports(engine) if engine in DMAS else 1 for engine in list(Engine)[:ENGINES]], np.int64)
         self.latency, self.between_cores = machine.ddr.latency_cycles, machine.flags.between_cores_cycles
-        self._before = list[Footprint]()  # whose past is in there
-        self._table, self._cores = part_table(()), np.zeros(0, np.int64)  # of these
+        self._before = list[Footprint]()  # of the last program: whose past `_states` has, and whose arrays `_table` points to
+        self._table, self._cores = part_table(()), np.zeros(0, np.int64)
         self._states = new_states(0, self.count_limit, self.ports, self.footprints.ddr_granules, self.footprints.on_chip)
         self._cross_core, self._remote = _ALONE, Remote(np.empty(0, np.int32), np.empty(0, np.int32), 0, self.between_cores)
         self._taken_over = list[tuple[int, slice]]()  # of the last program: rows of a core's past that residents were given

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer, BufferRequest
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
@@ -16,12 +17,13 @@ _WHAT |= {"overlaid": "overlaid weights of {}", "arriving": "weights to be expan
 
 
 def shortage(unit: Unit, blocks: Blocks, memory: Memory, requests: Sequence[BufferRequest], need: int, have: int) -> str:
-    """`need` blocks of a memory are asked for by `requests`, `have` are there."""
+    """`need` blocks of a memory are asked for by `requests`, `have` are there beside what is held over cuts."""
     step, live = peak(requests)
     total = sum(request.size for request in live)
-    text = (
-        f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {have * BLOCK_BYTES:,} ({(need - have) * BLOCK_BYTES:,} missing)"
-    )
+    whole = room_blocks(unit.machine, memory) if memory == Memory.L1 else have
+    beside = f", {(whole - have) * BLOCK_BYTES:,} of them for what is held" if have < whole else ""
+    missing = f"{(need - have) * BLOCK_BYTES:,} missing"
+    text = f"needs {need * BLOCK_BYTES:,} B of {memory.name}, the machine has {whole * BLOCK_BYTES:,}{beside} ({missing})"
     if total <= have:
         text += f"; {total * BLOCK_BYTES:,} B are live at once, and lie apart"
     parts: dict[str, list[int]] = {}

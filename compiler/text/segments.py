@@ -10,8 +10,8 @@ from compiler.pipeline import Compiler, CorePart, places_of, with_starts
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.shared import SharedPlaces
 from compiler.segment.blocks import BlockAllocation, Ints
-from compiler.segment.buffers import BufferRequest
-from compiler.segment.held import Held, placed
+from compiler.segment.buffers import Buffer, BufferRequest
+from compiler.segment.held import Held, held_blocks
 from compiler.segment.memory import Places
 from compiler.segment.permuted import permuted_to
 from compiler.segment.segment import Segment, StripBlocks
@@ -34,16 +34,15 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
         raise InfeasibleError(str(unit))
     yield f"segments of plan {plan.digest}: {unit.machine.name}, {unit.dtype.name}"
     segments, parts = with_starts(plan), list[CorePart]()
-    held = placed(unit, segments)
+    granted, held = compiler.within(unit, segments)
     for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(unit, segments), strict=True)):
         names = each.operators[0] if len(each.operators) == 1 else f"{each.operators[0]}..{each.operators[-1]}"
         sizes = (counted(each.blocks, "block"), counted(unit.images, "image"), counted(each.columns, "strip"))
         yield f"segment {index}, {names}: {', '.join(sizes)}"
-        segment = Segment.of(unit, each, start)
+        segment = Segment.of(granted, each, start)
         if not isinstance(segment, Infeasible):
-            yield from _segment(
-                segment, index, [] if isinstance(found, Infeasible) else found, None if isinstance(held, Infeasible) else held[index]
-            )
+            shares, mine = [] if isinstance(found, Infeasible) else found, None if isinstance(held, Infeasible) else held[index]
+            yield from _segment(segment, index, shares, mine)
         if isinstance(found, Infeasible):
             yield f"  does not fit: {found}"
         else:
@@ -101,7 +100,7 @@ def _staged(segment: Segment, strip: StripBlocks, allocation: BlockAllocation) -
     slots = "held" if allocation.held else counted(segment.slots(strip)[allocation.storage], "slot")
     words = [f"made by {_operators(strip, allocation.makers)}"] if allocation.produced else []
     words += [f"planes {','.join(loads)} loaded"] if loads else []
-    words.append(f"read by {_operators(strip, allocation.readers)}")
+    words += [f"read by {_operators(strip, allocation.readers)}"] if allocation.readers else []
     fresh = [f"anew {_rows(allocation.fresh)}"] if allocation.cached else []
     return [
         "in L1",
@@ -162,3 +161,6 @@ def _buffers(unit: Unit, operators: tuple[OperatorSpec, ...], places: Places, me
             f"slot {slot}",
             f"live {first}" + (f"..{last}" if last != first else ""),
         ]
+    for storage, _ in places.held.at if memory == Memory.L1 else ():
+        size = held_blocks(unit, storage) * BLOCK_BYTES
+        yield [f"L1[{at[Buffer('tensor', storage)]}]", f"{size:,} B", "tensor", unit.storages[storage].name, "held"]

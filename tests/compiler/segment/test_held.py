@@ -174,6 +174,25 @@ def test_a_plan_shows_what_is_held() -> None:
     assert any("held" in line and name in line for line in segment_lines(Compiler(unit), plan))
 
 
+def test_a_shortage_says_what_is_held() -> None:
+    unit = case_of("residual_block").unit
+    whole = unit.machine.buffers_bytes.L1
+    assert whole is not None
+    plan = planned(unit, singles(unit))
+    names = set().union(*crossing(unit, plan))
+    large = with_held(unit, plan, names)
+    segments = [segment.model_copy(update={"prefetch": 4, "blocks": 1}) for segment in large.segments]
+    for l1 in range(2048, whole, 2048):  # until what is held fits, and a segment beside it does not
+        small = Machine.model_validate(unit.machine.model_dump() | {"buffers_bytes": {**unit.machine.buffers_bytes.model_dump(), "L1": l1}})
+        found = Compiler(make_case(small_model("residual_block"), small, DataType.float16).unit).compile(
+            large.model_copy(update={"segments": tuple(segments)})
+        )
+        if isinstance(found, Infeasible) and " of them for what is held (" in str(found):
+            assert f"the machine has {l1:,}, " in str(found)
+            return
+    raise AssertionError("no size is too small for a segment alone")
+
+
 def test_plans_that_cannot_say_why() -> None:
     unit = case_of("residual_block", 2).unit
     plan = planned(unit, singles(unit))
@@ -189,11 +208,14 @@ def test_plans_that_cannot_say_why() -> None:
         return plan.model_copy(update={"segments": (first.model_copy(update=changes), *others)})
 
     assert f"'{name}' is in DDR here and held in L1 elsewhere" in why(held=(name,))
-    assert "'nothing' held: no tensor that the NPU alone sees" in why(held=("nothing",))
+    assert why(held=("nothing",)) == f"segment 0, {first.operators[0]}: 'nothing' held: no tensor that the NPU alone sees"
     assert f"'{name}' held, and several cores" in why(held=(name,), cores=(0, 1), blocks=2)
     whole = with_held(unit, plan, {name})
     moved = whole.model_copy(update={"segments": (whole.segments[0].model_copy(update={"cores": (1,)}), *whole.segments[1:])})
-    assert f"'{name}' held by core 1, read on core 0" in str(Compiler(unit).compile(moved))
+    reader = next(index for index, segment in enumerate(whole.segments) if index and segment.held)
+    found = f"segment {reader}, {whole.segments[reader].operators[0]}: '{name}' held by core 1, read on core 0; expected the same of all"
+    assert str(Compiler(unit).compile(moved)).startswith(found)
+    assert any(found in line for line in segment_lines(Compiler(unit), moved))
     text = changed(held=(name,), shared=(name,)).to_json()
     with pytest.raises(BadInputError, match="is in shared memory; accepted: one of the two"):
         parse_plan(text)

@@ -14,7 +14,9 @@ from compiler.ir.graph import Graph
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
-from compiler.space.starts import layer_by_layer
+from compiler.space.decode import decode_all
+from compiler.space.held import cut_tensors, holding
+from compiler.space.starts import layer_by_layer, single_operators
 from compiler.text import STAGES
 from compiler.text.graph import graph_lines
 from compiler.text.plan import plan_lines
@@ -124,6 +126,23 @@ def test_buffers_of_random_plans(seed: int) -> None:
     program = compiler.compile(plan)
     assert not isinstance(program, Infeasible)
     check_places(list(segment_lines(compiler, plan)), list(record_lines(program)))
+
+
+@pytest.mark.parametrize("machine", ["tiny", "edge-shared"])
+def test_buffers_beside_what_is_held_or_not_granted(machine: str) -> None:
+    """Held tensors are shown where they lie, and places within what a level grants are those of the program."""
+    compiler = Compiler(make_unit(graph(), load_machine(machine), DataType.float16))
+    genome = single_operators(compiler.unit)
+    assert not isinstance(genome, Infeasible)
+    for tensors in ([], cut_tensors(compiler.unit, genome)):
+        plan = decode_all(compiler.unit, holding(genome, tensors))
+        assert not isinstance(plan, Infeasible)
+        program = compiler.compile(plan)
+        assert not isinstance(program, Infeasible)
+        lines = list(segment_lines(compiler, plan))
+        check_places(lines, list(record_lines(program)))
+        assert any(line.endswith("held") for line in lines) == bool(tensors)
+        assert not any("read by  " in line for line in lines), "nobody reads it here"
 
 
 def test_the_text_of_records_is_the_program() -> None:
