@@ -3,7 +3,7 @@
 For every network and seed a search; then, per level, its best program again with the same cuts and blocks, and in its segments of several
 operators
 
-* sequence: block after block, operator after operator (W = 1, nothing interleaved);
+* sequence: block after block, operator after operator (W = 1; engines look ahead as everywhere);
 * formula: list-scheduled, W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block)));
 * unlimited: list-scheduled without a limit (W = infinite), breadth-first, every block alive, in every segment in which that fits L1
   (`unlimited_segments`), by the formula in the others: what going without a limit is worth on the machine as it is;

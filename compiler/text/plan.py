@@ -9,7 +9,7 @@ from compiler.text.columns import aligned
 
 
 def plan_lines(plan: Plan) -> list[str]:
-    """All keys of the plan; those at their default too, but for passes, and tilings' `constants` and columns."""
+    """All keys of the plan; those at their default too, but for passes, names that are none, and tilings' `constants` and columns."""
     lines = [f"plan {plan.digest} version {plan.version}"]
     lines += aligned([["model", plan.model], ["machine", plan.machine], ["dtype", plan.dtype]])
     pieces = {sum(before.segments for before in plan.pieces[:k]): piece for k, piece in enumerate(plan.pieces)}
