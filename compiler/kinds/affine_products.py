@@ -72,11 +72,12 @@ def product(name: str, x: str, y: str, affine: Affine, x_q: Quantisation, y_q: Q
             break
         sums = w[missing, None] * steps + b[missing, None]
         scale = _scale(sums, wanted[missing].astype(np.float64) - zero_y, y_q)
-        sw = (np.float64(sy) * scale / np.float64(sx)).astype(np.float32)
-        fit = np.isfinite(sw) & (sw > 0) & (np.abs(b[missing]) <= _BIAS)
-        sw = np.where(fit, sw, np.float32(1))
-        w_q = Quantisation(sw, np.zeros(len(sw), np.int8), 0)
-        made = linear.requantize(sums.astype(np.int32), linear.output_scale(x_q, w_q, y_q)[:, None], y_q)
+        with np.errstate(over="ignore", invalid="ignore"):  # scales that far apart have no product
+            sw = (np.float64(sy) * scale / np.float64(sx)).astype(np.float32)
+            fit = np.isfinite(sw) & (sw > 0) & (np.abs(b[missing]) <= _BIAS)
+            sw = np.where(fit, sw, np.float32(1))
+            w_q = Quantisation(sw, np.zeros(len(sw), np.int8), 0)
+            made = linear.requantize(sums.astype(np.int32), linear.output_scale(x_q, w_q, y_q)[:, None], y_q)
         fit &= (made == wanted[missing]).all(axis=1)
         which = missing[fit]
         weights[which], biases[which], scales[which] = w[which], b[which], sw[fit]

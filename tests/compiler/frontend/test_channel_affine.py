@@ -120,6 +120,13 @@ def test_a_product_is_its_multiply_add_for_every_integer(kind: type) -> None:
     assert found > 180
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("sx", "sy", "slope"), [(1e38, 1e-38, 1), (1e-38, 1, 1e-45), (1e38, 1e-38, 0)])
+def test_scales_that_lie_far_apart_have_no_product_and_no_warning(sx: float, sy: float, slope: float) -> None:
+    x_q, y_q = (Quantisation.of(F(scale), np.uint8(3), np.uint8) for scale in (sx, sy))
+    assert product("y", "x", "y", Affine(np.array([slope], F), np.zeros(1, F)), x_q, y_q) is None
+
+
 def test_what_follows_a_multiply_add_is_a_product() -> None:
     model, _ = scaled(1)
     operators = pack_unit(lower(model), TINY, DataType.float16).unit.operators
