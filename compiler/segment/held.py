@@ -82,7 +82,8 @@ def beside(unit: Unit, ends: Sequence[int]) -> int:
 def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
     """Where the segments of a program, each with its first operator, have what is held; None of each where nothing is.
 
-    Infeasible where a segment has in DDR what another one holds, where they run on several cores, or where it is more than L1.
+    Infeasible where a segment has in DDR what another one holds, or holds what is its own, where they run on several cores, or where it
+    is more than L1.
     """
     if not any(plan.held for plan, _ in segments):
         return [None] * len(segments)
@@ -93,10 +94,14 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
     for index, (plan, start) in enumerate(segments):
         if isinstance(why := held_storages(unit, plan, start), Infeasible):
             return Infeasible(f"segment {index}, {why.where.removeprefix('segment ')}", why.what)
-        for name in sorted(border_names(unit, start, start + len(plan.operators)) & lives.keys() - set(plan.held)):
+        borders = border_names(unit, start, start + len(plan.operators))
+        for name in sorted(borders & lives.keys() - set(plan.held)):
             what = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"
             return Infeasible(f"segment {index}, {_names(plan)}", what)
         for name in plan.held:
+            if name not in borders:
+                what = f"{name!r} held: no border of the segment cuts it; accepted: tensors that others make or read as well"
+                return Infeasible(f"segment {index}, {_names(plan)}", what)
             if plan.cores != (other := segments[lives[name][0]][0].cores):
                 what = f"{name!r} held by {_cores(other)}, read on {_cores(plan.cores)}; expected the same of all segments"
                 return Infeasible(f"segment {index}, {_names(plan)}", what)

@@ -13,7 +13,7 @@ from compiler.plan.plan import Infeasible, Plan, parse_plan
 from compiler.segment.permuted import permuted_to
 from compiler.segment.residence import border_names
 from compiler.space.decode import decode_all
-from compiler.space.gene import Genome
+from compiler.space.gene import Gene, Genome
 from compiler.space.gene_of import genome_of
 from compiler.space.held import cut_tensors, holding
 from compiler.space.holding import held_by_prediction
@@ -216,6 +216,10 @@ def test_plans_that_cannot_say_why() -> None:
     found = f"segment {reader}, {whole.segments[reader].operators[0]}: '{name}' held by core 1, read on core 0; expected the same of all"
     assert str(Compiler(unit).compile(moved)).startswith(found)
     assert any(found in line for line in segment_lines(Compiler(unit), moved))
+    joined = planned(unit, (Gene(0, len(unit.operators), 2),))
+    own = joined.model_copy(update={"segments": (joined.segments[0].model_copy(update={"held": (name,)}),)})
+    names = f"{joined.segments[0].operators[0]}..{joined.segments[0].operators[-1]}"
+    assert str(Compiler(unit).compile(own)).startswith(f"segment 0, {names}: '{name}' held: no border of the segment cuts it; accepted")
     text = changed(held=(name,), shared=(name,)).to_json()
     with pytest.raises(BadInputError, match="is in shared memory; accepted: one of the two"):
         parse_plan(text)
