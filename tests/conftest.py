@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from _pytest.pathlib import import_path
+from hypothesis import settings
 
 from tests.kernels import compile_beside, wait_for_those_compiled_beside
 
@@ -19,6 +20,10 @@ from tests.kernels import compile_beside, wait_for_those_compiled_beside
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Several processes of tests have a core each: threads of theirs would wait for one another, busily
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
+# The first example of a test imports and loads kernels, on a computer that has other work: no time says that a property does not hold
+settings.register_profile("untimed", parent=settings.default, deadline=None)
+settings.load_profile("untimed")
 
 
 def _in_memory() -> bool:
