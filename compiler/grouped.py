@@ -14,7 +14,7 @@ from compiler.kinds.conv import ConvSpec
 from compiler.unit.unit import Unit
 
 
-class Grouped(NamedTuple):
+class GroupStructure(NamedTuple):
     """Of a model: convolutions that multiply more than their weights, their MACs, and those that CUBE does for them, at least."""
 
     convolutions: int
@@ -35,14 +35,14 @@ def weights_multiplied(spec: ConvSpec) -> int | None:
     return spec.groups * blocks * spec.fractal.columns * spec.fractal.lanes
 
 
-def grouped(units: Iterable[Unit]) -> Grouped | None:
+def grouped(units: Iterable[Unit]) -> GroupStructure | None:
     """Of a model's pieces; None where no convolution in groups multiplies more than its weights."""
-    found = Grouped(0, 0, 0)
+    found = GroupStructure(0, 0, 0)
     for unit in units:
         for spec in unit.operators:
             op, multiplied = spec.operator, weights_multiplied(spec) if isinstance(spec, ConvSpec) else None
             if multiplied is None or not isinstance(op, Convolution) or op.weights.shape[1] == 1 or multiplied == op.weights.size:
                 continue
             macs, pixels = spec.macs * unit.images, spec.out_h * spec.out_w * unit.images
-            found = Grouped(found.convolutions + 1, found.macs + macs, found.multiplied_macs + pixels * multiplied)
+            found = GroupStructure(found.convolutions + 1, found.macs + macs, found.multiplied_macs + pixels * multiplied)
     return found if found.convolutions else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.grouped import Grouped, grouped, weights_multiplied
+from compiler.grouped import GroupStructure, grouped, weights_multiplied
 from compiler.kinds.conv import product_of
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
@@ -19,11 +19,11 @@ def test_blocks_that_two_groups_share_are_multiplied_for_both() -> None:
     """Of 68 channels in five blocks the first 34 reach into the third: that block of columns needs all 5 of k, the others 3 each."""
     u = unit(MACHINES["edge"], (2, 68, 4, 4), conv("y", "x", (68, 68), 1, groups=2))
     found = grouped([u])
-    assert found == Grouped(1, 2 * 16 * 68 * 34, 2 * 16 * 17 * 16 * 16)
+    assert found == GroupStructure(1, 2 * 16 * 68 * 34, 2 * 16 * 17 * 16 * 16)
     assert found.line() == "group structure: 1 convolution multiplies 1.9 times its weights, since groups are no whole planes"
     assert any(line.endswith("multiplies 1.9 times its weights") for line in unit_lines(u))
     twice = grouped([u, u])
-    assert twice == Grouped(2, 2 * found.macs, 2 * found.multiplied_macs)
+    assert twice == GroupStructure(2, 2 * found.macs, 2 * found.multiplied_macs)
     assert twice.line().startswith("group structure: 2 convolutions multiply 1.9 times their weights")
 
 

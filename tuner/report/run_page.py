@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from compiler.grouped import Grouped
+from compiler.grouped import GroupStructure
 from simulator.npu.level import Level
 from tuner.learn.proposers import proposer_sentence
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
@@ -168,7 +168,7 @@ def _pieces(summary: dict[str, Any]) -> str:
 
 def _grouped(summary: dict[str, Any]) -> str:
     found = summary.get("grouped")
-    return "" if found is None else f"<p>{as_text(Grouped(**found).line())}.</p>"
+    return "" if found is None else f"<p>{as_text(GroupStructure(**found).line())}.</p>"
 
 
 def _crossings(run: RunView, figures: Figures) -> str:
