@@ -26,6 +26,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment import memory
 from compiler.segment.blocks import Blocks
+from compiler.segment.held import Held
 from compiler.segment.memory import Places
 from compiler.source import Source, open_source
 from compiler.unit.unit import Unit
@@ -53,8 +54,8 @@ class Overlap:
         self.seen = 0
         self.planted = False
 
-    def __call__(self, strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool, told: bool) -> Places | Infeasible:
-        places, ((unit, blocks),) = PLACE(strips, plan, flip, told), strips
+    def __call__(self, strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool, told: bool, held: Held) -> Places | Infeasible:
+        places, ((unit, blocks),) = PLACE(strips, plan, flip, told, held), strips
         assert isinstance(places, Places)
         if self.seen == self.at:
             requests = {"l1": memory._l1_requests(unit, plan, blocks), "ub": memory.ub_requests(unit, blocks, plan.tilings)}

@@ -65,7 +65,7 @@ class Reference:
     inputs in `values`; () where the NPU computes in float32.
     logits_scale: for a tensor that a Softmax makes, max|what that Softmax reads|.
     stepped: outputs that jump with values of the NPU (an index, a comparison, what is chosen by one).
-    exact, steps: of a quantised model, as `reference_integers.Borders` has them; empty of others.
+    exact, steps: of a quantised model, as `reference_integers.FloatBorders` has them; empty of others.
     whose: the values, for people.
     """
 

@@ -27,7 +27,7 @@ from simulator.onnx_kinds import widen
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
 from tuner.checks.cut import BYTES
 from tuner.checks.reference import FLOATS, NO_BODY
-from tuner.checks.reference_integers import Borders, borders, integers, is_quantised, with_integers
+from tuner.checks.reference_integers import FloatBorders, borders, integers, is_quantised, with_integers
 
 Array = NDArray[Any]
 _OURS = "tilefarm."  # before names of tensors that are added here
@@ -276,7 +276,7 @@ def answer(folder: Path) -> None:
     pieces = body_of(model)
     widen(model, (TensorProto.FLOAT16,))  # onnxruntime would round behind every operator, which is what is to be found out
     types, quantised = types_of(model), is_quantised(model)
-    known = Borders(frozenset(), {})
+    known = FloatBorders(frozenset(), {})
     wide = set(asked["wide"])
     if quantised:
         types = with_integers(model, types)

@@ -55,7 +55,7 @@ def with_integers(model: ModelProto, types: Mapping[str, int]) -> dict[str, int]
 
 
 @dataclass(frozen=True)
-class Borders:
+class FloatBorders:
     """exact: tensors with no floating operator between them and what the model, or their piece, is given.
 
     steps: tensor -> what one step of its integers is in its own numbers.
@@ -65,7 +65,7 @@ class Borders:
     steps: Mapping[str, float]
 
 
-def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> Borders:
+def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Mapping[str, int], wide: Iterable[str]) -> FloatBorders:
     """of_piece: number of a node on the NPU -> what its piece is given.  wide: floats that the NPU takes and gives in float32."""
     wide = set(wide)
     clean = {item.name for item in model.graph.input}
@@ -97,7 +97,7 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
             known = False
         if known:
             clean.update(node.output)
-    return Borders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
+    return FloatBorders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
 
 
 class IntegersTold(NamedTuple):

@@ -23,10 +23,11 @@ from compiler.segment.sharing import apart
 from compiler.space.decode import decode
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, Gene
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import DataType
+from simulator.npu.parts import DataType, Memory
 from simulator.timing import simulate_levels
 from tests.graphs import conv, max_pool, unit
 from tests.models import SMALL_MODELS, small_graph
@@ -171,7 +172,9 @@ def test_a_single_lane_in_a_window_of_one_is_the_sequence() -> None:
 def test_the_formula_is_a_number_in_the_plan(pooled: Unit) -> None:
     plan = planned(pooled, blocks=8, window=FORMULA, sliding=True)
     whole = StripBlocks(pooled, cut(pooled, 0, 2, 8))
-    assert plan.window == formula_window(whole, plan.prefetch, plan.tilings) == 2, "two lanes, about the same work in each"
+    assert plan.window == formula_window(whole, plan.prefetch, plan.tilings, room_blocks(EDGE, Memory.L1)) == 2, (
+        "two lanes, about the same work in each"
+    )
     assert SegmentPlan.model_validate(plan.model_dump()) == plan
     plan = planned(
         unit(EDGE, (1, 64, 56, 56), conv("a", "x", (64, 64), 3), conv("y", "a", (64, 64), 3)), blocks=8, window=FORMULA, sliding=True
