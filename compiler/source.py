@@ -14,6 +14,7 @@ from compiler.frontend import load
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
+from compiler.grouped import GroupStructure, grouped
 from compiler.ir.graph import Graph
 from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
@@ -82,6 +83,11 @@ class Opened:
         """What was done to the model that its user should know, a line each."""
         found = {item.key: item.value for item in self.model.metadata_props}
         return (f"converted {found[CONVERTED]}, inputs and outputs as well",) if CONVERTED in found else ()
+
+    @cached_property
+    def grouped(self) -> GroupStructure | None:
+        """What is multiplied beside the weights of convolutions in groups."""
+        return grouped(self.units)
 
     @property
     def names(self) -> tuple[str, ...]:

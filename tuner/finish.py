@@ -51,6 +51,7 @@ from tuner.store.runfolder import OWN, RunFolder, RunIdentity, write_json
 from tuner.summary import (
     BoundSummary,
     BudgetUse,
+    GroupedSummary,
     LevelSummary,
     MeasurementsUse,
     PieceSummary,
@@ -180,6 +181,7 @@ def finish(
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
         proposers=() if known else tuple(each for search, run in zip(found, runs, strict=True) for each in _proposers(search, run)),
         npu_mac_share=mac_share(opened).share,
+        grouped=None if opened.grouped is None else GroupedSummary(**opened.grouped._asdict()),
         host=host_nodes(opened),
         pieces=pieces
         if read is None

@@ -72,6 +72,14 @@ class TensorSummary(_Part):
         return cls(tensor=beyond.tensor, largest=beyond.largest, held=most(dtype))
 
 
+class GroupedSummary(_Part):
+    """Convolutions in groups that multiply more than their weights: how many, their MACs, and those that CUBE does for them, at least."""
+
+    convolutions: int
+    macs: int
+    multiplied_macs: int
+
+
 class PieceSummary(_Part):
     """What the NPU runs in one go, between nodes of the host.
 
@@ -259,6 +267,7 @@ class Summary(_Part):
     cost_model: dict[str, float]
     proposers: tuple[ProposerSummary, ...] = Field((), description="who said what to measure, in their order; () before there was a judge")
     npu_mac_share: float | None = Field(1.0, description="of the model's multiply-accumulates, what the NPU does; null: cannot be counted")
+    grouped: GroupedSummary | None = Field(None, description="convolutions in groups that multiply more than their weights; null for none")
     host: tuple[HostNodeSummary, ...] = Field((), description="nodes that stay with the host; no figure has their time")
     pieces: tuple[PieceSummary, ...] = Field((), description="in the order in which they run; all figures are sums over them; () for one")
     runner: RunnerSummary | None = Field(None, description="what measured, and its finals; null for the simulator")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from compiler.grouped import weights_multiplied
 from compiler.kinds.conv import ConvSpec
 from compiler.text.columns import aligned
 from compiler.unit.operators import OperatorSpec
@@ -72,6 +73,8 @@ def _operator(unit: Unit, spec: OperatorSpec) -> list[str]:
         sizes = ("weights", spec.stored_weight_blocks), ("bias", spec.bias_blocks)
         words += [f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in sizes if blocks]
         words += [f"expanded {spec.weight_blocks * BLOCK_BYTES:,} B"] if spec.expansion is not None else []
+        if multiplied := weights_multiplied(spec):
+            words.append(f"multiplies {multiplied * spec.out_h * spec.out_w / spec.macs:.1f} times its weights")
     return [
         str(spec.index),
         spec.name,

@@ -45,6 +45,7 @@ def write_compiled(
         "notes": list(opened.notes),
         "macs": share.total,
         "npu_mac_share": share.share,
+        "grouped": None if opened.grouped is None else opened.grouped._asdict(),
         "host": [node.model_dump() for node in host_nodes(opened)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
         "operators": sum(len(unit.operators) for unit in opened.units),

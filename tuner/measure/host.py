@@ -74,10 +74,10 @@ def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:
 
 
 def work_lines(opened: Opened) -> list[str]:
-    """What was done to the model, a warning where the host has the larger part, then what it has."""
+    """What was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
     share = mac_share(opened).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
-    return [*opened.notes, *warning, *host_lines(host_nodes(opened))]
+    return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened))]
 
 
 def check_share(opened: Opened, least: float | None) -> None:

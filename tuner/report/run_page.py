@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from compiler.grouped import GroupStructure
 from simulator.npu.level import Level
 from tuner.learn.proposers import proposer_sentence
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
@@ -33,7 +34,7 @@ def run_page(run: RunView) -> str:
             "<h3>Against time</h3>",
             figures.place(search.best_so_far(run, by_time=True)),
         ),
-        section("plans", "Where the time goes", _PLANS, tabs({level: _plan(run, level, figures) for level in _distinct(run)})),
+        section("plans", "Where the time goes", _PLANS, _grouped(summary), tabs({at: _plan(run, at, figures) for at in _distinct(run)})),
         section(
             "model",
             "Predictions",
@@ -163,6 +164,11 @@ def _pieces(summary: dict[str, Any]) -> str:
             [(len(g.nodes), g.kinds, "n/a" if g.macs is None else g.macs, g.nodes[0].node, g.nodes[0].why) for g in groups[:_MOST]],
         )
     return text
+
+
+def _grouped(summary: dict[str, Any]) -> str:
+    found = summary.get("grouped")
+    return "" if found is None else f"<p>{as_text(GroupStructure(**found).line())}.</p>"
 
 
 def _crossings(run: RunView, figures: Figures) -> str:

@@ -24,7 +24,7 @@ from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
 from simulator.session import InferenceSession
 from simulator.timing import simulate_levels
-from tests.models import random_feeds
+from tests.models import Builder, random_feeds
 
 LEVELS = ("none", "slight", "severe")
 
@@ -54,6 +54,18 @@ def test_compile_says_what_it_wrote(cli, model, tmp_path):
         assert row["cycles"] == row["variant_cycles"][level] >= row["program_bound_cycles"] > 0
         assert row["same_as"] == (None if level == "none" else "none")
         assert row["executed_macs"] >= report["macs"]
+
+
+def test_compile_says_what_groups_multiply_beside_their_weights(cli, tmp_path):
+    b = Builder(np.random.default_rng(0), (1, 68, 4, 4))
+    onnx.save(b.model(b.conv("x", 68, (1, 1), pads=(0, 0, 0, 0), groups=2)), tmp_path / "groups.onnx")
+    words = ("compile", tmp_path / "groups.onnx", "--machine", "edge", "--layerwise", "--out", tmp_path / "out.onnx")
+    assert "\ngroup structure: 1 convolution multiplies 1.9 times its weights" in cli(*words)[1]
+    report = json.loads(cli(*words, "--json")[1])
+    macs = 16 * 68 * 34
+    assert report["grouped"] == {"convolutions": 1, "macs": macs, "multiplied_macs": 16 * 17 * 16 * 16}
+    assert report["macs"] == macs
+    assert report["levels"]["none"]["executed_macs"] >= report["grouped"]["multiplied_macs"]
 
 
 def test_without_a_plan_it_is_the_quick_one(cli, model, tmp_path):

@@ -53,6 +53,12 @@ def test_pieces_and_what_stays_with_the_host_are_named(view: RunView) -> None:
     assert "1 node of the model, with multiply-adds that cannot be counted" in run_page(dataclasses.replace(view, summary=unknown))
 
 
+def test_what_groups_multiply_beside_their_weights_is_said(view: RunView) -> None:
+    assert "group structure" not in run_page(view)
+    summary = {**view.summary, "grouped": {"convolutions": 3, "macs": 100, "multiplied_macs": 140}}
+    assert "group structure: 3 convolutions multiply 1.4 times their weights" in run_page(dataclasses.replace(view, summary=summary))
+
+
 def test_every_section_and_every_figure_is_there(view: RunView) -> None:
     text = run_page(view)
     read = Page(text)
