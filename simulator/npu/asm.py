@@ -51,7 +51,7 @@ def _sources(spec: OpSpec) -> int:
 
 def _memories(op: Op, record: list[int]) -> list[int]:
     """Memory of the destination and of every source: implied for the second ones of MMAD and FIXPIPE."""
-    rest = {Op.MMAD: Memory.L0B, Op.FIXPIPE: _known(record[isa.F_SIDE], len(Memory)) or Memory.UB}.get(op, record[isa.SRC])
+    rest = {Op.MMAD: Memory.L0B, Op.FIXPIPE: Memory.L1 if record[isa.F_SIDE] == Memory.L1 else Memory.UB}.get(op, record[isa.SRC])
     return [record[isa.DST], record[isa.SRC], int(rest), int(rest)]
 
 

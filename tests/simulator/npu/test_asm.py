@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulator.npu import isa
@@ -48,6 +48,7 @@ def test_round_trip_of_legal_looking_records(records):
 
 
 @given(st.sampled_from(sorted(OPS)), st.lists(WORD, min_size=WORDS, max_size=WORDS))
+@example(Op.FIXPIPE, [0] * isa.F_SIDE + [int(Memory.L0A)] + [0] * (WORDS - isa.F_SIDE - 1))  # no memory that it has sides in
 def test_round_trip_of_any_words(op, words):
     code = np.array([words], np.int64).astype(np.int32)
     code[0, isa.OP] = op
