@@ -179,7 +179,7 @@ class SegmentPlan(_Gene):
         return self
 
     @model_validator(mode="after")
-    def _staged_are_its_own(self) -> Self:
+    def _names_are_its_own(self) -> Self:
         for where, names in (("shared", self.shared), ("staged", self.staged), ("held", self.held)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{where}: {list(names)} names one twice")
@@ -191,6 +191,12 @@ class SegmentPlan(_Gene):
         if other:
             raise ValueError(f"staged: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
         return self
+
+    @property
+    def label(self) -> str:
+        """Its operators, as messages and texts call it."""
+        names = self.operators
+        return names[0] + (f"..{names[-1]}" if len(names) > 1 else "")
 
     @property
     def caching(self) -> int:

@@ -39,7 +39,7 @@ def held_storages(unit: Unit, plan: SegmentPlan, start: int) -> int | Infeasible
     """What a segment makes or reads of what is held, as bits; why not where it cannot."""
     if not plan.held:
         return 0
-    where = f"segment {_names(plan)}"
+    where = f"segment {plan.label}"
     for what, there in (("several cores", len(plan.cores) > 1), ("strips", plan.columns > 1)):
         if there:
             return Infeasible(where, f"{plan.held[0]!r} held, and {what}: one of the two is accepted")
@@ -97,14 +97,14 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
         borders = border_names(unit, start, start + len(plan.operators))
         for name in sorted(borders & lives.keys() - set(plan.held)):
             what = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"
-            return Infeasible(f"segment {index}, {_names(plan)}", what)
+            return Infeasible(f"segment {index}, {plan.label}", what)
         for name in plan.held:
             if name not in borders:
                 what = f"{name!r} held: no border of the segment cuts it; accepted: tensors that others make or read as well"
-                return Infeasible(f"segment {index}, {_names(plan)}", what)
+                return Infeasible(f"segment {index}, {plan.label}", what)
             if plan.cores != (other := segments[lives[name][0]][0].cores):
                 what = f"{name!r} held by {_cores(other)}, read on {_cores(plan.cores)}; expected the same of all segments"
-                return Infeasible(f"segment {index}, {_names(plan)}", what)
+                return Infeasible(f"segment {index}, {plan.label}", what)
     number = {storage.name: at for at, storage in enumerate(unit.storages)}
     ends = dict[str, int]()
     for core in dict.fromkeys(segments[birth][0].cores[0] for birth, _ in lives.values()):
@@ -118,14 +118,10 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
         blocks = beside(unit, [ends[name] for name in alive]) if alive else 0
         if blocks > have:
             what = f"{blocks * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
-            return Infeasible(f"segment {index}, {_names(plan)}", what)
+            return Infeasible(f"segment {index}, {plan.label}", what)
         at = tuple((number[name], have - beside(unit, [ends[name]])) for name in plan.held)
         found.append(Held(blocks, at) if alive else None)
     return found
-
-
-def _names(plan: SegmentPlan) -> str:
-    return plan.operators[0] + (f"..{plan.operators[-1]}" if len(plan.operators) > 1 else "")
 
 
 def _cores(numbers: Sequence[int]) -> str:

@@ -56,8 +56,7 @@ class Places:
 
 def named(plan: SegmentPlan) -> str:
     """The segment as messages call it."""
-    names = plan.operators
-    return f"segment {names[0]}" + (f"..{names[-1]}" if len(names) > 1 else "")
+    return f"segment {plan.label}"
 
 
 def place(

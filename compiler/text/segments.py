@@ -36,9 +36,8 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
     segments, parts = with_starts(plan), list[CorePart]()
     granted, held = compiler.within(unit, segments)
     for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(unit, segments), strict=True)):
-        names = each.operators[0] if len(each.operators) == 1 else f"{each.operators[0]}..{each.operators[-1]}"
         sizes = (counted(each.blocks, "block"), counted(unit.images, "image"), counted(each.columns, "strip"))
-        yield f"segment {index}, {names}: {', '.join(sizes)}"
+        yield f"segment {index}, {each.label}: {', '.join(sizes)}"
         segment = Segment.of(granted, each, start)
         if not isinstance(segment, Infeasible):
             shares, mine = [] if isinstance(found, Infeasible) else found, None if isinstance(held, Infeasible) else held[index]
