@@ -33,7 +33,7 @@ def _sigmoid(values: Attributes) -> Steps:
 
 def _swish(values: Attributes) -> Steps:
     """x * sigmoid(alpha * x) = x / (1 + exp(-alpha * x))"""
-    return (KEEP_X, Step("muls", -_number(values, "alpha", 1.0)), Step("exp"), Step("adds", 1.0), Step("rdiv", kept=X))
+    return (Step("muls", -_number(values, "alpha", 1.0)), Step("exp"), Step("adds", 1.0), Step("rdiv", operand=0))
 
 
 def _tanh(values: Attributes) -> Steps:

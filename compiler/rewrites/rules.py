@@ -87,6 +87,22 @@ def fold_affine(op: Operator, view: GraphView) -> Match | None:
     return _into_conv(conv, op, view, weights=weights, bias=(conv.bias * scale + shift).astype(np.float32))
 
 
+def negate_into_conv(op: Operator, view: GraphView) -> Match | None:
+    """Conv, then x / (f(-x) + a), as SiLU is: with u = -x from negative weights u / (-f(u) - a), one step less.  No rounding changes."""
+    if not isinstance(op, Vector) or len(op.steps) < 4:
+        return None
+    first, *inner, added, divided = op.steps
+    if (first.op, first.value, added.op, divided.op, divided.operand) != ("muls", -1, "adds", "rdiv", 0):
+        return None
+    conv = _plain_conv(op.inputs[0], view) if not any(step.operand == 0 for step in inner) else None
+    if conv is None:
+        return None
+    minus = np.full(conv.weights.shape[0], -1, np.float32)
+    shifted = Step("scale_shift", scale=minus, shift=minus * np.float32(added.value))
+    negated = replace(conv, weights=-conv.weights, bias=-conv.bias)
+    return Match((conv, op), (negated, replace(op, steps=(*inner, shifted, divided))))
+
+
 def fuse_relu(op: Operator, view: GraphView) -> Match | None:
     """Conv (with or without a residual), then ReLU."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "relu":
@@ -428,6 +444,7 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("merge-tables", merge_tables),
     RewriteRule("table-of-pair", table_of_pair),
     RewriteRule("merge-affine", merge_affine),
+    RewriteRule("negate-into-conv", negate_into_conv),
     RewriteRule("fuse-relu", fuse_relu),
     RewriteRule("fuse-limit", fuse_limit),
     RewriteRule("simplify-steps", simplify_steps),

@@ -123,6 +123,8 @@ def norm(x: str, y: str) -> LayerNorm:
 
 
 # rule -> (operators, outputs, how many operators are left)
+SILU = (Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("rdiv", operand=0))
+
 FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
     "drop-unused": [([conv("x", "a"), conv("x", "b"), conv("a", "dead"), conv("dead", "dead2")], ["a", "b"], 2)],
     "drop-empty-chain": [([chain("a", "x", steps=()), conv("a", "b")], ["b"], 1), ([conv("x", "b"), chain("a", "b", steps=())], ["a"], 1)],
@@ -146,6 +148,10 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
     "fold-affine": [
         ([conv("x", "a"), chain("b", "a", steps=(scaled(),))], ["b"], 1),
         ([conv("x", "a"), chain("b", "a", "z", steps=(Step("muls", 3.0), Step("adds", 0.5), ADD, RELU))], ["b"], 2),
+    ],
+    "negate-into-conv": [
+        ([conv("x", "a"), chain("b", "a", steps=SILU)], ["b"], 2),
+        ([conv("x", "a"), conv("a", "b", 6, 2, groups=3), chain("c", "b", steps=SILU)], ["c", "a"], 3),
     ],
     "fuse-relu": [
         ([conv("x", "a"), chain("b", "a", steps=(RELU,))], ["b"], 1),
@@ -246,6 +252,12 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
     "fold-affine-into-norm": [([norm("x", "a"), chain("b", "a", steps=(scaled(),))], ["b", "a"])],
     "scale-before-matmul": [([MatMul("a", "x", "z", "a", 2, True), chain("b", "a", steps=(Step("muls", 0.5),))], ["a", "b"])],
     "rows-into-conv": [([ROWS, conv("r", "a")], ["a", "r"])],
+    "negate-into-conv": [
+        ([conv("x", "a"), chain("b", "a", steps=SILU), conv("a", "c")], ["b", "c"]),
+        ([conv("x", "a"), chain("b", "a", "z", steps=(*SILU[:-1], Step("rdiv", operand=1)))], ["b"]),
+        ([conv("x", "a"), chain("b", "a", steps=(Step("muls", -2.0), *SILU[1:]))], ["b"]),
+        ([conv("x", "a", activation="relu"), chain("b", "a", steps=SILU)], ["b"]),
+    ],
     "fuse-limit": [
         ([conv("x", "a"), chain("b", "a", steps=(Step("mins", 0.5),))], ["b"]),
         ([conv("x", "a", activation="relu"), chain("b", "a", steps=(Step("mins", -0.5),))], ["b"]),
