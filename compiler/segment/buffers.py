@@ -52,7 +52,7 @@ _NO_PAIRS = np.zeros((0, 0), np.bool_)
 
 
 @njit(cache=True)
-def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, at: NDArray[np.int64]) -> int:
+def first_fit(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, at: NDArray[np.int64]) -> int:
     """Fill `at` with offsets of buffers, int64 [n, 3] of (size, birth, death), taken in their order; returns the blocks needed in all.
 
     pairs: bool [n, n], those that must not share, or none.  lives: nor may those share whose lives overlap.
@@ -86,7 +86,7 @@ def _place(spans: NDArray[np.int64], pairs: NDArray[np.bool_], lives: bool, at: 
 def _spread(spans: NDArray[np.int64], pairs: NDArray[np.bool_], tensors: int, capacity: int, at: NDArray[np.int64]) -> bool:
     """Fill `at` with offsets within `capacity` blocks, where that goes; whether it does.
 
-    spans, pairs: as `_place` has them; the first `tensors` take the first place that fits, each of the others the one whose last user is
+    spans, pairs: as `first_fit` has them; the first `tensors` take the first place that fits, each of the others the one whose last user is
     the earliest, of equals the first.
     """
     for i in range(spans.shape[0]):
@@ -122,20 +122,21 @@ def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, apart: A
 
     apart: says which of the ordered requests must not share, where that does not follow from their lifetimes.
     """
-    ordered = sorted(requests, key=_order)
+    ordered = sorted(requests, key=size_order)
     at, peak = _placed(ordered, capacity, spread, apart)
     return {request.buffer: offset for request, offset in zip(ordered, at.tolist(), strict=True)}, peak
 
 
 def fitting(requests: Sequence[BufferRequest], spread: bool, apart: Apart | None = None) -> Callable[[int], bool]:
     """Tells whether `fit` stays within a capacity: who asks for several of them has what they have in common once."""
-    ordered = sorted(requests, key=_order)
+    ordered = sorted(requests, key=size_order)
     spans, pairs = _spans(ordered), _NO_PAIRS if apart is None else apart(ordered)
-    peak = _place(spans, pairs, apart is None, np.empty(len(ordered), np.int64))
+    peak = first_fit(spans, pairs, apart is None, np.empty(len(ordered), np.int64))
     return lambda capacity: peak <= capacity or (spread and _spread_out(ordered, spans, pairs, capacity) is not None)
 
 
-def _order(request: BufferRequest) -> tuple[int, int, str, str, str]:
+def size_order(request: BufferRequest) -> tuple[int, int, str, str, str]:
+    """Who takes a place first: the largest, of equals the one that is born first."""
     (kind, of, slot), size, birth, _, _ = request
     return -size, birth, kind, str(of), str(slot)  # numbers as they are spelt: plans that are there keep their addresses
 
@@ -146,7 +147,7 @@ def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, apart
     if spread and (found := _spread_out(ordered, spans, pairs, capacity)) is not None:
         return found, int((found + spans[:, 0]).max())
     at = np.empty(len(ordered), np.int64)
-    return at, _place(spans, pairs, apart is None, at)
+    return at, first_fit(spans, pairs, apart is None, at)
 
 
 def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
@@ -191,4 +192,4 @@ def fits(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None
 @lru_cache(maxsize=1 << 13)
 def packed(requests: tuple[BufferRequest, ...], capacity: int, apart: Apart | None = None) -> bool:
     """`fits` where sums do not tell; remembered, as every second gene asks for buffers that another one asked for."""
-    return _placed(sorted(requests, key=_order), capacity, False, apart)[1] <= capacity
+    return _placed(sorted(requests, key=size_order), capacity, False, apart)[1] <= capacity

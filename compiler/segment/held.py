@@ -10,13 +10,20 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment.buffers import Buffer, BufferRequest, allocate
+from compiler.segment.buffers import Buffer, BufferRequest, first_fit, size_order
 from compiler.segment.residence import border_names, hidden
 from compiler.unit.machine import room_blocks
 from compiler.unit.operators import rounded
 from compiler.unit.unit import Unit
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
+
+Ints = NDArray[np.int64]
+_ALIGN = L1_ALIGN_BLOCKS
 
 
 class Held(NamedTuple):
@@ -43,13 +50,24 @@ def held_storages(unit: Unit, plan: SegmentPlan, start: int) -> int | Infeasible
     for what, there in (("several cores", len(plan.cores) > 1), ("strips", plan.columns > 1)):
         if there:
             return Infeasible(where, f"{plan.held[0]!r} held, and {what}: one of the two is accepted")
-    number = {storage.name: at for at, storage in enumerate(unit.storages)}
-    touched = {piece.storage for spec in unit.operators[start : start + len(plan.operators)] for piece in (*spec.reads, spec.y)}
+    number, touched = storage_numbers(unit), _touched(unit, start, start + len(plan.operators))
     for name in plan.held:
         if number.get(name) not in touched or name not in hidden(unit):
             what = "the segment neither makes nor reads it" if name in hidden(unit) else "no tensor that the NPU alone sees"
             return Infeasible(where, f"{name!r} held: {what}")
-    return sum(1 << number[name] for name in plan.held)
+    return sum([1 << number[name] for name in plan.held])
+
+
+@lru_cache(maxsize=1024)
+def storage_numbers(unit: Unit) -> dict[str, int]:
+    """Of storages by their names."""
+    return {storage.name: at for at, storage in enumerate(unit.storages)}
+
+
+@lru_cache(maxsize=1 << 14)
+def _touched(unit: Unit, start: int, stop: int) -> frozenset[int]:
+    """Storages that operators [start, stop) make or read."""
+    return frozenset(piece.storage for spec in unit.operators[start:stop] for piece in (*spec.reads, spec.y))
 
 
 @lru_cache(maxsize=4096)
@@ -66,17 +84,29 @@ def alone(unit: Unit, storages: int) -> Held:
     return Held(have - top, tuple(at))
 
 
-def tops(unit: Unit, lives: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-    """Storage -> blocks from its first one to the top of L1; lives: in segments (first, last), of those that one core holds."""
+def lives_in_order(unit: Unit, lives: Mapping[int, tuple[int, int]]) -> tuple[list[int], Ints]:
+    """Storages that one core holds in segments (first, last), in the order in which they take places, and int64 [n, 3] for `hold`."""
     asked = [BufferRequest(Buffer("tensor", storage), held_blocks(unit, storage), *life) for storage, life in lives.items()]
-    at, _ = allocate(asked)
-    return {request.buffer.of: at[request.buffer] + request.size for request in asked}
+    asked.sort(key=size_order)
+    return [request.buffer.of for request in asked], np.array([request[1:4] for request in asked], np.int64).reshape(-1, 3)
 
 
-def beside(unit: Unit, ends: Sequence[int]) -> int:
-    """Blocks of L1 that are no segment's own while these are held; ends: see `tops`."""
-    have = room_blocks(unit.machine, Memory.L1)
-    return have - (have - max(ends)) // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
+@njit(cache=True)
+def hold(spans: Ints, taken: NDArray[np.bool_], room: int, places: Ints, beside: Ints) -> None:
+    """Places of held tensors from the top of L1 down, which has `room` blocks, whether they fit or not.
+
+    spans: int64 [n, 3] of (blocks, first segment, last segment), in the order in which they take places; taken: which of them are held.
+    Fills places, int64 [n], their first blocks, and beside, int64 [segments], blocks of L1 that are no segment's own: all up to the lowest.
+    """
+    beside[:] = 0
+    held = np.flatnonzero(taken)
+    below = np.empty(held.shape[0], np.int64)
+    first_fit(spans[held], np.zeros((0, 0), np.bool_), True, below)
+    for i in range(held.shape[0]):
+        size, birth, death = spans[held[i]]
+        places[held[i]] = at = (room - below[i] - size) // _ALIGN * _ALIGN
+        for segment in range(birth, death + 1):
+            beside[segment] = max(beside[segment], room - at)
 
 
 def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held | None] | Infeasible:
@@ -95,7 +125,7 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
         if isinstance(why := held_storages(unit, plan, start), Infeasible):
             return Infeasible(f"segment {index}, {why.where.removeprefix('segment ')}", why.what)
         borders = border_names(unit, start, start + len(plan.operators))
-        for name in sorted(borders & lives.keys() - set(plan.held)):
+        for name in sorted(name for name in borders if name in lives and name not in plan.held):
             what = f"{name!r} is in DDR here and held in L1 elsewhere; expected the same of all segments"
             return Infeasible(f"segment {index}, {plan.label}", what)
         for name in plan.held:
@@ -105,22 +135,24 @@ def placed(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[Held
             if plan.cores != (other := segments[lives[name][0]][0].cores):
                 what = f"{name!r} held by {_cores(other)}, read on {_cores(plan.cores)}; expected the same of all segments"
                 return Infeasible(f"segment {index}, {plan.label}", what)
-    number = {storage.name: at for at, storage in enumerate(unit.storages)}
-    ends = dict[str, int]()
-    for core in dict.fromkeys(segments[birth][0].cores[0] for birth, _ in lives.values()):
-        mine = {name: life for name, life in lives.items() if segments[life[0]][0].cores[0] == core}
-        found_tops = tops(unit, {number[name]: life for name, life in mine.items()})
-        ends |= {name: found_tops[number[name]] for name in mine}
-    have = room_blocks(unit.machine, Memory.L1)
+    number, have = storage_numbers(unit), room_blocks(unit.machine, Memory.L1)
+    by_core: dict[int, dict[int, tuple[int, int]]] = {}
+    for name, life in lives.items():
+        by_core.setdefault(segments[life[0]][0].cores[0], {})[number[name]] = life
+    first, beside = dict[int, int](), dict[int, list[int]]()
+    for core, mine in by_core.items():
+        storages, spans = lives_in_order(unit, mine)
+        places, blocks = np.empty(len(storages), np.int64), np.empty(len(segments), np.int64)
+        hold(spans, np.ones(len(storages), np.bool_), have, places, blocks)
+        beside[core] = blocks.tolist()
+        first |= zip(storages, places.tolist(), strict=True)
     found: list[Held | None] = []
     for index, (plan, _) in enumerate(segments):
-        alive = [name for name, (birth, death) in lives.items() if birth <= index <= death and segments[birth][0].cores[0] in plan.cores]
-        blocks = beside(unit, [ends[name] for name in alive]) if alive else 0
-        if blocks > have:
-            what = f"{blocks * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
+        size = max([beside[core][index] for core in plan.cores if core in beside], default=0)
+        if size > have:
+            what = f"{size * BLOCK_BYTES:,} B are held, L1 has {have * BLOCK_BYTES:,}"
             return Infeasible(f"segment {index}, {plan.label}", what)
-        at = tuple((number[name], have - beside(unit, [ends[name]])) for name in plan.held)
-        found.append(Held(blocks, at) if alive else None)
+        found.append(Held(size, tuple([(number[name], first[number[name]]) for name in plan.held])) if size else None)
     return found
 
 

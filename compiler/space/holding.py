@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import raw_features
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, block_counts, recut, working_cores
-from compiler.space.held import FREE, CutTensor, Space, cut_tensors, holding, laid_out
+from compiler.space.held import FREE, Layout, Space, cut_tensors, holding
 from compiler.unit.unit import Unit
 
 Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segments by their raw features
@@ -22,7 +23,9 @@ def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles) -> Genome:
     Those that save most bytes of DDR for the blocks that they hold come first.  Where less of L1 is left, a segment may have more blocks,
     or fewer slots.
     """
-    genome, spaces, taken = holding(genome, ()), [FREE] * len(genome), list[CutTensor]()
+    tensors = sorted(cut_tensors(unit, genome), key=lambda each: each.rank)
+    genome, spaces, taken = holding(genome, ()), [FREE] * len(genome), [False] * len(tensors)
+    layout = Layout(unit, genome, tensors)
     known: dict[tuple[Gene, Space], float | None] = {}
 
     def ask(pairs: Sequence[tuple[Gene, Space]]) -> None:
@@ -34,8 +37,9 @@ def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles) -> Genome:
         if raws:
             known.update(zip(raws, cycles(list(raws.values())), strict=True))
 
-    for each in sorted(cut_tensors(unit, genome), key=lambda each: each.rank):
-        more = laid_out(unit, genome, [*taken, each])
+    for number in range(len(tensors)):
+        taken[number] = True
+        more = layout.of(taken)
         changed = [at for at, (new, old) in enumerate(zip(more, spaces, strict=True)) if new != old]
         ways = {at: list(_ways(unit, genome[at])) for at in changed}
         ask([(way, more[at]) for at in changed for way in ways[at]] + [(genome[at], spaces[at]) for at in changed])
@@ -50,8 +54,10 @@ def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles) -> Genome:
             for at, found in best.items():
                 assert found is not None
                 genes[at] = ways[at][found[1]]
-            genome, spaces, taken = tuple(genes), more, [*taken, each]
-    return holding(genome, taken)
+            genome, spaces = tuple(genes), more
+        else:
+            taken[number] = False
+    return holding(genome, list(compress(tensors, taken)))
 
 
 def _ways(unit: Unit, gene: Gene) -> Iterator[Gene]:
