@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from compiler.bound.deals import weightings, worth
 from compiler.bound.needs import needs_of
+from compiler.bound.phases import phases_of
 from compiler.bound.prefetch import Behind, behind, finished_before
 from compiler.bound.traffic import Excess, FusedGraph, excess, fused_of, once
-from compiler.bound.work import dealt, out_of, work_of
+from compiler.bound.work import way_from, work_of
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
@@ -50,7 +52,8 @@ class Bound:
         self.unit = unit
         self.needs = needs_of(unit)
         self.work = work_of(unit, self.needs)
-        self.once = once(self.needs, self.work.weights)
+        self.once = once(unit, self.needs, self.work.weights)
+        self.phases = phases_of(unit, self.needs, self.work.matrix[:, 0] + self.work.vector)
         self._windows: dict[int, tuple[Excess, ...]] = {}
 
     def of(self, level: str) -> Terms:
@@ -67,23 +70,21 @@ class Bound:
         """Theorem 1."""
         machine, work = self.unit.machine, self.work
         cores = machine.granted(level).cores
-        vector = float(work.vector.sum())
-        deals = [dealt(cycles, work.on_vector, vector)[0] for cycles in work.matrix.T]
         begins, ends = first_data_cycles(machine, level), last_data_cycles(machine, level)
-        stores = float(work.back.sum()) / out_of(machine, Memory.UB, Engine.MTE3)
+        stores = float(work.back.sum()) / way_from(machine, Memory.UB, Engine.MTE3).bytes_per_cycle
         stores += self.once.outputs / float(machine.dma_bytes_per_cycle(Engine.MTE3))
-        busiest = max(*deals, vector) / cores
+        busiest = self._busiest / cores
         return max(begins + ceil(busiest - _SLACK) + ends if busiest else 0, begins + ceil(stores / cores - _SLACK))
 
     def _prefetch(self, level: str) -> int:
         """Theorem 2."""
         machine, found = self.unit.machine, self._behind
-        later = np.maximum(0.0, found.weights_left - capacity_bytes(self.unit, level)) / _read_rate(machine, level)
-        if not later.any():
-            return 0
-        cores = machine.granted(level).cores
-        begins, ends = first_data_cycles(machine, level), last_data_cycles(machine, level)
-        return begins + ceil(float((found.work / cores + later)[later > 0].max()) - _SLACK) + ends
+        cores, room = machine.granted(level).cores, weight_bytes(self.unit, level)
+        cycles = 0.0
+        for behind_work in found:
+            later = np.maximum(0.0, behind_work.weights_left - room) / _read_rate(machine, level)
+            cycles = max(cycles, float((behind_work.work / cores + later)[later > 0].max(initial=0.0)))
+        return first_data_cycles(machine, level) + ceil(cycles - _SLACK) + last_data_cycles(machine, level) if cycles else 0
 
     def _traffic(self, level: str, moved: int) -> int:
         """Theorem 3."""
@@ -98,11 +99,22 @@ class Bound:
         return fused_of(self.unit, self.needs, self.work.weights)
 
     @cached_property
-    def _behind(self) -> Behind:
-        work = self.work
-        weight = dealt(work.spread, work.on_vector, float(work.vector.sum()))[1]
-        both = np.minimum(weight * work.spread, (1 - weight) * work.on_vector)
-        return behind(both, work.weights.astype(np.float64), finished_before(self.unit, self.needs))
+    def _busiest(self) -> float:
+        """Cycles of one core that does all, of its busiest engine in the best deal."""
+        work, phases = self.work, self.phases
+        return max(
+            float(worth(cycles, work.on_vector, work.vector, weights, phases).sum())
+            for cycles in work.on_matrix.T
+            for weights in weightings(cycles, work.on_vector, work.vector, phases)
+        )
+
+    @cached_property
+    def _behind(self) -> tuple[Behind, ...]:
+        """Under every weighting that is tried."""
+        work, phases, before = self.work, self.phases, finished_before(self.unit, self.needs)
+        cycles = work.spread + work.starts[:, work.starts.sum(0).argmax()]
+        done = [worth(cycles, work.on_vector, work.vector, w, phases) for w in weightings(cycles, work.on_vector, work.vector, phases)]
+        return tuple(behind(each, work.weights.astype(np.float64), before) for each in done)
 
 
 _SLACK = 1e-6  # of sums of fractions
@@ -110,11 +122,19 @@ _SLACK = 1e-6  # of sums of fractions
 
 def capacity_bytes(unit: Unit, level: str) -> int:
     """Of values on chip, wherever they lie, in what a level grants: in L0C each takes as much as a sum."""
-    machine = unit.machine
-    granted, widest = machine.granted(level), max(storage.dtype.size_bytes for storage in unit.storages)
-    sizes = machine.buffers_bytes.there | {"L1": granted.l1_bytes}
-    sizes["L0C"] = sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES
-    return granted.cores * sum(sizes.values()) + granted.shared_bytes
+    widest = max(storage.dtype.size_bytes for storage in unit.storages)
+    granted, sizes = unit.machine.granted(level), _sizes(unit, level)
+    return weight_bytes(unit, level) + granted.cores * (sizes.get("L0A", 0) + sizes["L0C"] * min(SUM_BYTES, widest) // SUM_BYTES)
+
+
+def weight_bytes(unit: Unit, level: str) -> int:
+    """Of weights on chip that products are still to be made with: L0A has left operands alone, L0C sums."""
+    granted = unit.machine.granted(level)
+    return granted.cores * sum(size for name, size in _sizes(unit, level).items() if name not in ("L0A", "L0C")) + granted.shared_bytes
+
+
+def _sizes(unit: Unit, level: str) -> dict[str, int]:
+    return unit.machine.buffers_bytes.there | {"L1": unit.machine.granted(level).l1_bytes}
 
 
 def first_data_cycles(machine: Machine, level: str) -> int:

@@ -63,12 +63,14 @@ class Touch(NamedTuple):
     """What operator `reader` reads of a leaf.  operand: its place among the operator's inputs.
 
     spread: any part of the reader's result, in pixels or in channels, needs at least as large a part of `box` (docs/bounds.md, Lemma 1).
+    every: each pixel of the result needs all pixels of `box`.
     """
 
     reader: int
     operand: int
     box: Box
     spread: bool
+    every: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +141,12 @@ def needs_of(unit: Unit) -> Needs:
         if leaf.needed is None:
             continue
         for operand, name in enumerate(spec.operator.operands):
-            box, spread = _reads(spec.operator, operand, leaf.needed, shapes[name])
+            box, spread, every = _reads(spec.operator, operand, leaf.needed, shapes[name])
             for part, of_leaf, of_tensor in channels[name]:
                 mask = np.zeros(shapes[part][1], np.bool_)
                 mask[of_leaf] = box.channels[of_tensor]
                 if mask.any():
-                    found.setdefault(part, []).append(Touch(spec.index, operand, box._replace(channels=mask), spread))
+                    found.setdefault(part, []).append(Touch(spec.index, operand, box._replace(channels=mask), spread, every))
     given = [closed(name) for name in shapes if name not in makers and name in found]
     return Needs(tuple(reversed(made)), tuple(given))
 
@@ -167,12 +169,13 @@ def _channels_of_leaves(unit: Unit) -> dict[str, list[tuple[str, NDArray[np.int6
     }
 
 
-def _reads(op: Operator, operand: int, made: Box, shape: tuple[int, int, int, int]) -> tuple[Box, bool]:
-    """What of an input the needed part of a result is made of, and whether it is `Touch.spread`."""
-    whole = Box.whole(shape)
+def _reads(op: Operator, operand: int, made: Box, shape: tuple[int, int, int, int]) -> tuple[Box, bool, bool]:
+    """What of an input the needed part of a result is made of; whether it is `Touch.spread`, and `Touch.every`."""
+    whole, alone = Box.whole(shape), made.pixels == 1
     if isinstance(op, HeadedProduct):
         heads = np.repeat(made.channels.reshape(op.heads, -1).any(1), shape[1] // op.heads)
-        return (Box(heads, made.rows, made.columns) if operand == 0 else whole._replace(channels=heads)), True
+        right = operand > 0
+        return (whole._replace(channels=heads) if right else Box(heads, made.rows, made.columns)), True, right or alone
     if operand == 0 and isinstance(op, Convolution | Softmax | QuantisedSoftmax):
         channels = np.repeat(made.channels.reshape(op.groups, -1).any(1), shape[1] // op.groups)
     else:
@@ -180,38 +183,48 @@ def _reads(op: Operator, operand: int, made: Box, shape: tuple[int, int, int, in
         channels = whole.channels if mixed else made.channels
     if operand > 0:  # of the result's size, or one pixel for all
         if shape[2:] != (len(made.rows), len(made.columns)):
-            return whole._replace(channels=channels), True
-        return Box(channels, made.rows, made.columns), True
+            return whole._replace(channels=channels), True, True
+        return Box(channels, made.rows, made.columns), True, alone
     if isinstance(op, Reflow):  # rows wrap: as many pixels, wherever they lie
         rows = np.zeros(shape[2], np.bool_)
         rows[: max(0, min(shape[2] * shape[3], made.pixels - op.before)) // shape[3]] = True
-        return Box(channels, rows, whole.columns), False
-    (rows, even_rows), (columns, even_columns) = (
+        return Box(channels, rows, whole.columns), False, False
+    rows_read, columns_read = (
         _along(op, axis, wanted, size) for axis, wanted, size in ((ROWS, made.rows, shape[2]), (COLUMNS, made.columns, shape[3]))
     )
-    return Box(channels, rows, columns), even_rows and even_columns
+    even, every = rows_read.even and columns_read.even, rows_read.every and columns_read.every
+    return Box(channels, rows_read.places, columns_read.places), even, every
 
 
-def _along(op: Operator, axis: int, made: Mask, size: int) -> tuple[Mask, bool]:
-    """Places of the input along an axis that those of the result are made of; whether every part of them needs as large a part."""
+class _Along(NamedTuple):
+    """Places of the input along an axis that those of the result are made of; whether every part of them needs as large a part; whether
+    each of them needs all."""
+
+    places: Mask
+    even: bool
+    every: bool
+
+
+def _along(op: Operator, axis: int, made: Mask, size: int) -> _Along:
     at, read = np.flatnonzero(made), np.zeros(size, np.bool_)
     if isinstance(op, Resample):
         taps = (op.rows, op.columns)[axis].taps
         read[[source for i in at.tolist() for source, _ in taps[i]]] = True
-        return read, False
+        return _Along(read, False, False)
     form, *numbers = op.reach(size, axis=axis)
     if form == RATIO:
         _, divisor, factor, before, _ = numbers
         read[np.maximum(0, at * factor - before) // divisor] = True
-        return read, False
+        return _Along(read, False, False)
     assert form == WINDOW
     _, window, stride, dilation, pad = numbers
     places = at[:, None] * stride - pad + np.arange(window)[None, :] * dilation
     inside = (places >= 0) & (places < size)
     read[places[inside]] = True
+    every = bool((inside.sum(1) == read.sum()).all())
     if dilation > 1 and window > 1:
-        return read, False
-    return read, _even(np.maximum(places[:, 0], 0), np.minimum(places[:, -1] + 1, size), read)
+        return _Along(read, False, every)
+    return _Along(read, _even(np.maximum(places[:, 0], 0), np.minimum(places[:, -1] + 1, size), read), every)
 
 
 def _even(first: NDArray[np.int64], last: NDArray[np.int64], read: Mask) -> bool:

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.bound.needs import Needs
-from compiler.ir.operators import Convolution, LayerNorm, Operator, QuantisedSoftmax, Softmax
-from compiler.ir.operators.matmul import HeadedProduct
+from compiler.bound.phases import mixes
 from compiler.unit.unit import Unit
 
 Floats = NDArray[np.float64]
@@ -51,13 +50,6 @@ def finished_before(unit: Unit, needs: Needs) -> list[frozenset[int]]:
         channel.append(all_inputs if mixes(spec.operator) else nothing.union(*of_one))
         before.append(nothing.union(*first))
     return before
-
-
-def mixes(op: Operator) -> bool:
-    """Whether a value of its result is made of all channels of its first input."""
-    if isinstance(op, Convolution | Softmax | QuantisedSoftmax):
-        return op.groups == 1
-    return op.heads == 1 if isinstance(op, HeadedProduct) else isinstance(op, LayerNorm)
 
 
 def behind(work: Floats, weights: Floats, before: Sequence[frozenset[int]]) -> Behind:

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.bound.cuts import DRAIN, ENDLESS, SOURCE, GrowingCut
-from compiler.bound.needs import Needs
+from compiler.bound.needs import Leaf, Needs
+from compiler.bound.work import FOUR
 from compiler.ir.operators import Convolution
 from compiler.unit.unit import Unit
+from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES
 
 
 class Once(NamedTuple):
@@ -34,9 +36,20 @@ class Excess(NamedTuple):
     bytes: int
 
 
-def once(needs: Needs, weights: NDArray[np.int64]) -> Once:
+def once(unit: Unit, needs: Needs, weights: NDArray[np.int64]) -> Once:
     outputs = sum(leaf.touched_bytes for leaf in needs.made if leaf.outside)
-    return Once(sum(leaf.touched_bytes for leaf in needs.given), int(weights.sum()), outputs)
+    constants = unit.graph.constants
+    inputs = sum(leaf.touched_bytes if leaf.name in constants else _in_blocks(leaf) for leaf in needs.given)
+    return Once(inputs, int(weights.sum()), outputs)
+
+
+def _in_blocks(leaf: Leaf) -> int:
+    """Bytes of an input of the model: DMAs move whole blocks, and a block has channels of one pixel, or an image of four lanes."""
+    lanes = BLOCK_BYTES // leaf.size_bytes
+    if len(leaf.touched) <= FOUR < lanes and leaf.size_bytes < SUM_BYTES:
+        return int(leaf.touched.max()) * FOUR * leaf.images * leaf.size_bytes
+    planes = np.sort(leaf.touched)[::-1][::lanes]  # of each plane at least the pixels of the channel of it that is read most
+    return int(planes.sum()) * leaf.images * BLOCK_BYTES
 
 
 class FusedGraph(NamedTuple):

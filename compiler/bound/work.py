@@ -2,7 +2,8 @@
 
 | name      | dtype      | of every operator of a unit, in all images, on one core                                          |
 |-----------|------------|--------------------------------------------------------------------------------------------------|
-| matrix    | float [n, 3] | cycles of CUBE, MTE1 and FIXPIPE where the matrix unit makes a product                           |
+| matrix    | float [n, 3] | cycles of CUBE (without start-ups), MTE1 and FIXPIPE where the matrix unit makes a product       |
+| starts    | float [n, 4] | start-ups of CUBE: for what L0A, L0B and L0C hold of left operands, right ones, sums, and products |
 | spread    | float [n]  | cycles of CUBE for all of its weights, in proportion for a part of them (Theorem 2)              |
 | on_vector | float [n]  | cycles of VECTOR where that makes the same product                                               |
 | vector    | float [n]  | cycles of VECTOR of what only that can do                                                        |
@@ -24,7 +25,7 @@ from compiler.ir.operators import Convolution, LayerNorm, Operator, Pool, Softma
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import CostTables, cost_tables, steps
-from simulator.npu.isa import REPEAT_BLOCKS, Op
+from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.machine import CubeUnit, DataPath, Machine
 from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES, DataType, Engine, Memory
 
@@ -42,11 +43,17 @@ class LeastWork(NamedTuple):
     """See the table at the top of this file."""
 
     matrix: Floats
+    starts: Floats
     spread: Floats
     on_vector: Floats
     vector: Floats
     back: Floats
     weights: NDArray[np.int64]
+
+    @property
+    def on_matrix(self) -> Floats:
+        """float64 [n, 6]: cycles of an engine of the matrix unit in each column; of CUBE with each kind of start-ups."""
+        return np.column_stack((self.matrix[:, :1] + self.starts, self.matrix[:, 1:]))
 
 
 class Multiplied(NamedTuple):
@@ -87,7 +94,8 @@ def product_of(op: Operator, box: Box, images: int, channels: int, c0: int) -> M
 def work_of(unit: Unit, needs: Needs) -> LeastWork:
     count, machine, t = len(unit.operators), unit.machine, cost_tables(unit.machine)
     none = [np.zeros(count) for _ in range(4)]
-    found = LeastWork(np.zeros((count, 3)), none[0], none[1], none[2], none[3], np.zeros(count, np.int64))
+    found = LeastWork(np.zeros((count, 3)), np.zeros((count, 4)), none[0], none[1], none[2], none[3], np.zeros(count, np.int64))
+    shared = _loaded_for_it(unit, needs)
     added = set(unit.layout.copies)  # this compiler's own, not of the graph
     shapes = unit.graph.shapes
     for spec, leaf in zip(unit.operators, needs.made, strict=True):
@@ -97,11 +105,11 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
         dtype = unit.type_of(spec.reads[0])
         product = product_of(op, box, leaf.images, shapes[op.inputs[0]][1], dtype.lanes)
         if product is not None:
-            found.matrix[k] = _matrix(machine, t, dtype, product)
+            found.matrix[k], found.starts[k] = _matrix(machine, t, dtype, product, *shared[k])
             found.spread[k] = _spread(machine, dtype, product)
             summed = product.macs // (product.times * product.rows * product.columns)
             lanes = REPEAT_BYTES // (SUM_BYTES if summed > SHORT or not dtype.is_float else dtype.size_bytes)
-            found.on_vector[k] = product.macs / lanes * int(t.vector_cycles[Op.VMADD])
+            found.on_vector[k] = _repeats(t, product.macs / lanes, Op.VMADD)
             found.weights[k] = product.weights * dtype.size_bytes
             continue
         made, read = leaf.needed_bytes, sum(r.box.values * of.images * of.size_bytes for of, r in needs.read_by(k))
@@ -113,23 +121,75 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
     return found
 
 
-def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied) -> tuple[float, float, float]:
-    """Cycles of CUBE, MTE1 and FIXPIPE (docs/bounds.md, Lemma 2)."""
+def _loaded_for_it(unit: Unit, needs: Needs) -> list[tuple[float, bool]]:
+    """Of every operator the part of its left operand, and whether the right one, that are counted as loads of it.
+
+    What several products read is loaded for all of them at once, by a program that likes to, so it is counted for one.
+    """
+    count = len(unit.operators)
+    shared, right = np.zeros(count), np.ones(count, np.bool_)
+    for leaf in (*needs.made, *needs.given):
+        for operand, kinds in ((0, Convolution | HeadedProduct), (1, HeadedProduct)):
+            readers = [r for r in leaf.readings if r.operand == operand and isinstance(unit.operators[r.reader].operator, kinds)]
+            for reading in sorted(readers, key=lambda r: -needs.made[r.reader].needed_bytes)[1:]:
+                if operand == 0:
+                    shared[reading.reader] += reading.box.channels.sum()
+                else:
+                    right[reading.reader] = False
+    found = []
+    for spec in unit.operators:
+        op, lanes, k = spec.operator, unit.type_of(spec.reads[0]).lanes, spec.index
+        channels = unit.graph.shapes[op.inputs[0]][1]
+        whole = isinstance(op, Convolution) and op.groups == 1
+        part = (channels - shared[k]) / (-(-channels // lanes) * lanes) if whole else 0.0
+        found.append((float(part) if shared[k] else 1.0, bool(right[k])))
+    return found
+
+
+def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, own_left: float, own_right: bool) -> tuple[Floats, Floats]:
+    """float64 [3]: cycles of CUBE, MTE1 and FIXPIPE; [4]: of CUBE's start-ups (docs/bounds.md, Lemma 2)."""
     fractal, axes = machine.fractal(dtype), t.matrix[dtype]
     n1 = -(-p.columns // fractal.columns)
-    lanes = p.inner * fractal.lanes
     inner, columns = _least_steps(axes[1], fractal.lanes, p.inner), _least_steps(axes[2], fractal.columns, n1)
     cycles = p.times * steps(p.rows, axes[0]) * inner * columns * int(t.step_cycles[dtype])
-    sizes = machine.buffers_bytes
-    volume = p.times * p.rows * lanes * n1 * fractal.columns  # what an MMAD makes of all of L0: Loomis and Whitney
-    if sizes.L0A is not None and sizes.L0B is not None:
-        most = sqrt((sizes.L0A / dtype.size_bytes) * (sizes.L0B / dtype.size_bytes) * (sizes.L0C / SUM_BYTES))
-        cycles += int(volume / most) * machine.matrix.startup_cycles
-    left = p.times * p.rows * p.left * BLOCK_BYTES
-    right = p.times * p.inner * n1 * fractal.weight_blocks * BLOCK_BYTES
+    left = p.times * p.rows * p.left * BLOCK_BYTES * own_left
+    right = p.times * p.inner * n1 * fractal.weight_blocks * BLOCK_BYTES if own_right else 0
     out = p.times * p.rows * n1 * fractal.columns * SUM_BYTES
-    moved = sum(size / rate for size, rate in ((left, into(machine, Memory.L0A)), (right, into(machine, Memory.L0B))))
-    return float(cycles), moved, out / out_of(machine, Memory.L0C, Engine.FIXPIPE)
+    into_a, into_b, out_of_c = way_to(machine, Memory.L0A), way_to(machine, Memory.L0B), way_from(machine, Memory.L0C, Engine.FIXPIPE)
+    a, b, c = (machine.buffers_bytes.there.get(name, 0) for name in ("L0A", "L0B", "L0C"))
+    starts = np.zeros(4)
+    if a and b:
+        volume = p.times * p.rows * p.inner * fractal.lanes * n1 * fractal.columns
+        most = sqrt((a / dtype.size_bytes) * (b / dtype.size_bytes) * (c / SUM_BYTES))  # Loomis and Whitney
+        starts = np.array((left / a, right / b, out / c, volume / most)) * machine.matrix.startup_cycles
+    moved = (cycles, into_a.cycles(left, a) + into_b.cycles(right, b), out_of_c.cycles(out, c))
+    return np.array(moved, np.float64), starts
+
+
+class Way(NamedTuple):
+    """How data come to a memory, or leave it, at most.  bytes_per_cycle: infinite where several engines may move them."""
+
+    bytes_per_cycle: float
+    startup_cycles: int
+
+    def cycles(self, size_bytes: float, each_bytes: float) -> float:
+        """each_bytes: of what one instruction moves at most."""
+        return size_bytes / self.bytes_per_cycle + (size_bytes / each_bytes * self.startup_cycles if each_bytes else 0)
+
+
+def way_to(machine: Machine, memory: Memory) -> Way:
+    """By MTE1."""
+    return _fastest([path for path in machine.paths if path.destination == memory.name], Engine.MTE1)
+
+
+def way_from(machine: Machine, memory: Memory, engine: Engine) -> Way:
+    return _fastest([path for path in machine.paths if path.source == memory.name], engine)
+
+
+def _fastest(paths: Sequence[DataPath], engine: Engine) -> Way:
+    if not paths or any(path.engine != engine.name for path in paths):
+        return Way(inf, 0)
+    return Way(max(float(path.bytes_per_cycle) for path in paths), min(path.startup_cycles for path in paths))
 
 
 def _least_steps(axis: NDArray[np.int64], size: int, count: int) -> float:
@@ -137,20 +197,6 @@ def _least_steps(axis: NDArray[np.int64], size: int, count: int) -> float:
     unit, least, fill = axis.tolist()
     blocks = np.arange(1, count + 1)
     return float(count * ((np.maximum(-(-blocks * size // unit), least) + fill) / blocks).min())
-
-
-def into(machine: Machine, memory: Memory) -> float:
-    """Bytes per cycle that MTE1 brings to a memory at most; infinite where another engine may do it."""
-    return _fastest([path for path in machine.paths if path.destination == memory.name], Engine.MTE1)
-
-
-def out_of(machine: Machine, memory: Memory, engine: Engine) -> float:
-    """Bytes per cycle that an engine takes out of a memory at most; infinite where another one may do it."""
-    return _fastest([path for path in machine.paths if path.source == memory.name], engine)
-
-
-def _fastest(paths: Sequence[DataPath], engine: Engine) -> float:
-    return max((float(path.bytes_per_cycle) if path.engine == engine.name else inf for path in paths), default=inf)
 
 
 def _spread(machine: Machine, dtype: DataType, p: Multiplied) -> float:
@@ -162,36 +208,19 @@ def _spread(machine: Machine, dtype: DataType, p: Multiplied) -> float:
     return float(p.macs / peak * (-(-p.rows // rows) * rows) / p.rows)
 
 
+def _repeats(t: CostTables, repeats: float, *ops: Op) -> float:
+    """Cycles of so many repeats of each of some opcodes, in instructions of as many as one takes."""
+    return sum(repeats * (int(t.vector_cycles[op]) + int(t.scalars[1]) / MAX_REPEATS) for op in ops)
+
+
 def _vector(op: Operator, t: CostTables, made: float, read: float) -> float:
     """Cycles of VECTOR of what no other engine does (docs/bounds.md, Lemma 3).  made, read: repeats of its result, and of what it reads."""
-    cycles = t.vector_cycles
-    simple = int(cycles[Op.VMAX])
     if isinstance(op, Vector):
-        return made * sum(int(cycles[_OPCODES[step.op]]) for step in op.steps if step.op in _OPCODES)
+        return _repeats(t, made, *(_OPCODES[step.op] for step in op.steps if step.op in _OPCODES))
     if isinstance(op, Pool) and op.mode == "max":
-        return max(made, read / 2) * simple
+        return _repeats(t, max(made, read / 2), Op.VMAX)
     if isinstance(op, Softmax):
-        return made * int(cycles[Op.VEXP])
+        return _repeats(t, made, Op.VEXP)
     if isinstance(op, LayerNorm):
-        return made * int(cycles[Op.VMUL])
+        return _repeats(t, made, Op.VMUL)
     return 0.0
-
-
-def dealt(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, float]:
-    """(the least that the busier of two engines works, the weight of the first in the deal that shows it).
-
-    cycles, on_vector: of every product on the one and on the other.  vector: what the second has to do anyway.  The fractional deal is
-    solved by the ratio of the two, as a continuous knapsack; weights (w, 1 - w) are the optimal multipliers of its linear program.
-    """
-    order = np.argsort(on_vector / np.maximum(cycles, 1e-9), kind="stable")
-    order = order[cycles[order] > 0]
-    if not len(order):
-        return vector, 0.5
-    first = cycles.sum() - np.concatenate([[0.0], np.cumsum(cycles[order])])  # after so many products have moved over
-    second = vector + np.concatenate([[0.0], np.cumsum(on_vector[order])])
-    at = int(np.argmax(second >= first))
-    if at == 0:
-        return vector, 0.0
-    one, other = float(cycles[order[at - 1]]), float(on_vector[order[at - 1]])
-    part = float(first[at - 1] - second[at - 1]) / (one + other)
-    return float(second[at - 1] + part * other), other / (one + other)

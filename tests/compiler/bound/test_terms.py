@@ -7,12 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_data_cycles
+from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_data_cycles, weight_bytes
+from compiler.bound.deals import dealt, worth
 from compiler.bound.needs import needs_of
+from compiler.bound.phases import Phases, before_first
 from compiler.bound.prefetch import behind, finished_before
 from compiler.bound.traffic import FusedGraph, excess
-from compiler.bound.work import dealt
-from compiler.ir.operators import Conv, Shuffle
+from compiler.ir.operators import Conv, Operator, Pool, Shuffle, Step, Vector
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
@@ -28,14 +29,98 @@ def test_a_product_takes_its_cubes_and_its_moves() -> None:
     """49 pixels are 4 rows of cubes, 40 channels 3 blocks of 9 taps, 24 columns 2: 216 cubes, of which VECTOR takes what it can."""
     bound = Bound(unit(EDGE, (1, 40, 7, 7), conv("y", "x", (40, 24))))
     cube, mte1, fixpipe = bound.work.matrix[0].tolist()
+    left, right, out = 49 * 27 * 32, 27 * 2 * 512, 49 * 32 * 4
     assert cube == 4 * 27 * 2
-    assert mte1 == 49 * 27 * 32 / 512 + 27 * 2 * 512 / 256
-    assert fixpipe == 49 * 32 * 4 / 256
-    vector = 49 * 24 * 360 / 64
-    assert bound.work.on_vector[0] == vector
+    assert mte1 == pytest.approx(left * (1 / 512 + 8 / 65536) + right * (1 / 256 + 8 / 65536))
+    assert fixpipe == pytest.approx(out * (1 / 256 + 8 / 262144))
+    assert bound.work.starts[0, :3] == pytest.approx([8 * left / 65536, 8 * right / 65536, 8 * out / 262144])
+    cube += 8 * left / 65536
+    vector = 49 * 24 * 360 / 64 * (1 + 6 / 255)
+    assert bound.work.on_vector[0] == pytest.approx(vector)
     shared = cube * vector / (cube + vector)
     waits = first_data_cycles(EDGE, "none") + last_data_cycles(EDGE, "none")
     assert bound.of("none").engines == waits + int(np.ceil(max(shared, mte1 * vector / (mte1 + vector))))
+
+
+def test_what_two_products_read_is_loaded_once() -> None:
+    """Two convolutions of x: the second may find its left operand in L0A; its sums and its weights are its own."""
+    u = unit(EDGE, (1, 48, 8, 8), conv("a", "x", (48, 32), kernel=1), conv("b", "x", (48, 16), kernel=1), outputs=["a", "b"])
+    left, right, _, _ = Bound(u).work.starts.T
+    assert left == pytest.approx([8 * 64 * 3 * 32 / 65536, 0.0])
+    assert right == pytest.approx([8 * 3 * 2 * 512 / 65536, 8 * 3 * 512 / 65536])
+
+
+def gated(pixels: int, *, wide: int = 64) -> tuple[Operator, ...]:
+    """A convolution, SiLU, and a gate on its channels that a mean over all pixels makes, then another convolution and SiLU."""
+    silu = (Step("keep", kept=0), Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("rdiv", kept=0))
+    return (
+        conv("a", "x", (16, wide), kernel=1),
+        Vector("s", ("a",), "s", silu),
+        Pool("m", "s", "m", "average", (pixels, pixels)),
+        conv("f", "m", (wide, 16), kernel=1),
+        conv("g", "f", (16, wide), kernel=1),
+        Vector("p", ("s", "g"), "p", (Step("mul", operand=1),)),
+        conv("c", "p", (wide, 256)),
+        conv("d", "c", (256, 256)),
+    )
+
+
+def test_what_is_complete_before_a_value_behind_a_mean() -> None:
+    u = unit(EDGE, (1, 16, 14, 14), *gated(14))
+    number = {spec.operator.y: spec.index for spec in u.operators}
+    before = before_first(u, needs_of(u))
+    names = {y: {u.operators[i].operator.y for i in before[k]} for y, k in number.items()}
+    assert names["m"] == set(), "a mean of a channel needs that channel alone"
+    assert names["f"] == {"a", "s", "m"}
+    assert names["g"] == {"a", "s", "m", "f"}
+    assert names["p"] == {"a", "s", "m", "f"}, "a channel of the gate is enough"
+    assert names["c"] == {"a", "s", "m", "f", "g"}
+    assert names["d"] == names["c"], "nine pixels of 196"
+
+
+def test_phases_share_no_cycle() -> None:
+    """VECTOR works before the gate, CUBE behind it: the bound is their sum, not the larger one."""
+    u = unit(EDGE, (1, 16, 28, 28), *gated(28, wide=256))
+    bound = Bound(u)
+    number = {spec.operator.y: spec.index for spec in u.operators}
+    first, last = bound.phases.first, bound.phases.last
+    assert (first <= last).all()
+    assert last[number["s"]] < first[number["c"]]
+    silu = 784 * 256 * 2 / 256 * (4 + 4 + 2 * 6 / 255)
+    cube = 784 / 16 * 9 * 16 * (16 + 16)
+    assert bound.work.vector[number["s"]] == pytest.approx(silu)
+    waits = first_data_cycles(EDGE, "none") + last_data_cycles(EDGE, "none")
+    assert silu + 0.9 * cube < bound.of("none").engines - waits < silu + 1.05 * cube
+    batch = Bound(unit(EDGE, (2, 16, 28, 28), *gated(28, wide=256)))
+    assert batch.phases.phases == 1, "an image does not wait for the other one"
+
+
+def test_work_is_worth_least_where_it_may_float() -> None:
+    """A product of 8 cycles that may be in either phase: 4 under (1/2, 1/2), nothing where VECTOR alone counts."""
+    phases = Phases(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
+    cycles, on_vector, vector = np.array([8.0, 8.0, 0.0]), np.array([80.0, 80.0, 0.0]), np.array([0.0, 0.0, 30.0])
+    assert worth(cycles, on_vector, vector, np.array([0.5, 0.5]), phases).tolist() == [4.0, 4.0, 15.0]
+    assert worth(cycles, on_vector, vector, np.array([0.5, 0.0]), phases).tolist() == [4.0, 0.0, 30.0]
+
+
+def test_weights_wait_for_vector_too() -> None:
+    """SiLU comes before all weights of the last product: 17 MB, more than fits on chip, behind 50 k cycles of VECTOR."""
+    silu = gated(112)[1]
+    ops: list[Operator] = [conv("a", "x", (16, 64)), silu, max_pool("q", "s", 112, 112)]
+    ops += [conv("f", "q", (64, 4096), kernel=1), conv("h", "f", (4096, 2048), kernel=1)]
+    bound = Bound(unit(EDGE, (1, 16, 112, 112), *ops))
+    late = 4096 * 2048 * 2 - weight_bytes(bound.unit, "none")
+    silu_cycles = bound.work.vector[1]
+    assert silu_cycles > 50_000
+    assert bound.of("none").term == "prefetch"
+    assert bound.of("none").cycles > silu_cycles + late / EDGE.ddr.deliverable
+
+
+def test_inputs_come_in_blocks() -> None:
+    """Three channels are an image of four lanes, twenty two planes of sixteen, and of float32 three are one of eight."""
+    for channels, dtype, bytes_of_a_pixel in ((3, "float16", 8), (20, "float16", 64), (3, "float32", 32)):
+        u = unit(EDGE, (1, channels, 8, 8), conv("y", "x", (channels, 16)), dtype=dtype)
+        assert Bound(u).once.inputs == 64 * bytes_of_a_pixel
 
 
 def test_a_deal_of_products() -> None:
@@ -105,10 +190,11 @@ def test_prefetch_is_the_largest_term_where_work_comes_before_weights() -> None:
     bound = Bound(u)
     terms = bound.of("none")
     assert terms.term == "prefetch"
-    late = (256 * 4096 + 4096 * 2048) * 2 - capacity_bytes(u, "none")
+    late = (256 * 4096 + 4096 * 2048) * 2 - weight_bytes(u, "none")
     work = 196 * 4 * 9 * 16  # of the first convolution, of which CUBE has most
     assert terms.cycles > 0.9 * work + late / 64
     assert capacity_bytes(u, "none") == (1024 + 64 + 64 + 256 // 2 + 256) * 1024
+    assert weight_bytes(u, "none") == (1024 + 64 + 256) * 1024
 
 
 def cheapest(fused: FusedGraph, start: int, last: int) -> int:
