@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir.graph import Graph, Port
-from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape
+from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape, Step, Vector
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.kinds.build import make_unit
 from compiler.unit.unit import Unit
@@ -49,3 +49,18 @@ def graph(shape: Shape, operators: list[Operator], outputs: list[str] | None = N
 
 def unit(machine: Machine, shape: Shape, *operators: Operator, outputs: list[str] | None = None, dtype: str = "float16") -> Unit:
     return make_unit(graph(shape, list(operators), outputs), machine, DataType[dtype])
+
+
+def gated(pixels: int, *, wide: int = 64) -> tuple[Operator, ...]:
+    """A convolution, SiLU, and a gate on its channels that a mean over all pixels makes, then another convolution and SiLU."""
+    silu = (Step("keep", kept=0), Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("rdiv", kept=0))
+    return (
+        conv("a", "x", (16, wide), kernel=1),
+        Vector("s", ("a",), "s", silu),
+        Pool("m", "s", "m", "average", (pixels, pixels)),
+        conv("f", "m", (wide, 16), kernel=1),
+        conv("g", "f", (16, wide), kernel=1),
+        Vector("p", ("s", "g"), "p", (Step("mul", operand=1),)),
+        conv("c", "p", (wide, 256)),
+        conv("d", "c", (256, 256)),
+    )

@@ -10,7 +10,7 @@ import numpy as np
 
 from compiler.bound.deals import weightings, worth
 from compiler.bound.needs import needs_of
-from compiler.bound.phases import phases_of
+from compiler.bound.phases import Phases, phases_of
 from compiler.bound.prefetch import Behind, behind, finished_before
 from compiler.bound.traffic import Excess, FusedGraph, excess, fused_of, once
 from compiler.bound.work import way_from, work_of
@@ -101,10 +101,11 @@ class Bound:
     @cached_property
     def _busiest(self) -> float:
         """Cycles of one core that does all, of its busiest engine in the best deal."""
-        work, phases = self.work, self.phases
+        work, anywhere = self.work, Phases.one(len(self.unit.operators))
+        engines = [(work.loads, anywhere), *((cycles, self.phases) for cycles in work.behind_values.T)]
         return max(
             float(worth(cycles, work.on_vector, work.vector, weights, phases).sum())
-            for cycles in work.on_matrix.T
+            for cycles, phases in engines
             for weights in weightings(cycles, work.on_vector, work.vector, phases)
         )
 

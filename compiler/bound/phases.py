@@ -29,6 +29,10 @@ class Phases(NamedTuple):
     last: NDArray[np.int64]
     phases: int
 
+    @classmethod
+    def one(cls, operators: int) -> Phases:
+        return cls(np.zeros(operators, np.int64), np.zeros(operators, np.int64), 1)
+
 
 class Reads(NamedTuple):
     """Of an operator: its operands, each the leaves that it is made of and how they are read."""
@@ -102,7 +106,7 @@ def phases_of(unit: Unit, needs: Needs, work: NDArray[np.float64]) -> Phases:
     count = len(unit.operators)
     first, last = np.zeros(count, np.int64), np.full(count, -1, np.int64)
     if any(leaf.images > 1 for leaf in needs.made):  # a value needs its own image alone
-        return Phases(first, np.zeros(count, np.int64), 1)
+        return Phases.one(count)
     reads, phase, allowed = reads_of(unit, needs), 0, [True] * count
     for barrier, before in enumerate(before_first(unit, needs)):
         news = [k for k in before if last[k] < 0]

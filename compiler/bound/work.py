@@ -51,9 +51,14 @@ class LeastWork(NamedTuple):
     weights: NDArray[np.int64]
 
     @property
-    def on_matrix(self) -> Floats:
-        """float64 [n, 6]: cycles of an engine of the matrix unit in each column; of CUBE with each kind of start-ups."""
-        return np.column_stack((self.matrix[:, :1] + self.starts, self.matrix[:, 1:]))
+    def behind_values(self) -> Floats:
+        """float64 [n, 5]: cycles of CUBE with each kind of start-ups, and of FIXPIPE, which all follow the values that are multiplied."""
+        return np.column_stack((self.matrix[:, :1] + self.starts, self.matrix[:, 2]))
+
+    @property
+    def loads(self) -> Floats:
+        """float64 [n]: cycles of MTE1, which may bring weights to L0B before."""
+        return self.matrix[:, 1]
 
 
 class Multiplied(NamedTuple):

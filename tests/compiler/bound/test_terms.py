@@ -13,13 +13,13 @@ from compiler.bound.needs import needs_of
 from compiler.bound.phases import Phases, before_first
 from compiler.bound.prefetch import behind, finished_before
 from compiler.bound.traffic import FusedGraph, excess
-from compiler.ir.operators import Conv, Operator, Pool, Shuffle, Step, Vector
+from compiler.ir.operators import Conv, Operator, Shuffle
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate_levels
-from tests.graphs import concat, conv, max_pool, unit
+from tests.graphs import concat, conv, gated, max_pool, unit
 from tests.plans import resized
 
 EDGE = load_machine("edge")
@@ -48,21 +48,6 @@ def test_what_two_products_read_is_loaded_once() -> None:
     left, right, _, _ = Bound(u).work.starts.T
     assert left == pytest.approx([8 * 64 * 3 * 32 / 65536, 0.0])
     assert right == pytest.approx([8 * 3 * 2 * 512 / 65536, 8 * 3 * 512 / 65536])
-
-
-def gated(pixels: int, *, wide: int = 64) -> tuple[Operator, ...]:
-    """A convolution, SiLU, and a gate on its channels that a mean over all pixels makes, then another convolution and SiLU."""
-    silu = (Step("keep", kept=0), Step("muls", -1.0), Step("exp"), Step("adds", 1.0), Step("rdiv", kept=0))
-    return (
-        conv("a", "x", (16, wide), kernel=1),
-        Vector("s", ("a",), "s", silu),
-        Pool("m", "s", "m", "average", (pixels, pixels)),
-        conv("f", "m", (wide, 16), kernel=1),
-        conv("g", "f", (16, wide), kernel=1),
-        Vector("p", ("s", "g"), "p", (Step("mul", operand=1),)),
-        conv("c", "p", (wide, 256)),
-        conv("d", "c", (256, 256)),
-    )
 
 
 def test_what_is_complete_before_a_value_behind_a_mean() -> None:
