@@ -43,10 +43,13 @@ def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
 
-def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict) -> dict[str, Genome]:
-    """Level -> genome.  unit: the compiler's, in an order in which runs of operators are branches.  Raises as `quick_plans`."""
+def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequence[str] | None = None) -> dict[str, Genome]:
+    """Level -> genome.  unit: the compiler's, in an order in which runs of operators are branches.  levels: None for all.
+
+    Raises as `quick_plans`.
+    """
     groups: dict[Grant, list[str]] = {}
-    for level in unit.machine.contention:
+    for level in levels or unit.machine.contention:
         groups.setdefault(unit.machine.granted(level), []).append(level)
     found = {}
     for levels in groups.values():

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,6 +35,7 @@ from tuner.farm.plugged import plugged
 from tuner.farm.prior import read_prior
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.spending import Spending
+from tuner.farm.start import compiled_genomes
 from tuner.farm.warm_start import sources
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.grants import check_grants, same_grants
@@ -182,7 +183,8 @@ class Search:
             log = stack.enter_context(RunLog(folder, REAL, origin, FEATURE_SETS))
             jobs = stack.enter_context(SerialJobs(made))
             kept = None if prior is None else prior.kept
-            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget, sources(began, folder, False), prior=kept)
+            first = partial(compiled_genomes, unit, levels, config)
+            search = OneSearch(REAL, facts, config, request, place, log, jobs, budget, sources(began, folder, False), first, kept)
             with search.progress():
                 search.search_until_spent()
             best, baselines = search.ended(name)

@@ -33,7 +33,7 @@ from tuner.farm.pool import ActorPool
 from tuner.farm.prior import Prior, proposer_line
 from tuner.farm.recorder import FEATURE_SETS, Facts
 from tuner.farm.spending import Spending
-from tuner.farm.start import Start, read_start
+from tuner.farm.start import Start, compiled_genomes, read_start
 from tuner.farm.storing import Storing
 from tuner.farm.warm_start import sources
 from tuner.farm.workers import JobWorker
@@ -191,8 +191,8 @@ def _searched(
     config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, known: Sequence[Genome],
 ) -> OneSearch:  # fmt: skip
     """One search, until its budget is spent, or those programs that are known; its log is closed, its champions are known."""
-    (given, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
-    unit = ordered(given, config.search.order)
+    (packed, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
+    unit = ordered(packed, config.search.order)
     piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
     if piece is not None and not request.quiet:
         for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
@@ -212,15 +212,29 @@ def _searched(
         if prior is not None:
             prior.copy(place.models)
         made = around.spec(evaluator, facts, config, config.level_weights, request.seed)
-        begun = start.of(search.pieces[0])
+        given = start.of(search.pieces[0])
         if known:
             made, budget = replace(made, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
-            begun = [*(begun or ()), *known]
+
+        def first() -> list[Genome]:
+            return [*(given or ()), *(known or compiled_genomes(unit, levels, config))]
+
         jobs = stack.enter_context(_jobs(around, made, request, place))
         assert isinstance(folder.identity, RunIdentity)
         said = folder.identity.warm_start
         run = OneSearch(
-            world, facts, config, request, place, log, jobs, budget, said, begun, None if prior is None else prior.kept, storing
+            world,
+            facts,
+            config,
+            request,
+            place,
+            log,
+            jobs,
+            budget,
+            said,
+            None if given is None and not known else first,
+            None if prior is None else prior.kept,
+            storing,
         )
         idle = jobs.workers - run.schedule.islands
         if idle > 0 and not request.quiet:

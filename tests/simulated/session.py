@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -10,6 +10,8 @@ from typing import Any
 from unittest import mock
 
 from compiler.source import Opened
+from compiler.space.gene import Genome
+from compiler.unit.unit import Unit
 from tests.simulated.actors import SimActors
 from tests.simulated.disk import SimDisk, SimPlace, SimUrl
 from tests.simulated.kernel import Kernel, Process
@@ -19,6 +21,7 @@ from tuner.config import TuneConfig
 from tuner.farm import storing, warm_start
 from tuner.farm.one_search import OneSearch
 from tuner.farm.prior import Prior
+from tuner.farm.start import compiled_genomes
 from tuner.request import TuneRequest
 from tuner.session import MakeSpec, Surroundings, session
 from tuner.world.actors import Worker
@@ -70,6 +73,15 @@ class Disks:
 # of an earlier run, which stays as it is
 _log_digest_once = cache(warm_start._log_digest)
 _read_once = cache(warm_start.read_warm_start)
+_compiled = dict[str, list[Genome]]()
+
+
+def _compiled_once(unit: Unit, levels: Sequence[str], config: TuneConfig) -> list[Genome]:
+    """Of every model; all scenarios have one machine."""
+    found = _compiled.get(unit.graph.digest)
+    if found is None:
+        found = _compiled[unit.graph.digest] = compiled_genomes(unit, levels, config)
+    return found
 
 
 def searched(
@@ -107,6 +119,7 @@ def searched(
     around = Surroundings(world, out, mirror, store, actors, kernel.say, spec)
     with (
         mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
+        mock.patch("tuner.session.compiled_genomes", _compiled_once),
         mock.patch.object(TuneConfig, "to_yaml", return_value=settings),
         mock.patch.multiple(storing, PACK_BYTES=5_000, _FIRST_TRY=20),
         session(around, search.opened, search.config, search.request, world.clock.monotonic_s(), (), search.prior) as ended,

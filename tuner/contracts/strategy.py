@@ -23,7 +23,7 @@ from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Session
 from tuner.search.asking import Asking, translated
 from tuner.search.collector import Collector
-from tuner.search.epoch import layer_by_layer, run_epoch
+from tuner.search.epoch import first_programs, run_epoch
 from tuner.search.knowledge import Knowledge
 from tuner.search.legal import fault
 from tuner.search.rules import Rules
@@ -81,7 +81,7 @@ class StrategyContract:
                 session = Session(lambda requests: map(evaluator.measure, requests), (known, collector))
                 with known.aside():
                     if not epoch:
-                        run_epoch(layer_by_layer(rules, collector), session, known, collector)
+                        run_epoch(first_programs(rules, collector), session, known, collector)
                     else:
                         strategy = self.strategy(StrategyContext(rules, island, 0), states[island] or None)
                         strategy.tell(known, [None] * len(self.levels))

@@ -37,7 +37,7 @@ from tuner.measure.memo import NAMED, WORKER, Memo
 from tuner.measure.published import Answer, answers
 from tuner.measure.session import Limit, Listener, Session
 from tuner.search.collector import Collector
-from tuner.search.epoch import FIRST, LAG, exchanges, layer_by_layer, run_epoch
+from tuner.search.epoch import FIRST, LAG, exchanges, first_programs, run_epoch
 from tuner.search.knowledge import Knowledge
 from tuner.search.packing import pack_genomes
 from tuner.search.placing import Placer
@@ -273,7 +273,7 @@ class JobRunner:
             for own in job.own:
                 self.known.learn(own)
             if job.epoch == FIRST:
-                asking = layer_by_layer(self.rules, collector)
+                asking = first_programs(self.rules, collector, self.known.proposed)
             else:
                 strategy = self.strategy(StrategyContext(self.rules, job.island, spec.seed), job.state or None)
                 strategy.tell(self.known, predictors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -52,14 +52,14 @@ class SearchEnd(NamedTuple):
 class OneSearch:
     """The search of one run, its log, its checkpoints and what a person sees of it.
 
-    said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: genomes that it begins with, None where they
-    were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.  storing: its side of a
-    store, None where there is none.
+    said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: makes the genomes that it begins with, where it
+    does begin; None where they were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.
+    storing: its side of a store, None where there is none.
     """
 
     def __init__(
         self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
-        budget: RunBudget, said: Sequence[str] = (), start: Sequence[Genome] | None = (), prior: KeptModel | None = None,
+        budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Sequence[Genome]] | None = tuple, prior: KeptModel | None = None,
         storing: Storing | None = None,
     ) -> None:  # fmt: skip
         self.storing = storing
@@ -114,7 +114,9 @@ class OneSearch:
         note = f"epoch {self.schedule.complete}, {tasks} tasks"
         return Snapshot(champions.programs, best, baseline, dict(failures), note, readings)
 
-    def _resume(self, paths: Sequence[Path], said: Sequence[str], start: Sequence[Genome] | None, prior: KeptModel | None) -> None:
+    def _resume(
+        self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Sequence[Genome]] | None, prior: KeptModel | None
+    ) -> None:
         """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
         in its place, and then it is what the log says."""
         log, levels = self.ledger.log, len(self.levels)
@@ -135,7 +137,7 @@ class OneSearch:
             if prior is not None:
                 self.trainer.begin(prior)
                 self.schedule.begin_trained()
-            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner), start)
+            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner), start())
             return
         state, findings = found
         self._began, self._unsaved = int(state["began"]), []

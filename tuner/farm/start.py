@@ -1,7 +1,10 @@
-"""Plans that a search begins with: a person's, or another run's.
+"""Plans that a search begins with: a person's, or another run's, and those that `compile` would take.
 
-They are checked as `compile` checks a plan, and are measured before anything else is proposed, as the champions of a warm start are.
+Given ones are checked as `compile` checks a plan, and are measured before anything else is proposed, as the champions of a warm start are.
 Their digests are part of the run's identity; the genomes lie in its checkpoint, so it can be resumed whatever becomes of the files.
+
+Those of `compile` follow from model and machine.  They are made before the first job: a dozen simulated programs of each level are a fifth
+of a second for a small network, and several for a large one, in which a job would finish nothing and look as if it hung.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from typing import NamedTuple
 from compiler.build import compile_plan, plans_of_pieces
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
+from compiler.quick import quick_genomes
 from compiler.source import Opened
 from compiler.space.gene import Genome
 from compiler.space.gene_of import genome_of
 from compiler.space.order import ORDERS, Order, ordered
-from simulator.npu.errors import BadInputError
+from compiler.space.predicted import by_estimate
+from compiler.unit.unit import Unit
+from simulator.npu.errors import BadInputError, InfeasibleError
+from tuner.config import NPU, TuneConfig
 from tuner.store.runfolder import IDENTITY, began_with
 from tuner.world.place import Place
 
@@ -61,6 +68,17 @@ def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place |
         short = [", ".join(digest[:8] for digest in some) or "none" for some in (began, said)]
         raise BadInputError(f"--start: {out} began with plans {short[0]}, not {short[1]}; leave --start out, or give another --out")
     return Start(began, genomes)
+
+
+def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> list[Genome]:
+    """Of every level what `compile` would take, in the order of the search; none where another target times plans, or without
+    segmentations, and where no plan fits a level, which layer by layer says better."""
+    if config.target.name != NPU or not config.use.segmentations:
+        return []
+    try:
+        return list(quick_genomes(Compiler(unit), unit, by_estimate(unit), levels).values())
+    except InfeasibleError:
+        return []
 
 
 def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:

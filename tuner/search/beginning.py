@@ -1,16 +1,16 @@
-"""What a search begins with: for every level the segmentation that is cheapest by prediction, and what no prediction tells of it.
+"""What a search goes on with after the plans that `compile` would take: segmentations that are cheapest by what is measured of them.
+
+What lies on the segmentation that is cheapest by prediction is measured, which makes another the cheapest, until one is measured as a
+whole.  A prediction tells neither where engines wait for each other nor what a window saves: of many segmentations that are as good by
+prediction, a few are good, and most of them differ in a few segments.
 
 Nothing but these is measured before the first programs.  A search that measured every operator alone and all short runs first had no
 program of several operators before a quarter of its measurements was spent.
-
-Then what lies on the cheapest segmentation is measured, which makes another the cheapest, until one is measured as a whole.  A prediction
-tells neither where engines wait for each other nor what a window saves: of many segmentations that are as good by prediction, a few
-are good, and most of them differ in a few segments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -30,7 +30,6 @@ class Beginning:
     """Segmentations of every level: by prediction, and by what is measured of them.
 
     covers: of every group of levels that grant the same.  asked: their genes that were measured.
-    predicted: the cheapest of every level before anything is measured.
     """
 
     def __init__(self, context: SearchContext) -> None:
@@ -43,17 +42,11 @@ class Beginning:
 
         self.covers = [Covers(context.unit, [levels[at] for at in group], predict) for group in context.table.groups]
         self.asked = [set[Gene]() for _ in self.covers]
-        found: dict[int, Genome] = {}
-        for group, covers in zip(context.table.groups, self.covers, strict=True):
-            for place, at in enumerate(group):
-                cheapest = covers.cheapest(place)
-                assert cheapest is not None, "every operator has a way"
-                found[at] = context.permitted(cheapest[0], at)
-        self.predicted = [found[at] for at in range(len(found))]
 
     def measured(self) -> Asking[list[Genome]]:
         """The cheapest measured ones, after what lies on the cheapest was measured, as it is and sliding."""
-        context = self.context
+        context, found = self.context, dict[int, Genome]()
+        self._cheapest(found, Covers.cheapest)  # what there is where nothing of some operator turns out to fit
         for _ in range(_ROUNDS):
             new = [self._open(covers, asked) for covers, asked in zip(self.covers, self.asked, strict=True)]
             if not any(new):
@@ -65,12 +58,15 @@ class Beginning:
             for group, covers, genes, asked in zip(context.table.groups, self.covers, new, permitted, strict=True):
                 for gene, measured in zip(genes, asked, strict=True):
                     covers.tell(gene, self._took(measured, group))
-        found = list(self.predicted)
-        for group, covers in zip(context.table.groups, self.covers, strict=True):
+        self._cheapest(found, lambda covers, place: covers.cheapest_measured(place) or covers.cheapest(place))
+        return [found[at] for at in range(len(found))]
+
+    def _cheapest(self, found: dict[int, Genome], chosen: Callable[[Covers, int], tuple[Genome, float] | None]) -> None:
+        """Level -> genome, where there is one."""
+        for group, covers in zip(self.context.table.groups, self.covers, strict=True):
             for place, at in enumerate(group):
-                if (cover := covers.cheapest_measured(place) or covers.cheapest(place)) is not None:
-                    found[at] = context.permitted(cover[0], at)
-        return found
+                if (cover := chosen(covers, place)) is not None:
+                    found[at] = self.context.permitted(cover[0], at)
 
     def _open(self, covers: Covers, asked: set[Gene]) -> list[Gene]:
         """What is to be measured next; added to what was asked."""

@@ -2,7 +2,7 @@
 
 | epoch | islands | does                                                                                  |
 |-------|---------|---------------------------------------------------------------------------------------|
-| 0     | one     | measures the model layer by layer: a run that is stopped at once has a result          |
+| 0     | one     | measures the model layer by layer, so that a run that is stopped at once has a result, and what the run began with |
 | 1     | all     | what the strategy does first; it is everybody's ground, nobody goes on before all are done |
 | 2 ..  | all     | what the strategy does, an epoch behind what others found                               |
 """
@@ -52,9 +52,10 @@ def run_epoch(asking: Asking[None], session: Session, known: Knowledge, collecto
     return True
 
 
-def layer_by_layer(rules: Rules, collector: Collector) -> Asking[None]:
+def first_programs(rules: Rules, collector: Collector, begun: Sequence[Genome] = ()) -> Asking[None]:
     """The first epoch: a program of single operators for each of the machine's grants.  What it measured are the first island's elites.
 
+    begun: what the run began with, measured next; what does not fit without what a switch rules out is left to the strategy.
     Raises `InfeasibleError` where not even those fit.
     """
     machine, genomes = rules.unit.machine, dict[Genome, str]()
@@ -63,15 +64,22 @@ def layer_by_layer(rules: Rules, collector: Collector) -> Asking[None]:
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{machine.name}: {f'no plan fits level {level}: ' if rules.less else ''}{genome}")
         genomes.setdefault(rules.all_permitted(genome), level)
-    measurements = yield [Request("program", genome) for genome in genomes]
-    for (genome, level), measurement in zip(genomes.items(), measurements, strict=True):
-        cycles = measurement.cycles
+    for genome, measurement in zip(genomes, (yield [Request("program", genome) for genome in genomes]), strict=True):
+        cycles, level = measurement.cycles, genomes[genome]
         if measurement.status == "infeasible":
             raise InfeasibleError(f"{machine.name}: layer by layer: {measurement.error}")
         if cycles is not None and cycles[rules.levels.index(level)] >= NEVER:
             raise InfeasibleError(f"{machine.name}: no plan fits level {level}: layer by layer {refusal(machine, level)}")
-        if cycles is not None:
-            collector.elites.append(Individual(genome, cycles, measurement.task))
+        _admit(collector, genome, measurement)
+    others = [genome for genome in dict.fromkeys(map(rules.all_permitted, begun)) if genome not in genomes]
+    if others:
+        for genome, measurement in zip(others, (yield [Request("program", genome) for genome in others]), strict=True):
+            _admit(collector, genome, measurement)
+
+
+def _admit(collector: Collector, genome: Genome, measurement: Measurement) -> None:
+    if measurement.cycles is not None:
+        collector.elites.append(Individual(genome, measurement.cycles, measurement.task))
 
 
 def exchanges(epoch: int, every: int) -> bool:

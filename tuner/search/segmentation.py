@@ -47,8 +47,7 @@ class Segmentation:
     def ask(self, epoch: int) -> Asking[None]:
         context = SearchContext(self.context.rules, self.known, self.context.island, epoch, self.models)
         if epoch == BEGINNING:
-            if context.island == 0:
-                self.island.admit(context.known.elites.get(0, []), context.config.search)
+            self.island.admit(context.known.elites.get(0, []), context.config.search)
             first = _first_segments(context)  # its share of them, before it knows more than others
             yield from _first_programs(context, self.island)
             yield from context.measure_segments(unknown(context.table, first))
@@ -63,13 +62,12 @@ class Segmentation:
 
 
 def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
-    """This island's share of what the run began with, as far as it fits here; the first one's, what prediction says, too."""
+    """The segments of this island's share of what the run began with, and what of it fits only when cut; the first one's, what measured
+    segments say, too."""
     given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
     yield from _measure_programs(context, island, given)
     if context.island == 0 and context.config.use.segmentations:
-        beginning = Beginning(context)
-        yield from _measure_programs(context, island, beginning.predicted)
-        found = yield from corrected(context, (yield from beginning.measured()))
+        found = yield from corrected(context, (yield from Beginning(context).measured()))
         yield from _measure_programs(context, island, found)
         yield from _measure_programs(context, island, [context.held(genome, level) for level, genome in enumerate(found)])
 
@@ -77,11 +75,10 @@ def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
 def _measure_programs(context: SearchContext, island: Island, genomes: Sequence[Genome]) -> Asking[None]:
     """With their segments, as far as they fit."""
     repaired = yield from context.repaired(genomes)
-    fitting = [whole for whole in repaired if whole is not None and not context.known.measured(whole)]
-    if fitting:
-        yield from context.measure_segments(unknown(context.table, [gene for genome in fitting for gene in genome]))
-        found = yield from context.measure_programs(list(dict.fromkeys(fitting)))
-        island.admit(found, context.config.search)
+    whole = [genome for genome in repaired if genome is not None]
+    yield from context.measure_segments(unknown(context.table, [gene for genome in whole for gene in genome]))
+    fitting = [genome for genome in dict.fromkeys(whole) if not context.known.measured(genome)]
+    island.admit((yield from context.measure_programs(fitting)), context.config.search)
 
 
 def _first_segments(context: SearchContext) -> list[Gene]:

@@ -64,7 +64,8 @@ class SearchStrategy(Protocol):
     def ask(self, epoch: int) -> Asking[None]:
         """An epoch: rounds of requests, each answered before the next; few enough that others hear of them soon.
 
-        epoch: from 1 on.  Before, the first island's job has measured every operator alone (`known.elites[0]`).
+        epoch: from 1 on.  Before, the first island's job has measured the model layer by layer, and what the run began with
+        (`known.elites[0]`).
         """
         ...
 

@@ -14,7 +14,7 @@ from tuner.measure.measurement import Measurement, Request
 from tuner.measure.session import Session
 from tuner.search.collector import Collector
 from tuner.search.context import SearchContext
-from tuner.search.epoch import layer_by_layer, run_epoch
+from tuner.search.epoch import first_programs, run_epoch
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Island
 from tuner.search.rules import Rules
@@ -74,7 +74,7 @@ class LocalSearch:
             with self.known.aside():
                 strategy = self.strategies[island]
                 strategy.tell(self.known, [None] * len(LEVELS))
-                asking = strategy.ask(number) if number else layer_by_layer(self.rules, collector)
+                asking = strategy.ask(number) if number else first_programs(self.rules, collector)
                 assert run_epoch(asking, Session(measure, (self.known, collector)), self.known, collector)
         self.known.learn_epoch([epoch.collector.pack(epoch.island, len(LEVELS)) for epoch in epochs])
         self.epochs += epochs

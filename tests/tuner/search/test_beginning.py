@@ -30,17 +30,16 @@ def programs(found: pd.DataFrame) -> pd.DataFrame:
     return whole.pivot_table("cycles", ["seq", "island", "generation"], "level").reset_index().sort_values("seq")
 
 
-def test_the_first_programs_are_those_that_are_cheapest_by_prediction() -> None:
-    """On one island; they keep data on chip.  Corrected ones follow, which are no slower, these with tensors held, and operators alone."""
+def test_the_first_programs_are_those_of_compile() -> None:
+    """Behind the baseline; they keep data on chip.  One island's corrected segmentations follow, with tensors held, and operators."""
     found = log()
     begun = programs(found)
-    first = begun[begun["generation"] == 1]
-    assert 2 <= len(first) <= 3 * len(LEVELS)
+    compiled, first = begun[begun["generation"] == 0].iloc[1:], begun[begun["generation"] == 1]
+    assert 1 <= len(compiled) <= len(LEVELS)
+    assert 1 <= len(first) <= 2 * len(LEVELS)
     assert set(first["island"]) == {0}
-    corrected = first.iloc[len(first) // 3 :]
     for level in LEVELS:
-        assert first[level].min() < 0.6 * begun[level].iloc[0]
-        assert corrected[level].min() == first[level].min(), "changes that make segments faster make programs faster"
+        assert compiled[level].min() < 0.6 * begun[level].iloc[0]
     operators = found[(found["kind"] == "operator") & (found["generation"] == 1)]
     assert operators["seq"].max() > first["seq"].max()
     assert len(begun[begun["generation"] > 1]), "programs follow"
@@ -69,4 +68,6 @@ def test_operators_are_changed_alone_later_those_first_that_take_longest() -> No
 
 
 def test_without_segmentations_nothing_is_predicted() -> None:
-    assert not len(programs(log("use.segmentations=false")).query("generation == 1"))
+    begun = programs(log("use.segmentations=false"))
+    assert len(begun[begun["generation"] == 0]) == 1
+    assert not len(begun[begun["generation"] == 1])

@@ -1,0 +1,26 @@
+"""A search begins with the plans that `compile` would take: no champion is slower, whatever the budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tuner
+from compiler.build import measure
+from compiler.quick import quick_plans
+from compiler.source import Source
+from simulator.npu.machine_file import load_machine
+from tests.tuning import FEW
+from tuner.networks.load import open_network
+
+
+@pytest.mark.parametrize("network", ["made:vit_b16-small", "made:mobilenet_v2-small"])
+def test_no_champion_is_slower_than_what_compile_takes(network: str) -> None:
+    """Layer by layer is one program, each level's plan another: all of a budget of four."""
+    machine = load_machine("edge")
+    opened = open_network(Source(Path(network), machine, random_weights=0))
+    compiled = measure(opened, quick_plans(opened))
+    found = tuner.Search(opened.unit, None, FEW, candidates=4).run()
+    for level, cycles in found.cycles.items():
+        assert cycles <= compiled[level].timings[level].cycles
