@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.bound.deals import weightings, worth
+from compiler.bound.deals import Floats, weightings, worth
 from compiler.bound.needs import needs_of
 from compiler.bound.phases import Phases, phases_of
 from compiler.bound.prefetch import Behind, behind, finished_before
@@ -101,21 +101,26 @@ class Bound:
     @cached_property
     def _busiest(self) -> float:
         """Cycles of one core that does all, of its busiest engine in the best deal."""
+        return max(float(worth.sum()) for worth, _ in self._worth)
+
+    @cached_property
+    def _worth(self) -> list[tuple[Floats, Floats]]:
+        """Of every engine and weighting what operators' work is worth, and what it is without which none of their weights are finished."""
         work, anywhere = self.work, Phases.one(len(self.unit.operators))
-        engines = [(work.loads, anywhere), *((cycles, self.phases) for cycles in work.behind_values.T)]
-        return max(
-            float(worth(cycles, work.on_vector, work.vector, weights, phases).sum())
-            for cycles, phases in engines
-            for weights in weightings(cycles, work.on_vector, work.vector, phases)
-        )
+        nothing = np.zeros(len(self.unit.operators))
+        *cube, fixpipe = work.behind_values.T
+        engines = [(work.loads, nothing, anywhere), (fixpipe, nothing, self.phases)]
+        engines += [(cycles, work.spread + starts, self.phases) for cycles, starts in zip(cube, work.starts.T, strict=True)]
+        return [
+            (worth(cycles, work.on_vector, work.vector, w, phases), worth(spread, work.on_vector, nothing, w, phases))
+            for cycles, spread, phases in engines
+            for w in weightings(cycles, work.on_vector, work.vector, phases)
+        ]
 
     @cached_property
     def _behind(self) -> tuple[Behind, ...]:
-        """Under every weighting that is tried."""
-        work, phases, before = self.work, self.phases, finished_before(self.unit, self.needs)
-        cycles = work.spread + work.starts[:, work.starts.sum(0).argmax()]
-        done = [worth(cycles, work.on_vector, work.vector, w, phases) for w in weightings(cycles, work.on_vector, work.vector, phases)]
-        return tuple(behind(each, work.weights.astype(np.float64), before) for each in done)
+        shares, weights = finished_before(self.unit, self.needs), self.work.weights.astype(np.float64)
+        return tuple(behind(each, spread, weights, shares) for each, spread in self._worth)
 
 
 _SLACK = 1e-6  # of sums of fractions

@@ -56,7 +56,10 @@ class Box(NamedTuple):
         return int(self.channels.sum()) * self.pixels
 
     def same(self, other: Box) -> bool:
-        return all(np.array_equal(mine, theirs) for mine, theirs in zip(self, other, strict=True))
+        return self.same_pixels(other) and np.array_equal(self.channels, other.channels)
+
+    def same_pixels(self, other: Box) -> bool:
+        return np.array_equal(self.rows, other.rows) and np.array_equal(self.columns, other.columns)
 
 
 class Touch(NamedTuple):
@@ -97,10 +100,14 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """made: the leaf of every operator of the unit.  given: leaves that no operator makes."""
+    """made: the leaf of every operator of the unit.  given: leaves that no operator makes.
+
+    parts: of every tensor, (leaf, channels of the leaf, which channels of the tensor those are).
+    """
 
     made: tuple[Leaf, ...]
     given: tuple[Leaf, ...]
+    parts: dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]
 
     def read_by(self, operator: int) -> Iterator[tuple[Leaf, Touch]]:
         for leaf in (*self.made, *self.given):
@@ -148,11 +155,11 @@ def needs_of(unit: Unit) -> Needs:
                 if mask.any():
                     found.setdefault(part, []).append(Touch(spec.index, operand, box._replace(channels=mask), spread, every))
     given = [closed(name) for name in shapes if name not in makers and name in found]
-    return Needs(tuple(reversed(made)), tuple(given))
+    return Needs(tuple(reversed(made)), tuple(given), channels)
 
 
 def _channels_of_leaves(unit: Unit) -> dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]:
-    """Of every tensor: (leaf, channels of the leaf, which channels of the tensor those are)."""
+    """`Needs.parts`."""
     whole = {name: (np.array([name] * shape[1], object), np.arange(shape[1])) for name, shape in unit.graph.shapes.items()}
     for op in unit.graph.operators:
         if isinstance(op, Concat):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.bound.needs import Box, Needs
-from compiler.ir.operators import Convolution, LayerNorm, Operator, Pool, Softmax, Vector
+from compiler.ir.operators import Conv, Convolution, LayerNorm, Operator, Pool, Softmax, Vector
 from compiler.ir.operators.matmul import HeadedProduct
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import CostTables, cost_tables, steps
@@ -100,7 +100,7 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
     count, machine, t = len(unit.operators), unit.machine, cost_tables(unit.machine)
     none = [np.zeros(count) for _ in range(4)]
     found = LeastWork(np.zeros((count, 3)), np.zeros((count, 4)), none[0], none[1], none[2], none[3], np.zeros(count, np.int64))
-    shared = _loaded_for_it(unit, needs)
+    shared, added_up = _loaded_for_it(unit, needs), _added_up(unit, needs)
     added = set(unit.layout.copies)  # this compiler's own, not of the graph
     shapes = unit.graph.shapes
     for spec, leaf in zip(unit.operators, needs.made, strict=True):
@@ -111,6 +111,8 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
         product = product_of(op, box, leaf.images, shapes[op.inputs[0]][1], dtype.lanes)
         if product is not None:
             found.matrix[k], found.starts[k] = _matrix(machine, t, dtype, product, *shared[k])
+            if added_up[k]:
+                found.matrix[k, 2] = found.starts[k, 2] = 0
             found.spread[k] = _spread(machine, dtype, product)
             summed = product.macs // (product.times * product.rows * product.columns)
             lanes = REPEAT_BYTES // (SUM_BYTES if summed > SHORT or not dtype.is_float else dtype.size_bytes)
@@ -148,6 +150,21 @@ def _loaded_for_it(unit: Unit, needs: Needs) -> list[tuple[float, bool]]:
         whole = isinstance(op, Convolution) and op.groups == 1
         part = (channels - shared[k]) / (-(-channels // lanes) * lanes) if whole else 0.0
         found.append((float(part) if shared[k] else 1.0, bool(right[k])))
+    return found
+
+
+def _added_up(unit: Unit, needs: Needs) -> list[bool]:
+    """Whether the sums of an operator may stay in L0C until others are added to them there, so that they are no moves of their own."""
+
+    def adds(op: Operator, operand: int) -> bool:
+        if isinstance(op, Vector):
+            return any(step.op in ("add", "sub", "rsub") for step in op.steps)
+        return (isinstance(op, Convolution) and operand > 0) or (isinstance(op, Pool) and op.mode == "average")
+
+    found = []
+    for spec, leaf in zip(unit.operators, needs.made, strict=True):
+        linear = isinstance(spec.operator, Conv) and spec.operator.activation == "none" and not leaf.outside
+        found.append(linear and all(adds(unit.operators[r.reader].operator, r.operand) for r in leaf.readings))
     return found
 
 

@@ -11,12 +11,13 @@ from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_
 from compiler.bound.deals import dealt, worth
 from compiler.bound.needs import needs_of
 from compiler.bound.phases import Phases, before_first
-from compiler.bound.prefetch import behind, finished_before
+from compiler.bound.prefetch import Share, behind, finished_before
 from compiler.bound.traffic import FusedGraph, excess
 from compiler.ir.operators import Conv, Operator, Shuffle
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
+from compiler.unit.unit import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate_levels
 from tests.graphs import concat, conv, gated, max_pool, unit
@@ -148,23 +149,54 @@ def chain(*channels: int, size: int = 14) -> list[Conv]:
     return [conv(f"t{i}", f"t{i - 1}" if i else "x", pair, kernel=1) for i, pair in enumerate(itertools.pairwise(channels))]
 
 
+def finished(u: Unit) -> list[dict[frozenset[int], float]]:
+    """Of every operator: what is finished as soon as a weight is, and of which part of them."""
+    return [{share.before: float(share.part) for share in shares} for shares in finished_before(u, needs_of(u))]
+
+
 def test_two_products_back_everything_is_finished() -> None:
     u = unit(EDGE, (1, 64, 14, 14), *chain(64, 64, 64, 64, 64))
-    assert finished_before(u, needs_of(u)) == [frozenset(), frozenset(), {0}, {0, 1}]
-    # a concatenation's channel is in one of its parts
-    ops = [conv("a", "x", (16, 16)), conv("b", "a", (16, 16)), conv("d", "x", (16, 16)), concat("c", "b", "d"), conv("y", "c", (32, 16))]
+    assert finished(u) == [{before: 1.0} for before in (frozenset(), frozenset(), frozenset({0}), frozenset({0, 1}))]
+
+
+def test_channels_of_a_concatenation_wait_for_their_own_parts() -> None:
+    """y reads 32 channels of b, which is behind a, and 16 of d, which is behind nothing; and so it is through a pool."""
+    ops = [conv("a", "x", (16, 16)), conv("b", "a", (16, 32)), conv("d", "x", (16, 16)), concat("c", "b", "d")]
+    pooled = [max_pool("p", "c", 2, 2), conv("y", "p", (48, 16)), conv("z", "y", (16, 16))]
+    u = unit(EDGE, (1, 16, 8, 8), *ops, *pooled)
+    number = {spec.operator.y: spec.index for spec in u.operators}
+    of_y, of_z = finished(u)[number["y"]], finished(u)[number["z"]]
+    assert of_y == {frozenset({number["a"]}): pytest.approx(2 / 3), frozenset(): pytest.approx(1 / 3)}
+    assert of_z == {frozenset(number[y] for y in "abdp"): 1.0}, "a channel of y needs all channels of all parts"
+
+
+def test_a_channel_of_a_residual_needs_its_own_channel_alone() -> None:
+    """The shortcut d is a product of its own: a channel of y may be there when one of d is, so d is not finished before z begins."""
+    ops = [conv("a", "x", (16, 16)), conv("d", "x", (16, 32), kernel=1), conv("y", "a", (16, 32), residual="d"), conv("z", "y", (32, 16))]
     u = unit(EDGE, (1, 16, 8, 8), *ops)
-    assert finished_before(u, needs_of(u)) == [frozenset()] * 4
+    number = {spec.operator.y: spec.index for spec in u.operators}
+    assert finished(u)[number["z"]] == {frozenset({number["a"]}): 1.0}
+    fixpipe = Bound(u).work.matrix[:, 2]
+    assert fixpipe[number["d"]] == 0, "its sums may stay in L0C until those of y are added"
+    assert fixpipe[number["a"]] > 0
+    assert fixpipe[number["y"]] > 0
 
 
 def test_weights_that_come_late() -> None:
     """Work first, weights last: after the work of the first operators no weight of the last two is finished."""
-    before = [frozenset(), frozenset(), frozenset({0}), frozenset({0, 1})]
-    found = behind(np.array([100.0, 100.0, 1.0, 1.0]), np.array([1.0, 1.0, 500.0, 500.0]), before)
+    shares = [(Share(1.0, frozenset(before)),) for before in ((), (), (0,), (0, 1))]
+    work, weights = np.array([100.0, 100.0, 1.0, 1.0]), np.array([1.0, 1.0, 500.0, 500.0])
+    found = behind(work, work, weights, shares)
     left = dict(zip(found.work.tolist(), found.weights_left.tolist(), strict=True))
     assert left[100.0] == pytest.approx(1002 - 1)  # either of the first two
     assert left[200.0] == pytest.approx(1002 - 1 - 500 - 99 / 100)
     assert left[202.0] == 0
+    found = behind(work, np.zeros(4), weights, shares)
+    assert found.weights_left.tolist() == [1002.0, 1000.0, 500.0, 0.0], "parts that cost nothing are finished as soon as they may be"
+    halves = [*shares[:3], (Share(0.5, frozenset()), Share(0.5, frozenset({0, 1})))]
+    found = behind(work, work, weights, halves)
+    left = dict(zip(found.work.tolist(), found.weights_left.tolist(), strict=True))
+    assert left[100.0] == pytest.approx(1002 - 250 - 99.5 / 100), "half of the last one's waits for nothing, and costs half a cycle"
 
 
 def test_prefetch_is_the_largest_term_where_work_comes_before_weights() -> None:
