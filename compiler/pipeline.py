@@ -130,17 +130,18 @@ class Compiler:
             self._drafts[key[:2] + key[3:]] = made.draft
             if len(self._drafts) > _DRAFTS:
                 self._drafts.popitem(last=False)
-        lowered = self._cache[key] = self._kept(made, plan.lookahead)
+        lowered = self._cache[key] = self._kept(made, plan)
         self._cached_bytes += _nbytes(lowered)
         while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
             self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
         return lowered
 
-    def _kept(self, made: Records | Infeasible, lookahead: int) -> Lowered | Infeasible:
+    def _kept(self, made: Records | Infeasible, plan: SegmentPlan) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
             return made
         l1_end = on_chip_ends(made.code)[0] if self._grants else 0
-        footprint, order = self.synchroniser.footprints.listed(made.code, lookahead)
+        overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
+        footprint, order = self.synchroniser.footprints.listed(made.code, plan.lookahead, overtake)
         shared = NOTHING if self.unit.machine.shared is None else shared_traffic([made.code])
         return Lowered(footprint, made.peak_bytes, made.staged, made.code[order] if self.records else None, l1_end, shared)
 

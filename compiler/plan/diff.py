@@ -77,7 +77,8 @@ def _changes(a: tuple[SegmentPlan, ...], b: tuple[SegmentPlan, ...], names: list
 
 def _flat(segment: SegmentPlan) -> dict[str, Any]:
     """Keys of the segment, and of its operators' tilings."""
-    usual = {key: getattr(segment, key) for key in ("columns", "passes", "lookahead")} | {"shared": [], "staged": [], "held": []}
+    left_out = ("columns", "passes", "lookahead", "overtake")
+    usual = {key: getattr(segment, key) for key in left_out} | {"shared": [], "staged": [], "held": []}
     raw = usual | segment.model_dump(mode="json", exclude={"operators", "tilings", "halo"})  # which leaves usual values out
     raw |= {
         f"{name}.halo": halo for name, halo in zip(segment.operators, segment.halo or ("recompute",) * len(segment.operators), strict=True)

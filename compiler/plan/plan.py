@@ -64,6 +64,10 @@ def _is_usual(value: int) -> bool:
     return value == LOOKAHEAD
 
 
+def _is_false(value: bool) -> bool:
+    return not value
+
+
 def _is_empty(value: tuple[str, ...]) -> bool:
     return not value
 
@@ -129,7 +133,8 @@ class SegmentPlan(_Gene):
     prefetch: slots per loaded tensor.  spread: buffers take the places that have been free for the longest time, where that fits, so that
     loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
     tensor (`emit.ahead`).
-    lookahead: of how many records an engine takes the one that can begin first, loads excepted (`schedule.listed`); 1: in their order.
+    lookahead: of how many records an engine takes the one that can begin first (`schedule.listed`); 1: all in their order.
+    overtake: whether loads are among them; else they stay in their order.
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
     (`schedule.window`); else block comes after block and operator after operator.
     passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
@@ -156,6 +161,7 @@ class SegmentPlan(_Gene):
     spread: bool = True
     ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
     lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = Field(default=LOOKAHEAD, exclude_if=_is_usual)
+    overtake: bool = Field(default=False, exclude_if=_is_false)
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
     split: Split = "rows"
     shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)

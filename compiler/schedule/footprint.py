@@ -249,7 +249,7 @@ class Footprints:
         """What a schedule needs of records, apart from what stands before them."""
         return self.listed(code, 1)[0]
 
-    def listed(self, code: Code, lookahead: int) -> tuple[Footprint, Ints]:
+    def listed(self, code: Code, lookahead: int, overtake: bool = False) -> tuple[Footprint, Ints]:
         """The same of records in the order of `schedule.listed`, and that order, int64 [n]; a lookahead of 1 leaves them as they are."""
         start = np.empty(len(code) + 1, np.int32)
         known = self.offsets, self.shifts, self.row_of, self.constant_blocks, self.weights, self._ranges
@@ -264,7 +264,8 @@ class Footprints:
         read, written = _tell(code, *cost, self._several, engine, overlaps, transfer, busy_or_bus, totals)
         cells, cycles, order = max(0, len(bound) - 1), record_cycles(code, cost, self.machine), np.arange(n)
         if lookahead > 1:
-            order = listed(engine, span, start, cells, cycles, self._late[engine] + self._ddr_late * (transfer > 0), lookahead)
+            late = self._late[engine] + self._ddr_late * (transfer > 0)
+            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake)
             engine, overlaps, transfer = engine[order], overlaps[order], transfer[order]
             busy_or_bus, cycles = busy_or_bus[order], cycles[order]
             span, start = _ordered(span, start, order)

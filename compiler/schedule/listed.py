@@ -5,8 +5,10 @@ for a slot, keeps back others that need not: the next tiles of its own operator,
 
 Every engine has a clock.  The record that can begin first is next, of several the first engine's, and of one engine's the one that was
 emitted first.  Of each engine the first `lookahead` records are asked that are not scheduled, as a window of an out-of-order processor has
-them (Tomasulo 1967; list scheduling: Graham 1966).  Only loads stay in their order: what comes early is decided where weights of later
-operators are known (`emit.ahead`), and what cores bring for each other comes in one order.
+them (Tomasulo 1967; list scheduling: Graham 1966).
+
+Loads stay in their order unless they may overtake.  Then one that waits for its place in L1 or UB to be read lets others go first, as those
+of the next pass do while weights of this one come chunk by chunk.  Where DDR is slower than CUBE, what is wanted first should come first.
 
 A record comes behind all with which it shares a cell that one of the two writes, as it did.  So addresses stay, and the records mean
 the same.  How far an engine gets ahead depends on slots: one that is taken again soon ends it.
@@ -35,17 +37,18 @@ _NEVER = np.iinfo(np.int64).max
 _PLACE_BITS = 20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`emit.segment.CAPACITY`)
 
 
-def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int) -> Ints:
+def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int, overtake: bool) -> Ints:
     """int64 [n], the order of n records that touch `cells` cells (see `footprint`).
 
-    cycles: int64 [n], for which they have their engine.  late: int64 [n], how much later what they write is there.
+    overtake: whether loads do.  cycles: int64 [n], for which they have their engine.  late: int64 [n], how much later what they write is
+    there.
     """
     n = len(engine)
     first, edge = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32)
     while (used := _behind(span, start, cells, edge, first)) < 0:
         edge = np.empty((2 * len(edge), 2), np.int32)
     order = np.empty(n, np.int64)
-    _list(engine, cycles, late, edge, first, used, lookahead, order)
+    _list(engine, cycles, late, edge, first, used, lookahead, overtake, order)
     return order
 
 
@@ -161,7 +164,9 @@ def _next(nows: Ints, later: Ints, laters: Ints, free: Ints, e: int) -> int:
 
 
 @njit(cache=True)
-def _list(engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, order: Ints) -> None:
+def _list(
+    engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, overtake: bool, order: Ints
+) -> None:
     n = engine.shape[0]
     left = np.zeros(n, np.int32)
     begin_of, after = _successors(edge, first, used, left)
@@ -175,7 +180,7 @@ def _list(engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32,
     now, later = np.empty((ENGINES, lookahead), np.int64), np.empty((ENGINES, lookahead), np.int64)
     nows, laters, behind = np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64)
     for e in range(ENGINES):
-        behind[e] = min(length[e], 1 if e == _LOADS else lookahead)  # of its queue, the first place that is not looked at yet
+        behind[e] = min(length[e], lookahead if overtake or e != _LOADS else 1)  # of its queue, the first place that is not looked at yet
         for w in range(behind[e]):
             if left[queue[e, w]] == 0:
                 nows[e] = _push(now[e], nows[e], w)

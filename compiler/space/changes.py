@@ -98,6 +98,12 @@ def _little_behind(unit: Unit, gene: Gene) -> Gene:
     return gene
 
 
+def _overtaking(unit: Unit, gene: Gene) -> Gene:
+    """Loads that need not wait go before those that do: where DDR is fast."""
+    del unit
+    return gene._replace(overtake=True)
+
+
 def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
     """Of everything that VECTOR does: fewer, longer instructions."""
     chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -108,5 +114,6 @@ def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[Change, ...] = (
-    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _little_behind, _sliding, _one_slot, _twice_the_blocks,
+    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _little_behind, _sliding, _one_slot,
+    _twice_the_blocks, _overtaking,
 )  # fmt: skip

@@ -303,6 +303,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "spread": gene.spread,
             "ahead_kib": gene.ahead_kib,
             "lookahead": gene.lookahead,
+            "overtake": gene.overtake,
             "split": gene.split,
             **({"held": tuple(sorted(unit.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {}),
         }

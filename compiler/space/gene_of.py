@@ -65,6 +65,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         columns=plan.columns,
         passes=plan.passes,
         lookahead=plan.lookahead,
+        overtake=plan.overtake,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)

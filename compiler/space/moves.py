@@ -201,11 +201,13 @@ def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
 
 
 def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """A slot more or less for what is loaded; or room for the next operator's loads, given or taken."""
+    """A slot more or less for what is loaded; loads that overtake or do not; or room for the next operator's loads, given or taken."""
     i = _pick(genome, rng)
     gene = genome[i]
     if gene.blocks == 1 or rng.random() < 0.3:
-        return None if gene.stop - gene.start == 1 else _swap(genome, i, gene._replace(spread=not gene.spread))
+        if gene.stop - gene.start == 1 or rng.random() < 0.5:
+            return _swap(genome, i, gene._replace(overtake=not gene.overtake))
+        return _swap(genome, i, gene._replace(spread=not gene.spread))
     slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))
     return None if slots == gene.prefetch else _swap(genome, i, gene._replace(prefetch=slots))
 

@@ -61,9 +61,9 @@ class Request:
 
 def _written(gene: Gene) -> list[Any]:
     """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
-    *fields, grant, pinned, passes, lookahead, held = gene
-    last = [passes, lookahead, held]
-    return [*fields, *([grant] if grant else []), pinned, *(last if last != [1, LOOKAHEAD, 0] else [])]
+    *fields, grant, pinned, passes, lookahead, overtake, held = gene
+    last = [passes, lookahead, overtake, held]
+    return [*fields, *([grant] if grant else []), pinned, *(last if last != [1, LOOKAHEAD, False, 0] else [])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

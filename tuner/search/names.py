@@ -21,7 +21,7 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, grant, pinned, passes, lookahead, held = values
+    *fields, grant, pinned, passes, lookahead, overtake, held = values
     yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
     if grant:  # where levels grant all, names are what they always were, and so is who looks for what
         yield -grant
@@ -31,4 +31,6 @@ def _plain(values: Iterable[Any]) -> Iterator[Any]:
         yield (held, held)
     if lookahead != LOOKAHEAD:
         yield (-lookahead,)
+    if overtake:
+        yield (-1, -1)
     yield from pinned

@@ -33,18 +33,18 @@ records = st.lists(st.tuples(st.integers(0, ENGINES - 1), st.integers(1, 50) | s
 
 
 @settings(max_examples=300, deadline=None)
-@given(records, st.integers(1, 20))
-def test_records_that_share_a_written_cell_keep_their_order(some: list, lookahead: int) -> None:
+@given(records, st.integers(1, 20), st.booleans())
+def test_records_that_share_a_written_cell_keep_their_order(some: list, lookahead: int, overtake: bool) -> None:
     """However long they take: a machine may say 2^40 cycles for anything, and times of a few such records leave a heap's keys."""
     engine, cycles = np.array([e for e, _, _ in some], np.uint8), np.array([c for _, c, _ in some], np.int64)
-    order = listed(engine, *spans([t for _, _, t in some]), CELLS, cycles, np.zeros(len(some), np.int64), lookahead)
+    order = listed(engine, *spans([t for _, _, t in some]), CELLS, cycles, np.zeros(len(some), np.int64), lookahead, overtake)
     assert sorted(order) == list(range(len(some)))
     place = np.argsort(order)
     cells = [{(c, write) for first, length, write in t for c in range(first, first + length)} for _, _, t in some]
     for j in range(len(some)):
         for i in range(j):
             shared = any(c == d and (v or w) for c, v in cells[i] for d, w in cells[j])
-            same_queue = engine[i] == engine[j] and (lookahead == 1 or engine[i] == Engine.MTE2)
+            same_queue = engine[i] == engine[j] and (lookahead == 1 or (engine[i] == Engine.MTE2 and not overtake))
             assert place[i] < place[j] or not (shared or same_queue)
 
 
@@ -52,8 +52,17 @@ def test_what_waits_keeps_nobody_back() -> None:
     """CUBE waits for a long load; the product behind it needs nothing of that."""
     engine = np.array([Engine.MTE2, Engine.MTE1, Engine.CUBE, Engine.MTE1, Engine.CUBE], np.uint8)
     span, start = spans([[(0, 1, True)], [(0, 1, False), (1, 1, True)], [(1, 1, False)], [(2, 1, True)], [(2, 1, False)]])
-    order = listed(engine, span, start, CELLS, np.array([100, 5, 5, 5, 5], np.int64), np.zeros(5, np.int64), LOOKAHEAD)
+    order = listed(engine, span, start, CELLS, np.array([100, 5, 5, 5, 5], np.int64), np.zeros(5, np.int64), LOOKAHEAD, False)
     assert [i for i in order if engine[i] == Engine.CUBE] == [4, 2]
+
+
+def test_a_load_that_waits_is_overtaken_where_loads_may() -> None:
+    """The second load waits for CUBE to have read what it writes over; the third waits for nobody."""
+    engine = np.array([Engine.MTE2, Engine.CUBE, Engine.MTE2, Engine.MTE2], np.uint8)
+    span, start = spans([[(0, 1, True)], [(0, 1, False)], [(0, 1, True)], [(1, 1, True)]])
+    for overtake, expected in ((False, [0, 2, 3]), (True, [0, 3, 2])):
+        order = listed(engine, span, start, CELLS, np.array([5, 100, 5, 5], np.int64), np.zeros(4, np.int64), LOOKAHEAD, overtake)
+        assert [i for i in order if engine[i] == Engine.MTE2] == expected
 
 
 def test_a_lookahead_is_faster_and_safe() -> None:
