@@ -17,9 +17,10 @@ from compiler.ir.im2col import Cut
 from compiler.kinds.alike import Kind
 from compiler.kinds.base import Heights
 from compiler.kinds.conv import product_of
-from compiler.kinds.counts import counts, counts_of_panels, pieces, whole
+from compiler.kinds.counts import counts, counts_of_panels, pieces, places, whole
 from compiler.plan.plan import ConvTiling
 from compiler.segment.stages import Sizes, sizes_of
+from compiler.unit.machine import L0
 from compiler.unit.needed import Ints
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
@@ -35,7 +36,7 @@ class _Product(NamedTuple):
     """Sizes of a product; bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`.
 
     planes, residual: planes of the result, and of a residual.  times: products of the matrix unit for each of the sum.  needed:
-    see `unit.needed`.
+    see `unit.needed`.  l0: where tiles stay.
     """
 
     out_h: int
@@ -51,6 +52,7 @@ class _Product(NamedTuple):
     times: int
     cut: Cut
     needed: Ints
+    l0: L0
 
 
 @lru_cache(maxsize=1 << 14)
@@ -59,7 +61,7 @@ def _product(kind: Kind) -> _Product:
     assert s is not None, kind.spec.name
     residual = 0 if s.residual is None else s.residual.planes
     sizes = s.out_h, s.out_w, s.groups, s.n1, s.k1, stored_weights(s), s.bias_blocks, s.right_blocks
-    return _Product(*sizes, s.y.planes, residual, s.products, s.parts.cut, s.needed)
+    return _Product(*sizes, s.y.planes, residual, s.products, s.parts.cut, s.needed, s.staying)
 
 
 class ProductStanding(NamedTuple):
@@ -100,12 +102,13 @@ def _add_up(
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
     beside = closed.panels_between(c, s.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, s.cut)
+    room = places(s.l0, c.weight_blocks, tile_m, tile_n1, tile_k1)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
         if s.needed.size:
-            one = counts_of_panels(beside, c.rows, high * s.out_w, along_n, tile_m, tile_n1, n_outer)
+            one = counts_of_panels(beside, c.rows, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
         else:
-            one = counts(c.rows, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut)
+            one = counts(c.rows, high * s.out_w, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, s.cut, room)
         blocks += count
         rows += count * high
         pixels += count * high * s.out_w

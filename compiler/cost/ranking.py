@@ -35,7 +35,7 @@ from compiler.cost.tiling_space import (
     work,
 )
 from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import partial_blocks
+from compiler.kinds.counts import partial_blocks, places
 from compiler.plan.plan import ConvTiling
 from compiler.unit.machine import room_blocks, writes_l1
 from compiler.unit.unit import Unit
@@ -47,6 +47,7 @@ CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of str
 LAST_BUDGETS = (8, 4, 2, 1)  # where nothing else fits, in `Fractal.weight_blocks`; the last one is a fractal's columns by one block of k
 _CHUNKS_N1 = (32, 16, 8, 4)  # n1 of pieces of k that are looked at, beside the most that there is room for
 _CODE_BITS = 32  # of a k1, in one number with an n1
+_ANY = 1 << 40, 1 << 40  # tiles that stay in a bound
 KEPT = 64  # points of a space that are kept, best estimates first
 FEW = 4  # of every chunk, whatever others have
 
@@ -67,9 +68,15 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
     for j in range(ks.shape[0]):
         fewest_steps[j] = all_k[j][1] if j == 0 else min(fewest_steps[j - 1], all_k[j][1])
     weights = int(closed.b_cycles(c, s.n1 * s.k1))
+    room_a, room_b = np.empty(ks.shape[0], np.int64), np.empty((ns.shape[0], ks.shape[0]), np.int64)
+    for i, n in enumerate(ns):
+        for j, k in enumerate(ks):
+            room_b[i, j] = places(s.l0, c.weight_blocks, 1, n, k)[1]
     table, order, used = np.empty((most, 7), np.int64), np.empty((most, 2), np.int64), 0  # order: (cycles, row), the best first
     for m in ms[::-1]:
         along_m, largest = m_side(s, c, m), 0
+        for j, k in enumerate(ks):
+            room_a[j] = places(s.l0, c.weight_blocks, m, 1, k)[0]
         for i in range(ns.shape[0] - 1, -1, -1):
             n = ns[i]
             if not is_legal(s, c, m, n, ks[0]):
@@ -80,14 +87,14 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
                 largest += 1
             if used == most:
                 at_best = all_k[largest][0], fewest_steps[largest], all_k[largest][0]
-                inner = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 0)
-                outer = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 1)
+                inner = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 0, _ANY)
+                outer = block_cycles(s, c, along_m, all_n[i], at_best, weights, 0, fix, drain, 1, _ANY)
                 if min(inner, outer) > order[most - 1, 0]:
                     continue
             for j in range(largest, -1, -1):
                 k = ks[j]
                 for n_outer in range(orders(along_m[0], all_n[i][0]) - 1, -1, -1):
-                    cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, 0, fix, drain, n_outer)
+                    cycles = block_cycles(s, c, along_m, all_n[i], all_k[j], weights, 0, fix, drain, n_outer, (room_a[j], room_b[i, j]))
                     if used == most and cycles > order[most - 1, 0]:
                         continue
                     cycles += fill_cycles(c, along_m[3], n, k)
@@ -145,13 +152,14 @@ def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
             for k, along_k in zip(ks, all_k):  # noqa: B905
                 if not is_legal(s, c, m, n, k):
                     break  # nor is a larger one
+                room = places(s.l0, c.weight_blocks, m, n, k)
                 for n_outer in range(orders(along_m[0], along_n[0])):
-                    cube, moves = work(c, along_m, along_n, along_k, weights, n_outer)
+                    cube, moves = work(c, along_m, along_n, along_k, weights, n_outer, room)
                     if cube + moves > least[0]:
                         continue
                     fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
                     fill = fill_cycles(c, along_m[3], n, k)
-                    cycles = block_cycles(s, c, along_m, along_n, along_k, weights, fill, fix, drain, n_outer)
+                    cycles = block_cycles(s, c, along_m, along_n, along_k, weights, fill, fix, drain, n_outer, room)
                     if (cube + moves, cycles) <= least:
                         least = cube + moves, cycles
                         out[0], out[1], out[2], out[3], out[4], out[5], out[6] = cycles, s.n1, s.k1, m, n, k, n_outer
@@ -171,7 +179,7 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
     for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
         n1, k1 = chunks[i]
         chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        whole = s.n1_step, s.result_lanes, s.ub_blocks, s.cut, s.needed
+        whole = s.n1_step, s.result_lanes, s.ub_blocks, s.cut, s.needed, s.l0
         chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, *whole)
         best = _best(chunk, c, most)
         found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))

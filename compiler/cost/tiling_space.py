@@ -18,8 +18,20 @@ from compiler.cost import closed
 from compiler.cost.closed import Cost, cost_of
 from compiler.ir.im2col import WHOLE, Cut, instructions
 from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import counts, counts_of_panels, l0_blocks, of_chunk, padded, partial_blocks, pieces, whole
-from compiler.unit.machine import room_blocks, writes_l1
+from compiler.kinds.counts import (
+    Pair,
+    counts,
+    counts_of_panels,
+    l0_blocks,
+    of_chunk,
+    padded,
+    partial_blocks,
+    pieces,
+    places,
+    staying,
+    whole,
+)
+from compiler.unit.machine import ALONE, L0, room_blocks, writes_l1
 from compiler.unit.needed import EVERYWHERE, Ints, Panels, loads
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
@@ -34,7 +46,7 @@ class Shape(NamedTuple):
 
     ub_blocks: what one tile of results may take of UB, on its way out or as a residual; 0 where none goes through it.
     n1_step: tiles along n1 are whole multiples of it.  cut: where IM2COL ends along k (`ir.im2col`).  needed: of all chunks of a group
-    (`unit.needed`).
+    (`unit.needed`).  l0: where tiles stay.
     """
 
     pixels: int
@@ -50,13 +62,14 @@ class Shape(NamedTuple):
     ub_blocks: int = 0
     cut: Cut = WHOLE
     needed: Ints = EVERYWHERE
+    l0: L0 = ALONE
 
 
 class Layer(NamedTuple):
     """What a convolution's tilings depend on, apart from its block: equal layers share their ranking.
 
     columns: blocks of what FIXPIPE reads for all channels.  n1_step, result_lanes: see `ConvSpec`.  residual: tiles of results that one of
-    it is at least as large as; 0 without one.  deep: the most blocks of k of a chunk of weights.
+    it is at least as large as; 0 without one.  l0: where tiles stay.  deep: the most blocks of k of a chunk of weights.
     """
 
     out_w: int
@@ -69,6 +82,7 @@ class Layer(NamedTuple):
     residual: int
     cut: Cut
     needed: bytes
+    l0: L0
     deep: int
 
     @property
@@ -83,7 +97,9 @@ def layer_of(spec: ConvSpec) -> Layer:
     residual = 0 if spec.residual is None else -(-spec.result_lanes // spec.residual_lanes)
     e = spec.expansion
     deep = spec.k1 if e is None or e.kept else min(spec.k1, e.deep)
-    return Layer(spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut, spec.needed.tobytes(), deep)
+    return Layer(
+        spec.out_w, spec.groups, spec.n1, spec.k1, columns, *result, residual, spec.parts.cut, spec.needed.tobytes(), spec.staying, deep
+    )
 
 
 def shape_of(machine: Machine, dtype: DataType, spec: ConvSpec, rows: int, to_l1: bool, chunk: tuple[int, int]) -> Shape:
@@ -105,7 +121,9 @@ def layer_shape(machine: Machine, dtype: int, layer: Layer, rows: int, direct: b
         ub = 0
     chunks_n, chunks_k = -(-layer.n1 // n1), -(-layer.k1 // k1)
     result = layer.n1_step, layer.result_lanes
-    return Shape(rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, *result, ub, layer.cut, layer.blocks)
+    return Shape(
+        rows * layer.out_w, layer.groups, n1, k1, chunks_n, chunks_k, direct, dtype, *result, ub, layer.cut, layer.blocks, layer.l0
+    )
 
 
 @njit(cache=True)
@@ -182,11 +200,14 @@ def cycles_out(s: Shape, c: Cost, tiles_m: int, rows: int, tiles_n: int, n: int)
 
 @njit(cache=True)
 def work(
-    c: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int, n_outer: int
-) -> tuple[int, int]:
-    """Cycles in which CUBE and MTE1 work on one chunk; weights: those that all of its right operand takes to L0B."""
+    c: Cost, along_m: tuple[int, int, int, int], along_n: tuple[int, int], along_k: tuple[int, int, int], weights: int, n_outer: int,
+    room: Pair,
+) -> tuple[int, int]:  # fmt: skip
+    """Cycles in which CUBE and MTE1 work on one chunk; weights: those that all of its right operand takes to L0B.  room: `places`."""
     (tiles_m, steps_m, pixels, _), (tiles_n, steps_n), (tiles_k, steps_k, copies_k) = along_m, along_n, along_k
-    products, loads_a, left, loads_b, right = of_chunk(tiles_m, tiles_n, tiles_k, copies_k, n_outer)
+    products, loads_a, left, loads_b, right = of_chunk(
+        tiles_m, tiles_n, tiles_k, copies_k, n_outer, staying(tiles_m, tiles_n, tiles_k, n_outer, room)
+    )
     cube = closed.cube(c, products, steps_m * steps_k * steps_n)
     return cube, closed.mte1(c, left * pixels, loads_a, right * weights, loads_b)
 
@@ -203,9 +224,10 @@ def block_cycles(
     fix: int,
     drain: int,
     n_outer: int,
+    room: Pair,
 ) -> int:
-    """The estimate; weights: see `work`.  No division: it is the ranking's inner loop."""
-    cube, moves = work(c, along_m, along_n, along_k, weights, n_outer)
+    """The estimate; weights, room: see `work`.  No division: it is the ranking's inner loop."""
+    cube, moves = work(c, along_m, along_n, along_k, weights, n_outer, room)
     return side_by_side(s, c, cube, moves, along_m[0] * along_n[0] * along_k[0], fill, fix, drain)
 
 
@@ -221,11 +243,13 @@ def side_by_side(s: Shape, c: Cost, cube: int, moves: int, products: int, fill: 
 
 
 @njit(cache=True)
-def work_of_panels(s: Shape, c: Cost, along_m: tuple[int, int, int, int], p: Panels, n_outer: int) -> tuple[int, int, int]:
+def work_of_panels(
+    s: Shape, c: Cost, along_m: tuple[int, int, int, int], p: Panels, n_outer: int, stay: tuple[bool, bool]
+) -> tuple[int, int, int]:
     """Cycles in which CUBE and MTE1 work where there are zeros beside groups, and products: a chunk's share of all."""
     tiles_m, steps_m, pixels, _ = along_m
     chunks, products = s.chunks_n * s.chunks_k, tiles_m * p.panels
-    loads_a, of_a, loads_b, of_b = loads(p, tiles_m, n_outer)
+    loads_a, of_a, loads_b, of_b = loads(p, tiles_m, n_outer, stay)
     a = pixels * of_a // s.k1
     moves = closed.mte1(c, a, loads_a, int(closed.b_cycles(c, of_b)), loads_b)
     return closed.cube(c, products, steps_m * p.steps) // chunks, int(moves) // chunks, products // chunks
@@ -235,7 +259,8 @@ def work_of_panels(s: Shape, c: Cost, along_m: tuple[int, int, int, int], p: Pan
 def block_cycles_of_panels(s: Shape, c: Cost, m: int, n: int, k: int, p: Panels, n_outer: int) -> tuple[int, int]:
     """The estimate where there are zeros beside groups, and cycles of CUBE and MTE1 together of a chunk."""
     along_m, tiles_n = m_side(s, c, m), n_side(s, c, n)[0]
-    cube, moves, products = work_of_panels(s, c, along_m, p, n_outer)
+    stay = staying(along_m[0], tiles_n, (s.k1 + k - 1) // k, n_outer, places(s.l0, c.weight_blocks, m, n, k))
+    cube, moves, products = work_of_panels(s, c, along_m, p, n_outer, stay)
     fix, drain = cycles_out(s, c, along_m[0], along_m[3], tiles_n, n)
     return side_by_side(s, c, cube, moves, products, fill_cycles(c, along_m[3], n, k), fix, drain), cube + moves
 
@@ -266,7 +291,9 @@ def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]
         along_m, along_n = m_side(s, c, m), n_side(s, c, n)
         fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], n)
         fill = fill_cycles(c, along_m[3], n, k)
-        out[i] = block_cycles(s, c, along_m, along_n, k_side(s, c, k), weights, fill, fix, drain, n_outer)
+        out[i] = block_cycles(
+            s, c, along_m, along_n, k_side(s, c, k), weights, fill, fix, drain, n_outer, places(s.l0, c.weight_blocks, m, n, k)
+        )
     return out
 
 
@@ -275,11 +302,12 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
     out, along_n, along_k = np.empty((points.shape[0], 3), np.int64), pieces(n1, s.n1), pieces(k1, s.k1)
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
+        room = places(s.l0, c.weight_blocks, m, n, k)
         if s.needed.size:
             p = closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
-            found, steps = counts_of_panels(p, c.rows, s.pixels, along_n, m, n, n_outer), p.steps
+            found, steps = counts_of_panels(p, c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, room), p.steps
         else:
-            found = counts(c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut)
+            found = counts(c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut, room)
             steps = closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
         steps *= closed.steps_along(c, closed.M, whole(found.rows), m)
         cube = closed.cube(c, found.products, steps)

@@ -23,7 +23,7 @@ from compiler.plan.plan import ConvTiling, Infeasible, Tiling
 from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.expansion import Expansion, overlay, pack_masks, pack_overlaid
-from compiler.unit.machine import least_ub_blocks, tile_slot, writes_l1
+from compiler.unit.machine import ALONE, L0, l0_of, least_ub_blocks, tile_slot, writes_l1
 from compiler.unit.needed import EVERYWHERE, everywhere
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
@@ -64,7 +64,7 @@ class Window(NamedTuple):
 class ConvSpec(OperatorSpec):
     """groups products of [pixels x k1 blocks] by [k1 x n1 * 16 channels]; c1 input planes per group.  A Conv, or a MatMul (`kinds.matmul`).
 
-    fractal: of operands of its input's type.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
+    fractal: of operands of its input's type.  l0: of its machine.  lanes: C0, or 4 for a four-lane image.  weights_at, bias_at: DDR
     blocks; a bias of -1 is none.  run_of_k1: where its blocks of k are a run of those of weights in DDR (`segment.passes`), how many these
     are, else 0.  expansion: how weights lie in DDR, where they do not lie there as in L1.  needed: see `unit.needed`.
     """
@@ -74,6 +74,7 @@ class ConvSpec(OperatorSpec):
     runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "CUBE"
 
     fractal: Fractal
+    l0: L0
     groups: int
     c1: int
     k1: int
@@ -126,6 +127,7 @@ class ConvSpec(OperatorSpec):
             needed = weights.needed_blocks(op, x, y, n, groups, fractal)
         return into.fields(index, op) | {
             "fractal": fractal,
+            "l0": l0_of(into.machine),
             "groups": groups,
             "c1": x.planes // groups,
             "k1": k1,
@@ -198,6 +200,11 @@ class ConvSpec(OperatorSpec):
     def products(self) -> int:
         """Of the matrix unit, for each of the sum."""
         return 1
+
+    @property
+    def staying(self) -> L0:
+        """Where its tiles may stay: beside products with what is added to all of an operand, which take slots of tiles, nowhere."""
+        return self.l0 if self.products == 1 else ALONE
 
     @property
     def activation(self) -> str:
@@ -344,7 +351,7 @@ class ConvSpec(OperatorSpec):
         loops = {"g": self.groups, "m": rows * self.out_w, "n": self.n1, "k": self.k1}
         main = self.reads[0]
         source = main.planes, self.input_rows(rows) * storages[main.storage].row_blocks
-        of_product: dict[str, Any] = {"cut": self.parts.cut, "fractal": self.fractal, "needed": self.needed}
+        of_product: dict[str, Any] = {"cut": self.parts.cut, "fractal": self.fractal, "l0": self.staying, "needed": self.needed}
         return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
     def job(self, given: Given) -> ConvJob:

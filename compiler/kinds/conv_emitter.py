@@ -1,9 +1,10 @@
 """Convolution on one block: IM2COL and weight loads, MMAD, FIXPIPE and the way out, tile by tile.
 
 Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
-An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.
+An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.  Tiles take
+the slots of their memory in turn, so where all that come again have one (`kinds.counts.staying`), each of them is loaded once.
 Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k.
-Else tiles take the slots of their memory in turn, as many as it has for tiles of their size (`unit.machine.tile_slot`): with two, an
+Else sums take the slots of L0C in turn, as many as it has for tiles of their size (`unit.machine.tile_slot`): with two, an
 engine that is ahead of the next one waits for every tile of that.
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 from numba import njit
 
 from compiler.ir.reach import demanded
+from compiler.kinds.counts import staying
 from compiler.kinds.expansion_emitter import ExpansionJob, expand, expand_all, load_overlaid
 from compiler.records.node import (
     A_SLOT,
@@ -52,6 +54,7 @@ from compiler.records.writers import (
     move,
     side_by_side,
 )
+from compiler.unit.machine import MOST_SLOTS
 from compiler.unit.needed import begin, multiplied, panel
 from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
@@ -210,6 +213,11 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
     pixels = j.out_rows * j.out_w
     tiles_m = -(-pixels // j.tile_m)
     chunks_k = -(-j.k1 // j.chunk_k1)
+    alone = j.left_less > 0 or j.zeros > 0  # what `_less` makes takes slots as well
+    room = 1 if alone else j.room_a // j.slot_a, 1 if alone else j.room_b // j.slot_b
+    stay_a, stay_b = staying(tiles_m, -(-j.chunk_n1 // j.tile_n1), -(-j.chunk_k1 // j.tile_k1), j.n_outer, room)
+    tile_a, tile_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # which tile was the last of its slot
+    slot_a, slot_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # and where that is
     capacity = out.shape[0]
     parted = j.part_rows < j.kh or j.part_columns < j.kw or j.pad_top > MAX_WINDOW
     for group in range(j.groups):
@@ -266,7 +274,8 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, right_pixels, planes, j.right_plane, right_pixels,
                             1, 0, 0,
                         )  # fmt: skip
-                in_a, in_b, a, b = -1, -1, 0, 0
+                tile_a[:], tile_b[:] = -1, -1
+                tiles_k = -(-k_size // j.tile_k1)
                 for tile in range(tiles_m * tiles_n):
                     if j.n_outer:
                         tm, tn = tile % tiles_m, tile // tiles_m
@@ -288,10 +297,12 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                         first_n, first_k = n_start + n_tile, k_start + k_tile
                         if needed.size and not needed[first_n : first_n + n, first_k : first_k + k].any():
                             continue
-                        want_a = tm * 65536 + k_tile
-                        if want_a != in_a:
+                        of_k = k_tile // j.tile_k1
+                        want, at_a = tm * 65536 + k_tile, (tm * tiles_k + of_k if j.n_outer else of_k) if stay_a else 0
+                        a = slot_a[at_a]
+                        if want != tile_a[at_a]:
                             a = _turn(parity, A_SLOT, j.slot_a, j.room_a, -1)
-                            in_a = want_a
+                            tile_a[at_a], slot_a[at_a] = want, a
                             if parted:
                                 at = _left(out, at, j, base, a, m_start, m, mpad, k_start + k_tile, k)
                                 if at < 0:
@@ -302,10 +313,11 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                                     j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
                                     k_start + k_tile, k, j.lanes, j.in_ring, j.in_first, j.pad,
                                 )  # fmt: skip
-                        want_b = tn * 65536 + k_tile
-                        if want_b != in_b:
+                        want, at_b = tn * 65536 + k_tile, (of_k if j.n_outer else tn * tiles_k + of_k) if stay_b else 0
+                        b = slot_b[at_b]
+                        if want != tile_b[at_b]:
                             b = _turn(parity, B_SLOT, j.slot_b, j.room_b, -1)
-                            in_b = want_b
+                            tile_b[at_b], slot_b[at_b] = want, b
                             if needed.size:
                                 source = w_base + n_tile * w_row + k_tile * j.weight_blocks
                                 at = _weights(out, at, j, needed, source, b, w_row, first_n, n, first_k, k)

@@ -10,6 +10,7 @@ from compiler.ir.operators import HeadedProduct
 from compiler.kinds.base import Lowering, run_of_planes
 from compiler.kinds.conv import ConvSpec, Window
 from compiler.kinds.conv_emitter import PIXELS_K, PIXELS_N
+from compiler.unit.machine import l0_of
 from compiler.unit.storages import Piece, StorageSpec
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType, Memory
@@ -39,6 +40,7 @@ class MatMulSpec(ConvSpec):
         pixels, heads, fractal = h * w, op.heads, into.machine.fractal(into.type_of(op.a))
         return into.fields(index, op) | {
             "fractal": fractal,
+            "l0": l0_of(into.machine),
             "groups": heads,
             "c1": a.planes // heads,
             "k1": a.planes // heads if op.transposed else -(-pixels // fractal.lanes),

@@ -28,9 +28,10 @@ from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut
 from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS
-from compiler.kinds.counts import counts, counts_of_panels, cut_in, pieces
+from compiler.kinds.counts import counts, counts_of_panels, cut_in, pieces, places
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.records.ways import end_to_end
+from compiler.unit.machine import L0
 from compiler.unit.needed import Ints, panels_of
 from compiler.unit.nest import Nest
 from compiler.unit.operators import OperatorSpec
@@ -162,7 +163,8 @@ def tiles_of(nest: Nest, stages: tuple[Stage, ...], places: tuple[int, ...], til
     """A tile for every stage; places: `cube_places` of the stages."""
     if isinstance(tiling, ConvTiling):
         assert nest.fractal is not None
-        extents = (*(nest.loops[name] for name in "gmnk"), *nest.fractal[:3], nest.source_planes, nest.source_blocks, nest.cut, nest.needed)
+        loops = tuple(nest.loops[name] for name in "gmnk")
+        extents = (*loops, *nest.fractal[:4], nest.l0, nest.source_planes, nest.source_blocks, nest.cut, nest.needed)
         found = cube_tiles(extents, sizes_of(tiling)).tolist()
         return tuple([Tile(*found[at]) for at in places])
     return tuple([_vector_tile(nest, stage, tiling) for stage in stages])
@@ -178,8 +180,9 @@ _RESULTS = len(_CUBE_PLACES)
 _CUBE_PLACES["bias.L1"] = _CUBE_PLACES["bias.UB"]
 
 
-# of a product: g, m, n, k, a fractal's rows, lanes and columns, source planes, source blocks, `Nest.cut`, `Nest.needed`
-Extents = tuple[int, int, int, int, int, int, int, int, int, Cut, Ints]
+# of a product: g, m, n, k, a fractal's rows, lanes, columns and blocks of weights, `Nest.l0`, source planes, source blocks, `Nest.cut`,
+# `Nest.needed`
+Extents = tuple[int, int, int, int, int, int, int, int, L0, int, int, Cut, Ints]
 # whether weights stay, n is outside, constants stay; chunks (n, k), tiles (m, n, k)
 Sizes = tuple[bool, bool, bool, int, int, int, int, int]
 
@@ -193,16 +196,17 @@ def sizes_of(t: ConvTiling) -> Sizes:
 @njit(cache=True)
 def cube_tiles(extents: Extents, sizes: Sizes) -> NDArray[np.int64]:
     """int64 [7, 3], `Tile` in the order of `_CUBE_PLACES`, and the one that results and residuals on their way share."""
-    g, m, n, k, fractal_rows, c0, n0, source_planes, source_blocks, cut, needed = extents
+    g, m, n, k, fractal_rows, c0, n0, weight_blocks, l0, source_planes, source_blocks, cut, needed = extents
     resident, n_outer, once, chunk_n, chunk_k, tile_m, tile_n1, tile_k1 = sizes
     chunk_n, chunk_k = (n, k) if resident else (min(chunk_n, n), min(chunk_k, k))
     tile_n, tile_k = min(tile_n1, chunk_n), min(tile_k1, chunk_k)
+    along_n, along_k, room = pieces(n, chunk_n), pieces(k, chunk_k), places(l0, weight_blocks, tile_m, tile_n1, tile_k1)
     if needed.size:
         one = np.array((1, 0, 0))  # nobody asks for steps
         beside = panels_of(needed, chunk_n, chunk_k, tile_n1, tile_k1, cut, 1, one, 1, one)
-        found = counts_of_panels(beside, fractal_rows, m, pieces(n, chunk_n), tile_m, tile_n1, n_outer)
+        found = counts_of_panels(beside, fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, room)
     else:
-        found = counts(fractal_rows, m, pieces(n, chunk_n), pieces(k, chunk_k), tile_m, tile_n1, tile_k1, n_outer, cut)
+        found = counts(fractal_rows, m, along_n, along_k, tile_m, tile_n1, tile_k1, n_outer, cut, room)
     all_n = (n + chunk_n - 1) // chunk_n
     chunks = all_n * ((k + chunk_k - 1) // chunk_k)
     weights, bias, source = g * n * k * n0 * c0, g * n * n0, source_planes * source_blocks * c0

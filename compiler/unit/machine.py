@@ -12,6 +12,7 @@ makes records of the machine itself of them:
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine import Machine
@@ -117,6 +118,24 @@ def least_slot(machine: Machine, memory: Memory) -> int:
     room = room_blocks(machine, memory)
     slots = min(MOST_SLOTS, room & -room) if machine.has(memory) else 2
     return room // max(2, slots)
+
+
+class L0(NamedTuple):
+    """Of L0A and L0B what `tile_slot` goes by, in blocks: `least_slot`, and all of the memory."""
+
+    least_a: int
+    room_a: int
+    least_b: int
+    room_b: int
+
+
+ALONE = L0(1, 0, 1, 0)  # where a tile takes turns with what is no tile: nothing stays but the one that came last
+
+
+@lru_cache(maxsize=64)
+def l0_of(machine: Machine) -> L0:
+    (least_a, room_a), (least_b, room_b) = ((least_slot(machine, m), room_blocks(machine, m)) for m in (Memory.L0A, Memory.L0B))
+    return L0(least_a, room_a, least_b, room_b)
 
 
 @lru_cache(maxsize=1 << 12)

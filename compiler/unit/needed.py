@@ -30,7 +30,7 @@ class Panels(NamedTuple):
 
     panels: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
     tiles, of_tiles: IM2COLs of all tiles that have panels, and blocks of k that these bring; changes, of_changes: the same without
-    those that follow a tile of the same k in their chunk.
+    those that follow a tile of the same k in their chunk; apart, of_apart: of tiles of different k of every chunk.
     alone, of_alone: panels and blocks where an n tile has one tile of k with panels; only, of_only: where a chunk has one tile with any.
     """
 
@@ -41,6 +41,8 @@ class Panels(NamedTuple):
     of_tiles: int
     changes: int
     of_changes: int
+    apart: int
+    of_apart: int
     alone: int
     of_alone: int
     only: int
@@ -104,11 +106,15 @@ def panels_of(
 ) -> Panels:  # fmt: skip
     """axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
     n1, k1 = needed.shape
-    count = all_steps = blocks = tiles = of_tiles = changes = of_changes = alone = of_alone = only = of_only = 0
+    count = all_steps = blocks = tiles = of_tiles = changes = of_changes = apart = of_apart = alone = of_alone = only = of_only = 0
     for chunk_n in range(0, n1, chunk_n1):
         end_n = min(chunk_n + chunk_n1, n1)
         for chunk_k in range(0, k1, chunk_k1):
             end_k, before, in_chunk, last = min(chunk_k + chunk_k1, k1), (count, blocks), 0, -1
+            for k in range(chunk_k, end_k, tile_k1):
+                k_stop = min(k + tile_k1, end_k)
+                if needed[chunk_n:end_n, k:k_stop].any():
+                    apart, of_apart = apart + instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_apart + k_stop - k
             for n in range(chunk_n, end_n, tile_n1):
                 n_stop, so_far, in_row = min(n + tile_n1, end_n), (count, blocks), 0
                 for k in range(chunk_k, end_k, tile_k1):
@@ -132,13 +138,16 @@ def panels_of(
                 in_chunk += in_row
             if in_chunk == 1:
                 only, of_only = only + count - before[0], of_only + blocks - before[1]
-    return Panels(count, all_steps, blocks, tiles, of_tiles, changes, of_changes, alone, of_alone, only, of_only)
+    return Panels(count, all_steps, blocks, tiles, of_tiles, changes, of_changes, apart, of_apart, alone, of_alone, only, of_only)
 
 
 @njit(cache=True)
-def loads(p: Panels, tiles_m: int, n_outer: int) -> tuple[int, int, int, int]:
-    """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring)."""
+def loads(p: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
+    """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring).
+
+    stay: whether tiles of the left and of the right operand do (`kinds.counts.staying`).
+    """
     again = n_outer and tiles_m > 1
-    copies, moved = (p.tiles, p.of_tiles) if again else (p.changes, p.of_changes)
-    once, of_once = (p.alone, p.of_alone) if n_outer else (p.only, p.of_only)
+    copies, moved = (p.apart, p.of_apart) if stay[0] else (p.tiles, p.of_tiles) if again else (p.changes, p.of_changes)
+    once, of_once = (p.panels, p.blocks) if stay[1] else (p.alone, p.of_alone) if n_outer else (p.only, p.of_only)
     return tiles_m * copies, moved, once + tiles_m * (p.panels - once), of_once + tiles_m * (p.blocks - of_once)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from compiler.ir.im2col import WHOLE, Cut
+from compiler.unit.machine import ALONE, L0
 from compiler.unit.needed import Ints, everywhere
 from simulator.npu.parts import Fractal, Memory
 
@@ -29,8 +30,8 @@ class Nest:
 
     g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
     lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
-    steps: computations of VECTOR, one after the other on the same tile.  fractal: of a product, None
-    of VECTOR.  cut: where IM2COL ends along k (`ir.im2col`).  needed: which blocks of weights a product multiplies (`unit.needed`).
+    steps: computations of VECTOR, one after the other on the same tile.  fractal: of a product, None of VECTOR.  l0: where its tiles stay.
+    cut: where IM2COL ends along k (`ir.im2col`).  needed: which blocks of weights a product multiplies (`unit.needed`).
     """
 
     unit: Literal["CUBE", "VECTOR"]
@@ -43,6 +44,7 @@ class Nest:
     steps: int = 1
     cut: Cut = WHOLE
     fractal: Fractal | None = None
+    l0: L0 = ALONE
     needed: Ints = field(default_factory=everywhere, compare=False)
 
     @property

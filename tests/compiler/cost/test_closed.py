@@ -16,6 +16,7 @@ from compiler.cost.moved import ddr_rates, load_row_blocks, loaded_blocks
 from compiler.cost.operator_space import operator_space
 from compiler.cost.tiling_space import cycles_out, estimate, fill_cycles, k_side, m_side, n_side, shape_of, work
 from compiler.kinds.conv import product_of
+from compiler.kinds.counts import places
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.schedule.window import load_cycles
@@ -94,7 +95,8 @@ def _ranked_alike(u: Unit, k: int, plan: SegmentPlan, space: dict[str, list[int]
         s = shape_of(u.machine, u.dtype, spec, rows, False, (n1, k1))
         along_m, along_n, along_k = m_side(s, c, tiling.tile_m), n_side(s, c, tiling.tile_n1), k_side(s, c, tiling.tile_k1)
         right = int(closed.b_cycles(c, s.n1 * s.k1))
-        one = work(c, along_m, along_n, along_k, right, int(tiling.order == "n"))
+        room = places(s.l0, c.weight_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        one = work(c, along_m, along_n, along_k, right, int(tiling.order == "n"), room)
         fix, drain = cycles_out(s, c, along_m[0], along_m[3], along_n[0], tiling.tile_n1)
         chunks, times = s.chunks_n * s.chunks_k, s.groups * count * u.images
         engines += np.array([one[0] * chunks, one[1] * chunks, fix * chunks], np.int64) * times

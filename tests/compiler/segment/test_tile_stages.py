@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import ConvTiling, SegmentPlan, VectorTiling
 from compiler.segment.stages import groups, nest_of, route, stages_of
+from compiler.unit.machine import ALONE
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
@@ -56,7 +59,7 @@ def test_features_on_paper() -> None:
         StageFeatures("MTE2 DDR->L1", 16, 25600, 16, 25600, 25600 * 16, 2),  # a plane is 400 blocks: two of them in a piece
         StageFeatures("MTE1 L1->L0A", 16, 2 * 8192, 16, 25600, 8192 * 16, 4),  # k is whole: a tile of pixels comes once
         StageFeatures("MTE2 DDR->L1", 16, 4096, 16, 4096, 4096 * 16, 1),
-        StageFeatures("MTE1 L1->L0B", 16, 2 * 2048, 16, 4 * 4096, 2048 * 16, 8),  # and with it all of the weights
+        StageFeatures("MTE1 L1->L0B", 16, 2 * 2048, 16, 4096, 2048 * 16, 2),  # both tiles of the weights have a slot, and stay
         StageFeatures("MTE2 DDR->UB", 32, 64, 32, 64, 64 * 32, 1),
         StageFeatures("CUBE", 32, 2 * 4096, 32, 400 * 64 * 64, 4096 * 32, 8),
         StageFeatures("FIXPIPE L0C->UB", 16, 2 * 4096, 16, 25600, 4096 * 16, 8),
@@ -70,7 +73,12 @@ def test_features_on_paper() -> None:
         UB: 4 * 64 + 2 * 2 * 4096,
     }
     n_outer = features_of(nest, stages_of(EDGE, nest), t.model_copy(update={"order": "n"}))
-    assert [f.emit_num for f in n_outer][1:4:2] == [8, 2]  # now the weights come once
+    assert [f.emit_num for f in n_outer][1:4:2] == [4, 2]  # so have all four of the pixels
+    halves = {"tile_k1": 2, "tile_n1": 1}
+    assert [f.emit_num for f in features_of(nest, stages_of(EDGE, nest), t.model_copy(update=halves))][1:4:2] == [8, 8]
+    alone = replace(nest, l0=ALONE)  # beside what takes slots as well
+    assert [f.emit_num for f in features_of(alone, stages_of(EDGE, nest), t)][1:4:2] == [4, 8]
+    assert [f.emit_num for f in features_of(alone, stages_of(EDGE, nest), t.model_copy(update=halves))][1:4:2] == [32, 32]
 
 
 def test_partial_sums_of_a_chunk_are_live_together() -> None:
