@@ -48,17 +48,21 @@ from tuner.measure.npu import Npu
 from tuner.measure.timer import Timers
 
 WARM = 8  # items before the clock starts
+MECHANISMS = ("toggle_held", "cut_on_chip", "change_passes")  # moves, beside the lookahead
 STAGES = ("realise", "features", "emission", "synchronise", "simulation")
 RECORDS = ("link", "prepare")  # what takes the place of "synchronise" where records are written
 T = TypeVar("T")
 
 
-def mutations(unit: Unit, seed: int) -> Iterator[Genome]:
-    """Genomes that fit, each one move away from the one before it."""
+def mutations(unit: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
+    """Genomes that fit, each one move away from the one before it.  mechanisms: False leaves out what couples segments or reorders records:
+    held tensors, passes and the lookahead."""
     rng = np.random.default_rng([seed, 1])
-    moves = list(MOVES.values())
+    moves = [move for name, move in MOVES.items() if mechanisms or name not in MECHANISMS]
 
     def fitting(genome: Genome) -> Genome | None:
+        if not mechanisms:
+            genome = tuple([gene._replace(lookahead=1) for gene in genome])
         return repaired(unit, genome, lambda gene: decode(unit, gene) is not None)
 
     genome = fitting(random_genome(unit, rng)) or single_operators(unit)
@@ -221,6 +225,8 @@ def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     requests = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
     for name, items in requests.items():
         out[name] = rate(evaluator.measure, items, seconds)
+    without = (Request("program", genome) for genome in mutations(unit, seed, mechanisms=False))
+    out["without_mechanisms"] = rate(spec().measure, without, seconds)
     plain = Evaluator(unit, spec.levels, Npu(unit, spec.levels, resuming=False))
     same = islice(mutations(unit, seed), WARM + int(out["programs"]["count"]))
     out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
@@ -242,7 +248,8 @@ def _show(found: dict[str, Any], what: str) -> None:
         r = found[name]
         fit = f"{r['fitting_share']:.0%} fit"
         print(f"  {name:9s} {r['per_s']:9,.0f} per second and core   {r['ms']:7.3f} ms each, {fit}, {r['count']:,} measured")
-    plain = found["from_the_beginning"]
+    without, plain = found["without_mechanisms"], found["from_the_beginning"]
+    print(f"  programs without mechanisms {without['per_s']:,.0f} per second and core, {without['ms']:.3f} ms each")
     print(f"  programs each from its beginning {plain['per_s']:,.0f} per second and core, {plain['ms']:.3f} ms each")
     for name in ("program_stages", "segment_stages"):
         r = found[name]

@@ -54,9 +54,12 @@ def _fixed(unit: Unit, k: int) -> _Fixed:
 
 def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> OperatorJobs:
     """Of all operators of a segment."""
-    kinds, tags, dtypes, reads, writes, constants = [], [], [], list[tuple[int, ...]](), [], list[tuple[int, ...]]()
+    kinds, tags, dtypes, writes = [], [], [], []
+    reads: list[tuple[int, ...]] = []
+    constants: list[tuple[int, ...]] = []
+    numbers: list[NDArray[np.int64]] = []  # as an annotation, as such a type takes longer to make than the list
     tables: dict[int, list[Any]] = {}
-    numbers, lists, used, read_start = list[NDArray[np.int64]](), [], 0, [0]
+    lists, used, read_start = [], 0, [0]
     in_l1, in_ub = _by_operator(places.l1), _by_operator(places.ub)
     kept = places_kept(blocks)
     for k, tiling in enumerate(plan.tilings):
@@ -94,8 +97,13 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Op
         np.array(constants, np.int64).reshape(-1, 6),
         np.array(lists, np.int64),
         np.concatenate(numbers),
-        tuple([np.array(tables[at], of) if at in tables else none for at, (of, none) in enumerate(_TABLES)]),
+        tuple([_records(tables[at], of) if at in tables else none for at, (of, none) in enumerate(_TABLES)]),
     )
+
+
+def _records(jobs: list[Any], of: np.dtype[Any]) -> NDArray[Any]:
+    """Jobs of a kind as records, whose fields are int64 all: numpy makes records of numbers sooner than of tuples."""
+    return np.array(jobs, np.int64).view(of).reshape(-1)
 
 
 def _by_operator(places: dict[Buffer, int]) -> dict[tuple[BufferKind, int], tuple[int, ...]]:
