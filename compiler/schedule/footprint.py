@@ -264,7 +264,7 @@ class Footprints:
         read, written = _tell(code, *cost, self._several, engine, overlaps, transfer, busy_or_bus, totals)
         cells, cycles, order = max(0, len(bound) - 1), record_cycles(code, cost, self.machine), np.arange(n)
         if lookahead > 1:
-            order = listed(engine, span, start, cells, cycles, transfer, self._late, self._ddr_late, lookahead)
+            order = listed(engine, span, start, cells, cycles, self._late[engine] + self._ddr_late * (transfer > 0), lookahead)
             records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
             engine, overlaps, transfer, busy_or_bus, cycles, span, start = put = tuple(map(np.empty_like, records))
             _reorder(order, *records, *put)

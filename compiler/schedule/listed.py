@@ -35,20 +35,17 @@ _NEVER = np.iinfo(np.int64).max
 _PLACE_BITS = 20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`emit.segment.CAPACITY`)
 
 
-def listed(
-    engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, transfer: Bytes8, late: Ints, ddr_late: int, lookahead: int
-) -> Ints:
+def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int) -> Ints:
     """int64 [n], the order of n records that touch `cells` cells (see `footprint`).
 
-    cycles: int64 [n], for which they have their engine.  late: int64 [engines], how much later what they write is there, and ddr_late of
-    a transfer from or to DDR more (see `Footprint`).
+    cycles: int64 [n], for which they have their engine.  late: int64 [n], how much later what they write is there.
     """
     n = len(engine)
     first, edge = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32)
     while (used := _behind(span, start, cells, edge, first)) < 0:
         edge = np.empty((2 * len(edge), 2), np.int32)
     order = np.empty(n, np.int64)
-    _list(engine, cycles, transfer, late, ddr_late, edge, first, used, lookahead, order)
+    _list(engine, cycles, late, edge, first, used, lookahead, order)
     return order
 
 
@@ -164,10 +161,7 @@ def _next(nows: Ints, later: Ints, laters: Ints, free: Ints, e: int) -> int:
 
 
 @njit(cache=True)
-def _list(
-    engine: Bytes8, cycles: Ints, transfer: Bytes8, late: Ints, ddr_late: int, edge: Ints32, first: Ints32, used: int, lookahead: int,
-    order: Ints,
-) -> None:  # fmt: skip
+def _list(engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, order: Ints) -> None:
     n = engine.shape[0]
     left = np.zeros(n, np.int32)
     begin_of, after = _successors(edge, first, used, left)
@@ -203,7 +197,7 @@ def _list(
             behind[e] += 1
         _wake(now, nows, later, laters, free, e)
         begin[e] = _next(nows, later, laters, free, e)
-        over = free[e] + late[e] + (ddr_late if transfer[i] else 0)
+        over = free[e] + late[i]
         for k in range(begin_of[i], begin_of[i + 1]):
             other = after[k]
             left[other] -= 1
