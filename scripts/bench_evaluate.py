@@ -7,8 +7,9 @@ What is measured is what workers do in a run: whole programs (each a mutation of
 warm), single-operator tasks ("tilings"), segments, and features without a measurement; no item comes twice.  Rates are per second of CPU
 time of one thread, so that a neighbour on the host does not change them; what the farm adds is in `bench_farm.py`.  Beside the programs:
 the same programs timed each from its beginning, and with records written, priced and matched again, which is what evaluation does without.
-ResNet-50 is there in int8 as well.  What an operator takes hardly depends on its instructions, and of integers these are fewer: a block
-has twice the channels.  So time per operator is what says whether integers are dearer; time per instruction says it of large programs.
+ResNet-50 is there in int8 as well.  Of integers there are fewer instructions to an operator, as a block has twice the channels, so what a
+segment takes over its instructions says nothing of which are dearer.  What a segment, an operator of it and an instruction of it add does:
+they are fitted to the times of all segments.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -29,6 +30,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from compiler.cost.features import raw_features
 from compiler.pipeline import Compiler
@@ -48,17 +50,21 @@ from tuner.measure.npu import Npu
 from tuner.measure.timer import Timers
 
 WARM = 8  # items before the clock starts
+MECHANISMS = ("toggle_held", "cut_on_chip", "change_passes")  # moves, beside the lookahead
 STAGES = ("realise", "features", "emission", "synchronise", "simulation")
 RECORDS = ("link", "prepare")  # what takes the place of "synchronise" where records are written
 T = TypeVar("T")
 
 
-def mutations(unit: Unit, seed: int) -> Iterator[Genome]:
-    """Genomes that fit, each one move away from the one before it."""
+def mutations(unit: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
+    """Genomes that fit, each one move away from the one before it.  mechanisms: False leaves out what couples segments or reorders records:
+    held tensors, passes and the lookahead."""
     rng = np.random.default_rng([seed, 1])
-    moves = list(MOVES.values())
+    moves = [move for name, move in MOVES.items() if mechanisms or name not in MECHANISMS]
 
     def fitting(genome: Genome) -> Genome | None:
+        if not mechanisms:
+            genome = tuple([gene._replace(lookahead=1) for gene in genome])
         return repaired(unit, genome, lambda gene: decode(unit, gene) is not None)
 
     genome = fitting(random_genome(unit, rng)) or single_operators(unit)
@@ -120,6 +126,21 @@ def rate(measure: Callable[[Request], Measurement], requests: Iterator[Request],
     }
 
 
+def marginal(rows: NDArray[np.float64]) -> dict[str, float]:
+    """What a segment, each of its operators and each of its instructions add to its time: rows are [n, 3], of operators, instructions, and
+    microseconds.
+
+    By least absolute deviations (reweighted least squares): what interrupts a few segments, or is made once for all that follow, does not
+    count.
+    """
+    known, times = np.column_stack((np.ones(len(rows)), rows[:, :2])), rows[:, 2]
+    weights = np.ones(len(rows))
+    for _ in range(50):
+        found = np.linalg.lstsq(known * weights[:, None], times * weights, rcond=None)[0]
+        weights = 1 / np.sqrt(np.maximum(1.0, np.abs(times - known @ found)))
+    return dict(zip(("us_per_segment", "us_per_operator", "us_per_instruction"), found.tolist(), strict=True))
+
+
 class Stages:
     """`Evaluator.measure` stage by stage, with a clock around each; then the same program by its records, for the ratio."""
 
@@ -132,6 +153,7 @@ class Stages:
     def reset(self) -> None:
         self.seconds = dict.fromkeys((*STAGES, *RECORDS), 0.0)
         self.count = self.operators = self.instructions = 0
+        self.rows = list[tuple[int, int, float]]()  # of each genome: operators, instructions, microseconds
 
     def _timed(self, stage: str, call: Callable[[], T]) -> T:
         begin = time.thread_time()
@@ -149,6 +171,7 @@ class Stages:
 
     def measure(self, genome: Genome) -> None:
         unit, compiler, machine = self.unit, self.compiler, self.unit.machine
+        before = self._spent
         known = [found for gene in genome if (found := self._look_at(gene)) is not None]
         if len(known) < len(genome):
             return
@@ -164,9 +187,16 @@ class Stages:
         self._timed("simulation", lambda: timer.simulated(schedule, self.levels))
         linked = self._timed("link", lambda: compiler.link(parts))
         self._timed("prepare", lambda: prepare(linked, machine))
+        operators = sum(gene.stop - gene.start for gene in genome)
         self.count += 1
-        self.operators += sum(gene.stop - gene.start for gene in genome)
+        self.operators += operators
         self.instructions += linked.instructions
+        self.rows.append((operators, linked.instructions, 1e6 * (self._spent - before)))
+
+    @property
+    def _spent(self) -> float:
+        """Seconds of what evaluation does."""
+        return sum([self.seconds[stage] for stage in STAGES])
 
     def run(self, genomes: Iterator[Genome], seconds: float) -> dict[str, Any]:
         """Milliseconds per genome that fits and share of every stage; record_times: records instead of footprints, as a ratio."""
@@ -175,7 +205,7 @@ class Stages:
         self.reset()
         while sum(self.seconds.values()) < seconds or not self.count:
             self.measure(next(genomes))
-        total = sum(self.seconds[stage] for stage in STAGES)
+        total = self._spent
         without = total + sum(self.seconds[stage] for stage in RECORDS) - self.seconds["synchronise"]
         return {
             "count": self.count,
@@ -221,11 +251,15 @@ def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     requests = {"programs": programs, "tilings": tilings, "segments": segments, "features": features}
     for name, items in requests.items():
         out[name] = rate(evaluator.measure, items, seconds)
+    without = (Request("program", genome) for genome in mutations(unit, seed, mechanisms=False))
+    out["without_mechanisms"] = rate(spec().measure, without, seconds)
     plain = Evaluator(unit, spec.levels, Npu(unit, spec.levels, resuming=False))
     same = islice(mutations(unit, seed), WARM + int(out["programs"]["count"]))
     out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
     out["program_stages"] = Stages(unit, spec.levels).run(mutations(unit, seed + 1), seconds)
-    out["segment_stages"] = Stages(unit, spec.levels).run(((gene,) for gene in genes(unit, seed + 2, 3.3)), seconds)
+    stages = Stages(unit, spec.levels)
+    out["segment_stages"] = stages.run(((gene,) for gene in genes(unit, seed + 2, 3.3)), seconds)
+    out["marginal"] = marginal(np.array(stages.rows))
     return out
 
 
@@ -242,7 +276,8 @@ def _show(found: dict[str, Any], what: str) -> None:
         r = found[name]
         fit = f"{r['fitting_share']:.0%} fit"
         print(f"  {name:9s} {r['per_s']:9,.0f} per second and core   {r['ms']:7.3f} ms each, {fit}, {r['count']:,} measured")
-    plain = found["from_the_beginning"]
+    without, plain = found["without_mechanisms"], found["from_the_beginning"]
+    print(f"  programs without mechanisms {without['per_s']:,.0f} per second and core, {without['ms']:.3f} ms each")
     print(f"  programs each from its beginning {plain['per_s']:,.0f} per second and core, {plain['ms']:.3f} ms each")
     for name in ("program_stages", "segment_stages"):
         r = found[name]
@@ -250,6 +285,8 @@ def _show(found: dict[str, Any], what: str) -> None:
         kind, times = name.split("_")[0], r["record_times"]
         each = f"{r['us_per_instruction']:.3f} us each, {r['us_per_operator']:.0f} us per operator"
         print(f"  {kind} of {r['instructions']:,.0f} instructions, {each}: {parts}; by its records {times:.2f} times as long")
+    added = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in found["marginal"].items())
+    print(f"  added to a segment's time: {added}")
 
 
 def main(

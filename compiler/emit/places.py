@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -37,11 +38,17 @@ def _in_ddr(unit: Unit) -> Ints:
     return np.array([(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks) for s in unit.storages], np.int64)
 
 
-def operand(blocks: Blocks, piece: Piece) -> tuple[int, int, int]:
-    """(storage, plane, allocation) of a piece: in L1 where all of it stays there."""
-    index = -1
-    if piece.storage in blocks.allocations:
-        allocation = blocks.allocations[piece.storage]
-        if allocation.plane <= piece.plane and piece.plane + piece.planes <= allocation.plane + allocation.planes:
-            index = list(blocks.allocations).index(piece.storage)
-    return piece.storage, piece.plane, index
+def places_kept(blocks: Blocks) -> dict[int, int]:
+    """Storage -> its place among those that stay."""
+    return {storage: at for at, storage in enumerate(blocks.allocations)}
+
+
+def operand(blocks: Blocks, kept: Mapping[int, int], piece: Piece) -> tuple[int, int, int]:
+    """(storage, plane, allocation) of a piece: in L1 where all of it stays there.  kept: `places_kept`."""
+    storage, plane, planes = piece
+    index = kept.get(storage, -1)
+    if index >= 0:
+        allocation = blocks.allocations[storage]
+        if not allocation.plane <= plane <= plane + planes <= allocation.plane + allocation.planes:
+            index = -1
+    return storage, plane, index

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from compiler.emit.ahead import order_ahead
 from compiler.emit.in_place import in_place
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import emit_nodes
-from compiler.emit.places import allocations_of, operand
+from compiler.emit.places import allocations_of, operand, places_kept
 from compiler.emit.staging import Staged, staged, with_staged
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
@@ -36,6 +37,7 @@ from simulator.npu.isa import BLOCK, DST, ENGINE, WORDS, D
 from simulator.npu.parts import Memory
 from simulator.npu.program import Code
 
+_L1 = int(Memory.L1)
 CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
 
 
@@ -121,8 +123,15 @@ def _outlive(code: Code, segment: Segment, places: Places) -> None:
     unit = segment.parts[0]
     for storage, _ in places.held.at:
         first = places.l1[Buffer("tensor", storage)]
-        there = (code[:, DST] == Memory.L1) & (code[:, D] >= first) & (code[:, D] < first + held_blocks(unit, storage))
-        code[there, BLOCK] = ~code[there, BLOCK]
+        _say_outlived(code, first, first + held_blocks(unit, storage))
+
+
+@njit(cache=True)
+def _say_outlived(code: Code, first: int, stop: int) -> None:
+    """Of blocks [first, stop) of L1."""
+    for i in range(code.shape[0]):
+        if code[i, DST] == _L1 and first <= code[i, D] < stop:
+            code[i, BLOCK] = ~code[i, BLOCK]
 
 
 def _written(
@@ -150,9 +159,9 @@ def _written(
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
     run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held)
-    loads = []
+    loads, kept = [], places_kept(blocks)
     for load in blocks.loads:
-        storage, at = unit.storages[load.storage], operand(blocks, Piece(load.storage, load.plane, load.planes))
+        storage, at = unit.storages[load.storage], operand(blocks, kept, Piece(load.storage, load.plane, load.planes))
         loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag, storage.dtype))
     fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
     return Work(

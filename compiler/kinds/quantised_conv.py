@@ -89,7 +89,10 @@ class IntegerProductSpec(ConvSpec):
         return tuple(first + at * size for at in range(max(1, slots)))
 
     def of_integers(self, given: Given) -> dict[str, int]:
-        return super().of_integers(given) | self._words | {"zeros_at": given.weights[0] if self.zeros[0] else 0}
+        return super().of_integers(given) | self._words
+
+    def first_zeros(self, given: Given) -> int:
+        return given.weights[0] if self.zeros[0] else 0
 
     def fetches(self, given: Given) -> list[Fetch]:
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""

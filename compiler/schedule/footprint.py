@@ -266,20 +266,49 @@ class Footprints:
         if lookahead > 1:
             late = self._late[engine] + self._ddr_late * (transfer > 0)
             order = listed(engine, span, start, cells, cycles, late, lookahead, overtake)
-            engine, overlaps, transfer = engine[order], overlaps[order], transfer[order]
-            busy_or_bus, cycles = busy_or_bus[order], cycles[order]
-            span, start = _ordered(span, start, order)
+            records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
+            engine, overlaps, transfer, busy_or_bus, cycles, span, start = put = tuple(map(np.empty_like, records))
+            _reorder(order, *records, *put)
         ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
         among = inside(engine, span, start, cells, ddr_cells, overlaps)
-        touched = (among.last.max(1) >= 0).astype(np.uint8)
+        touched = np.empty(cells, np.uint8)
+        _touch(among.last, touched)
         made = Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, int(read), int(written))
         return made, order
 
 
-def _ordered(span: Ints32, start: Ints32, order: Ints) -> tuple[Ints32, Ints32]:
-    """Spans of records in another order, and where those of each begin."""
-    counts = np.diff(start)[order]
-    begins = np.zeros(len(start), np.int32)
-    np.cumsum(counts, out=begins[1:])
-    at = np.arange(len(span)) + np.repeat(start[:-1][order] - begins[:-1], counts)
-    return span[at], begins
+@njit(cache=True)
+def _touch(last: Ints32, touched: Bytes8) -> None:
+    """touched: uint8 [cells], 1 of those that some record reads or writes.  last: `Inside.last`."""
+    for c in range(touched.shape[0]):
+        touched[c] = last[c].max() >= 0
+
+
+@njit(cache=True)
+def _reorder(
+    order: Ints,
+    engine: Bytes8,
+    overlaps: Bytes8,
+    transfer: Bytes8,
+    cost: Ints,
+    cycles: Ints,
+    span: Ints32,
+    start: Ints32,
+    new_engine: Bytes8,
+    new_overlaps: Bytes8,
+    new_transfer: Bytes8,
+    new_cost: Ints,
+    new_cycles: Ints,
+    new_span: Ints32,
+    new_start: Ints32,
+) -> None:
+    """Records in another order: what there is of each, and its spans."""
+    at = 0
+    for k in range(order.shape[0]):
+        i = order[k]
+        new_engine[k], new_overlaps[k], new_transfer[k] = engine[i], overlaps[i], transfer[i]
+        new_cost[k], new_cycles[k], new_start[k] = cost[i], cycles[i], at
+        for s in range(start[i], start[i + 1]):
+            new_span[at, 0], new_span[at, 1] = span[s, 0], span[s, 1]
+            at += 1
+    new_start[order.shape[0]] = at

@@ -39,6 +39,7 @@ def border_tensors(unit: Unit, start: int, stop: int) -> tuple[BorderTensor, ...
     return tuple(BorderTensor(unit.storages[at].name, *planes) for at, planes in sorted(found.items()) if unit.storages[at].name in names)
 
 
+@lru_cache(maxsize=1 << 14)
 def border_names(unit: Unit, start: int, stop: int) -> frozenset[str]:
     """Their names."""
     return frozenset(each.name for each in border_tensors(unit, start, stop))

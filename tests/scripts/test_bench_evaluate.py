@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scripts import bench_evaluate
 from simulator.npu.errors import BadInputError
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.compiled import make_case
+from tests.models import small_model
 from tests.scripting import run_script
 from tests.tuning import save_small
 
@@ -54,6 +60,14 @@ def test_rates_are_counts_over_time(one: dict[str, Any]) -> None:
         assert 0 < r["fitting_share"] <= 1
     assert one["programs"]["fitting_share"] == 1  # mutations are repaired before they are measured
     assert one["features"]["ms"] < one["segments"]["ms"] < one["programs"]["ms"]
+    assert one["without_mechanisms"]["fitting_share"] == 1
+
+
+def test_without_mechanisms_nothing_is_held_in_passes_or_ahead() -> None:
+    unit = make_case(small_model("residual_block"), load_machine("edge"), DataType.float16).unit
+    genomes = list(islice(bench_evaluate.mutations(unit, 0, mechanisms=False), 40))
+    assert all(gene.lookahead == 1 and gene.passes == 1 and not gene.held for genome in genomes for gene in genome)
+    assert any(gene.held for genome in islice(bench_evaluate.mutations(unit, 0), 40) for gene in genome)
 
 
 @pytest.mark.parametrize("name", ["program_stages", "segment_stages"])
@@ -68,6 +82,16 @@ def test_shares_add_up(one: dict[str, Any], name: str) -> None:
     assert stages["instructions"] > 100
     assert stages["us_per_instruction"] == pytest.approx(1e3 * total / stages["instructions"])
     assert stages["us_per_instruction"] < stages["us_per_operator"] < 1e3 * total
+
+
+def test_what_operators_and_instructions_add_is_found_beside_interruptions(found: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    operators, instructions = rng.integers(1, 9, 400), rng.integers(10, 9000, 400)
+    times = 900 + 250 * operators + 0.4 * instructions + np.where(np.arange(400) % 20, 0, 1e6)
+    assert bench_evaluate.marginal(np.column_stack((operators, instructions, times))) == pytest.approx(
+        {"us_per_segment": 900, "us_per_operator": 250, "us_per_instruction": 0.4}, rel=1e-2
+    )
+    assert all(each["marginal"].keys() == {"us_per_segment", "us_per_operator", "us_per_instruction"} for each in found["networks"])
 
 
 def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:

@@ -176,13 +176,12 @@ class Evaluator:
 
     def _look_at(self, gene: Gene, space: Space = FREE) -> Known | None:
         """A gene alone: all that can be in the shared memory is there.  space: what it has of tensors that are held."""
-        key: _Key = gene._replace(held=0) if gene.held else gene
-        if space != FREE:
-            key = gene._replace(held=0), space
+        bare = gene._replace(held=0) if gene.held else gene
+        key: _Key = bare if space == FREE else (bare, space)
         try:
             found = self._known[key]
         except KeyError:
-            return self._look(gene._replace(held=0), space, key)
+            return self._look(bare, space, key)
         self._known.move_to_end(key)
         return found
 

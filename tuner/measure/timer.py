@@ -46,6 +46,7 @@ class Timer:
         self._preparer = Preparer()
         self._runs: dict[tuple[str, int], ResumingRuns] = {}
         self._parts: list[CorePart] = []
+        self.instructions = 0  # of the last program
 
     def alike(self, parts: Sequence[CorePart]) -> int:
         """Instructions with which a program begins as the last one does."""
@@ -56,11 +57,6 @@ class Timer:
             same += new.lowered.records
         return same
 
-    @property
-    def instructions(self) -> int:
-        """Of the last program."""
-        return _instructions(self._parts)
-
     def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
         return self.simulated(self.scheduled(parts), levels)
@@ -69,7 +65,7 @@ class Timer:
         """Valid until the next call."""
         if not self._resuming:
             self._synchroniser.forget_borders()
-        self._parts = parts
+        self._parts, self.instructions = parts, _instructions(parts)
         return self._compiler.schedule(parts, self._synchroniser)
 
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
