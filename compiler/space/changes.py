@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.cost.ranking import least_behind
-from compiler.kinds.conv import product_of
+from compiler.cost.ranking import KEPT, conv_tiling, least_behind
+from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Infeasible
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode
@@ -113,7 +113,29 @@ def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
+def _channels_first(unit: Unit, gene: Gene) -> Gene:
+    """Of products with weights that stay: a depthwise convolution or VECTOR may go on with the first channels while others are made."""
+    plan, strip = decode(unit, gene), largest_strip(unit, outline(unit, gene))
+    if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1:
+        return gene
+    (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
+    for k, tiling in enumerate(plan.tilings):
+        product = product_of(mine.operators[gene.start + k])
+        if product is not None and product.n1 > 1 and isinstance(tiling, ConvTiling) and tiling.weights == "resident" and layout.inside[k]:
+            chosen[k] = _first_of_channels(mine, product, layout.rows(k)) or chosen[k]
+    return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+
+
+def _first_of_channels(unit: Unit, product: ConvSpec, rows: int) -> int:
+    """The place of the best tiling by estimate that makes some channels of all pixels before others; 0 where there is none."""
+    for place in range(KEPT):
+        t = conv_tiling(unit, product, rows, True, True, 0, place)
+        if t is not None and t.tile_n1 < product.n1 and (t.order == "n" or t.tile_m >= rows * product.out_w):
+            return place
+    return 0
+
+
 CHANGES: tuple[Change, ...] = (
     *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _little_behind, _sliding, _one_slot,
-    _twice_the_blocks, _overtaking,
+    _twice_the_blocks, _channels_first, _overtaking,
 )  # fmt: skip

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from compiler.build import default_by_level, measure, segment_cycles
-from compiler.plan.plan import Infeasible
+from compiler.plan.plan import ConvTiling, Infeasible
 from compiler.quick import quick_genomes, quick_plans
 from compiler.source import Opened, Source, open_source
 from compiler.space.changes import CHANGES, Change
+from compiler.space.decode import decode
 from compiler.space.gene import Gene
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate
+from tests.graphs import conv, unit
 from tests.piece_models import piece_model
 from tuner.networks.load import open_network
 
@@ -65,6 +67,22 @@ def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     for gene in some:
         assert change(unit, gene)[:2] == gene[:2]
     assert any(change(unit, gene) != gene for gene in some)
+
+
+def test_some_channels_are_made_first() -> None:
+    """A depthwise convolution behind a product goes on with them."""
+    u = unit(load_machine("edge"), (1, 16, 40, 40), conv("a", "x", (16, 96), 1), conv("y", "a", (96, 96), 3, groups=96))
+    gene = Gene(0, 2, weights="resident")
+    (change,) = [change for change in CHANGES if change.__name__ == "_channels_first"]
+    plans = [decode(u, g) for g in (gene, change(u, gene))]
+    before, after = [plan.tilings[0] for plan in plans if plan is not None]
+    assert isinstance(before, ConvTiling)
+    assert isinstance(after, ConvTiling)
+    assert before.order == "m"
+    assert before.tile_m < 40 * 40
+    assert after.tile_n1 < 6
+    assert after.order == "n"
+    assert change(u, Gene(0, 1)) == Gene(0, 1)  # what leaves the chip leaves it tile by tile
 
 
 def test_every_piece_has_a_plan() -> None:
