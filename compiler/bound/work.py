@@ -27,7 +27,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.cycles import CostTables, cost_tables, steps
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.machine import CubeUnit, DataPath, Machine
-from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES, DataType, Engine, Memory
+from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES, DataType, Engine, Fractal, Memory
 
 REPEAT_BYTES = REPEAT_BLOCKS * BLOCK_BYTES
 SHORT = 64  # products that VECTOR may add up in the type of its operands; sums of more are float32 or int32, as the matrix unit has them
@@ -62,21 +62,23 @@ class LeastWork(NamedTuple):
 
 
 class Multiplied(NamedTuple):
-    """`times` products of [rows x inner] by [inner x columns].  inner: blocks of C0 lanes.  left: blocks of k of all left operands of a
-    row.  macs: of all of them, without lanes that have no channel.  weights: values, and biases where they are not zero."""
+    """`times` products of [rows x inner] by [inner x columns].  inner: blocks of C0 lanes.  beside: pairs of a block of k and one of
+    columns that there are more, since groups end within blocks.  left: blocks of k of all left operands of a row.  macs: of all of them,
+    without lanes that have no channel.  weights: values, and biases where they are not zero."""
 
     times: int
     rows: int
     inner: int
     columns: int
+    beside: int
     left: int
     macs: int
     weights: int
 
 
-def product_of(op: Operator, box: Box, images: int, channels: int, c0: int) -> Multiplied | None:
+def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Fractal) -> Multiplied | None:
     """The product that makes a box of an operator's result; None where it is none.  channels: of its left operand."""
-    columns = int(box.channels.sum())
+    columns, c0 = int(box.channels.sum()), fractal.lanes
     if isinstance(op, Convolution):
         c_out, c_in, high, wide = op.weights.shape
         taps = high * wide
@@ -88,19 +90,32 @@ def product_of(op: Operator, box: Box, images: int, channels: int, c0: int) -> M
         left = inner if op.groups == 1 else max(inner, -(-groups * c_in // c0) * taps)
         rows = images * box.pixels
         weights = columns * c_in * taps
-        return Multiplied(1, rows, inner, columns, left, rows * weights, weights + columns * bool(np.any(op.bias)))
+        beside = _pairs_beside(op, fractal) * taps if columns == c_out else 0
+        return Multiplied(1, rows, inner, columns, beside, left, rows * weights, weights + columns * bool(np.any(op.bias)))
     if isinstance(op, HeadedProduct):
         inner, columns = channels // op.heads, columns // op.heads
         blocks, times = -(-inner // c0), images * op.heads
-        return Multiplied(times, box.pixels, blocks, columns, blocks, times * box.pixels * inner * columns, 0)
+        return Multiplied(times, box.pixels, blocks, columns, 0, blocks, times * box.pixels * inner * columns, 0)
     return None
+
+
+def _pairs_beside(op: Convolution, fractal: Fractal) -> int:
+    """Of a tap: pairs of blocks beyond those of one group for each block of columns (docs/bounds.md, Lemma 2)."""
+    c_out, c_in, *_ = op.weights.shape
+    most = min(op.groups, fractal.columns)  # groups of a block of columns
+    if most == 1:
+        return 0
+    blocks = -(-np.arange(1, most + 1) * c_in // fractal.lanes)  # of k that so many groups have at least
+    more = ((blocks[1:] - blocks[0]) / np.arange(1, most)).min()
+    several = op.groups * -(-(c_out // op.groups) // fractal.columns)  # pairs of a group and a block of columns that it has channels in
+    return int(max(0, several - -(-c_out // fractal.columns)) * more)
 
 
 def work_of(unit: Unit, needs: Needs) -> LeastWork:
     count, machine, t = len(unit.operators), unit.machine, cost_tables(unit.machine)
     none = [np.zeros(count) for _ in range(4)]
     found = LeastWork(np.zeros((count, 3)), np.zeros((count, 4)), none[0], none[1], none[2], none[3], np.zeros(count, np.int64))
-    shared, added_up = _loaded_for_it(unit, needs), _added_up(unit, needs)
+    loaded, added_up = _loaded_for_it(unit, needs), _added_up(unit, needs)
     added = set(unit.layout.copies)  # this compiler's own, not of the graph
     shapes = unit.graph.shapes
     for spec, leaf in zip(unit.operators, needs.made, strict=True):
@@ -108,9 +123,9 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
         if box is None or spec.name in added:
             continue
         dtype = unit.type_of(spec.reads[0])
-        product = product_of(op, box, leaf.images, shapes[op.inputs[0]][1], dtype.lanes)
+        product = product_of(op, box, leaf.images, shapes[op.inputs[0]][1], machine.fractal(dtype))
         if product is not None:
-            found.matrix[k], found.starts[k] = _matrix(machine, t, dtype, product, *shared[k])
+            found.matrix[k], found.starts[k] = _matrix(machine, t, dtype, product, loaded[k])
             if added_up[k]:
                 found.matrix[k, 2] = found.starts[k, 2] = 0
             found.spread[k] = _spread(machine, dtype, product)
@@ -128,19 +143,26 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
     return found
 
 
-def _loaded_for_it(unit: Unit, needs: Needs) -> list[tuple[float, bool]]:
-    """Of every operator the part of its left operand, and whether the right one, that are counted as loads of it.
+class Loaded(NamedTuple):
+    """Of an operator the part of its left operand, and whether the right one, that are counted as loads of it; whether others read the
+    left one, too."""
 
-    What several products read is loaded for all of them at once, by a program that likes to, so it is counted for one.
-    """
+    left: float
+    right: bool
+    shared: bool
+
+
+def _loaded_for_it(unit: Unit, needs: Needs) -> list[Loaded]:
+    """What several products read is loaded for all of them at once, by a program that likes to, so it is counted for one."""
     count = len(unit.operators)
-    shared, right = np.zeros(count), np.ones(count, np.bool_)
+    elsewhere, right, shared = np.zeros(count), np.ones(count, np.bool_), np.zeros(count, np.bool_)
     for leaf in (*needs.made, *needs.given):
         for operand, kinds in ((0, Convolution | HeadedProduct), (1, HeadedProduct)):
             readers = [r for r in leaf.readings if r.operand == operand and isinstance(unit.operators[r.reader].operator, kinds)]
+            shared[[r.reader for r in readers if operand == 0 and len(readers) > 1]] = True
             for reading in sorted(readers, key=lambda r: -needs.made[r.reader].needed_bytes)[1:]:
                 if operand == 0:
-                    shared[reading.reader] += reading.box.channels.sum()
+                    elsewhere[reading.reader] += reading.box.channels.sum()
                 else:
                     right[reading.reader] = False
     found = []
@@ -148,8 +170,8 @@ def _loaded_for_it(unit: Unit, needs: Needs) -> list[tuple[float, bool]]:
         op, lanes, k = spec.operator, unit.type_of(spec.reads[0]).lanes, spec.index
         channels = unit.graph.shapes[op.inputs[0]][1]
         whole = isinstance(op, Convolution) and op.groups == 1
-        part = (channels - shared[k]) / (-(-channels // lanes) * lanes) if whole else 0.0
-        found.append((float(part) if shared[k] else 1.0, bool(right[k])))
+        part = (channels - elsewhere[k]) / (-(-channels // lanes) * lanes) if whole else 0.0
+        found.append(Loaded(float(part) if elsewhere[k] else 1.0, bool(right[k]), bool(shared[k])))
     return found
 
 
@@ -168,20 +190,22 @@ def _added_up(unit: Unit, needs: Needs) -> list[bool]:
     return found
 
 
-def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, own_left: float, own_right: bool) -> tuple[Floats, Floats]:
+def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, loaded: Loaded) -> tuple[Floats, Floats]:
     """float64 [3]: cycles of CUBE, MTE1 and FIXPIPE; [4]: of CUBE's start-ups (docs/bounds.md, Lemma 2)."""
     fractal, axes = machine.fractal(dtype), t.matrix[dtype]
     n1 = -(-p.columns // fractal.columns)
-    inner, columns = _least_steps(axes[1], fractal.lanes, p.inner), _least_steps(axes[2], fractal.columns, n1)
-    cycles = p.times * steps(p.rows, axes[0]) * inner * columns * int(t.step_cycles[dtype])
-    left = p.times * p.rows * p.left * BLOCK_BYTES * own_left
-    right = p.times * p.inner * n1 * fractal.weight_blocks * BLOCK_BYTES if own_right else 0
+    pairs, blocks = p.inner * n1 + p.beside, machine.buffers_bytes.L0C // (fractal.columns * SUM_BYTES)
+    each = _least_step(axes[1], fractal.lanes, p.times * p.left)
+    each *= _least_step(axes[2], fractal.columns, blocks if loaded.shared else p.times * n1)
+    cycles = p.times * steps(p.rows, axes[0]) * pairs * each * int(t.step_cycles[dtype])
+    left = p.times * p.rows * p.left * BLOCK_BYTES * loaded.left
+    right = p.times * pairs * fractal.weight_blocks * BLOCK_BYTES if loaded.right else 0
     out = p.times * p.rows * n1 * fractal.columns * SUM_BYTES
     into_a, into_b, out_of_c = way_to(machine, Memory.L0A), way_to(machine, Memory.L0B), way_from(machine, Memory.L0C, Engine.FIXPIPE)
     a, b, c = (machine.buffers_bytes.there.get(name, 0) for name in ("L0A", "L0B", "L0C"))
     starts = np.zeros(4)
     if a and b:
-        volume = p.times * p.rows * p.inner * fractal.lanes * n1 * fractal.columns
+        volume = p.times * p.rows * pairs * fractal.lanes * fractal.columns
         most = sqrt((a / dtype.size_bytes) * (b / dtype.size_bytes) * (c / SUM_BYTES))  # Loomis and Whitney
         starts = np.array((left / a, right / b, out / c, volume / most)) * machine.matrix.startup_cycles
     moved = (cycles, into_a.cycles(left, a) + into_b.cycles(right, b), out_of_c.cycles(out, c))
@@ -214,11 +238,11 @@ def _fastest(paths: Sequence[DataPath], engine: Engine) -> Way:
     return Way(max(float(path.bytes_per_cycle) for path in paths), min(path.startup_cycles for path in paths))
 
 
-def _least_steps(axis: NDArray[np.int64], size: int, count: int) -> float:
-    """Steps along an axis of `count` blocks of so many lanes, however they are dealt to MMADs: each block has its part of one's steps."""
+def _least_step(axis: NDArray[np.int64], size: int, most: int) -> float:
+    """Steps along an axis of a block of so many lanes, as its part of an MMAD of up to `most` of them."""
     unit, least, fill = axis.tolist()
-    blocks = np.arange(1, count + 1)
-    return float(count * ((np.maximum(-(-blocks * size // unit), least) + fill) / blocks).min())
+    blocks = np.arange(1, most + 1)
+    return float(((np.maximum(-(-blocks * size // unit), least) + fill) / blocks).min())
 
 
 def _spread(machine: Machine, dtype: DataType, p: Multiplied) -> float:

@@ -43,6 +43,16 @@ def test_a_product_takes_its_cubes_and_its_moves() -> None:
     assert bound.of("none").engines == waits + int(np.ceil(max(shared, mte1 * vector / (mte1 + vector))))
 
 
+def test_groups_that_end_within_blocks() -> None:
+    """Four groups of 34 channels: 9 blocks of columns of 3 blocks of k each, and 3 of them that two groups share need 2 more at least."""
+    cube = Bound(unit(EDGE, (1, 136, 16, 16), conv("y", "x", (136, 136), kernel=1, groups=4))).work.matrix[0, 0]
+    assert cube == 16 * (9 * 3 + 3 * 2)
+    cube = Bound(unit(EDGE, (1, 128, 16, 16), conv("y", "x", (128, 128), kernel=1, groups=4))).work.matrix[0, 0]
+    assert cube == 16 * 8 * 2, "groups of whole blocks"
+    cube = Bound(unit(EDGE, (1, 64, 16, 16), conv("y", "x", (64, 64), groups=64))).work.matrix[0, 0]
+    assert cube == 16 * 4 * 9, "a block of sixteen groups of one channel needs no more than one of one"
+
+
 def test_what_two_products_read_is_loaded_once() -> None:
     """Two convolutions of x: the second may find its left operand in L0A; its sums and its weights are its own."""
     u = unit(EDGE, (1, 48, 8, 8), conv("a", "x", (48, 32), kernel=1), conv("b", "x", (48, 16), kernel=1), outputs=["a", "b"])
