@@ -1,12 +1,13 @@
 """Windows of convolutions and poolings: one number for each axis of an image, padding, and what the machine's instructions can name.
 
 Kernels, dilations and padding above may be of any size (`compiler.ir.im2col`).  Other padding in front that has no field becomes rows or
-columns of zeros.  Strides that have none are for signals, whose pixels become rows as long as the stride.
+columns of zeros, or of zero points.  Strides that have none are for signals, whose pixels become rows as long as the stride.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from onnx import NodeProto
@@ -14,11 +15,12 @@ from onnx import NodeProto
 from compiler.frontend.attributes import Attributes
 from compiler.frontend.to_graph import Translator
 from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS, beyond
-from compiler.ir.operators import Conv, Pool, Reflow, Resample, window_size
+from compiler.ir.operators import Conv, Pool, QuantisedConv, Reflow, Resample, window_size
 from compiler.ir.taps import places
 from simulator.npu.isa import MAX_WINDOW
 
 Pads = tuple[int, int, int, int]  # top, left, bottom, right
+AnyConv = TypeVar("AnyConv", Conv, QuantisedConv)
 
 
 def pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tuple[int, int]:
@@ -45,14 +47,20 @@ def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:
         op = _in_rows(state, node, op)
     if why := beyond(replace(op, pads=(0, 0, 0, 0))):
         raise state.refuse(node, why)
+    op = padded(state, node, op)
+    state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
+
+
+def padded(state: Translator, node: NodeProto, op: AnyConv, fill: float = 0.0) -> AnyConv:
+    """Over an image that has the padding in front which an instruction's fields do not hold.  fill: of what it consists."""
     top, left, bottom, right = op.pads
     above, before = max(0, top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, left - MAX_WINDOW)
-    if above or before:
-        _, _, in_h, in_w = state.shapes[op.x]
-        rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((above, in_h), (before, in_w)))
-        x = state.emit(Resample(state.name(node, ".padded"), op.x, state.fresh(f"{node.output[0]}.padded"), rows, columns))
-        op = replace(op, x=x, pads=(top - above, left - before, bottom, right))
-    state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
+    if not above and not before:
+        return op
+    _, _, in_h, in_w = state.shapes[op.x]
+    rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((above, in_h), (before, in_w)))
+    x = state.emit(Resample(state.name(node, ".padded"), op.x, state.fresh(f"{node.output[0]}.padded"), rows, columns, fill))
+    return replace(op, x=x, pads=(top - above, left - before, bottom, right))
 
 
 def _without_idle(state: Translator, op: Conv) -> Conv:

@@ -15,11 +15,14 @@ from compiler.frontend.lower import lower
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import OURS
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Shuffle
+from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Resample, Shuffle
 from compiler.ir.quantised import elementwise, products
 from compiler.ir.quantised.parameters import Quantisation
+from compiler.kinds.build import pack_unit
 from compiler.text.graph import graph_lines
 from simulator.npu.errors import BadInputError, UnsupportedError
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.integer_nodes import chain
 from tests.models import SMALL_MODELS, Builder, random_model, small_model
 from tests.quantised_kernels import Batch, near
@@ -28,7 +31,7 @@ from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import Quantiser
 
 HOW = [Quantiser(*each) for each in product(("qdq", "qop"), ("uint8", "int8"), (True, False))]
-ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Shuffle, LookUp)
+ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Resample, Shuffle, LookUp)
 
 
 def onnxruntime_of(model, feeds, as_it_is=False):
@@ -227,6 +230,16 @@ def test_what_is_refused_names_the_node(model, kind, said):
         lower(model)
     assert said in str(caught.value)
     assert "node" in str(caught.value)
+
+
+@pytest.mark.parametrize("pads", [(1, 300, 0, 2), (300, 0, 1, 1)], ids=str)
+def test_padding_that_no_field_holds_is_of_zero_points(pads):
+    b = Builder(np.random.default_rng(0), (1, 3, 6, 40))
+    floats = load_model(b.model(b.node("Conv", ["x", b.normal((4, 3, 3, 3))], pads=pads, strides=(20, 3))))
+    made, feeds = quantised_model(floats, Quantiser("qop", "uint8"))
+    graph = check(made, feeds)
+    assert is_whole(graph)
+    pack_unit(graph, load_machine("edge"), DataType.float16)
 
 
 @pytest.mark.parametrize("kind", ["QLinearAdd", "QLinearMul"])

@@ -31,7 +31,7 @@ LEVELS = ("none", "slight", "severe")
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("audit") / "run"
-    quick(Path("made:mobilenet_v1-small"), run, 48, *SMALL)
+    quick(Path("made:mobilenet_v1-small"), run, 80, *SMALL)
     return run
 
 
