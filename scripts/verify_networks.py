@@ -9,7 +9,7 @@ There: decode and verify, execute the container, onnxruntime on the file's body,
 cycles >= bound, P(share) <= cycles <= P(share / DMA queues) + transfers.
 In this process: a second compile gives the same file, and the NPU is given every MAC of the model and executes at least those.
 
-With --quantised networks are quantised first, and those that tilefarm makes are taken as well (`made:mobilenet_v2-small`).
+Networks that tilefarm makes are taken as well (`made:mobilenet_v2-small`).  With --quantised networks are quantised first.
 The table then has exactness too: values of operators on integers by themselves that differ from onnxruntime's, and values of the outputs
 that do, where none may and where a floating operator lies before.  The host may have some of the products.
 
@@ -64,8 +64,8 @@ def main(
         print(json.dumps(check_in_this_process(check_file, seed)))
         return
     names = networks.split(",")
-    if unknown := [name for name in names if name not in NETWORKS and not (quantised and name.startswith(MADE))]:
-        raise typer.BadParameter(f"--networks {unknown[0]}: expected some of {', '.join(NETWORKS)}")
+    if unknown := [name for name in names if name not in NETWORKS and not name.startswith(MADE)]:
+        raise typer.BadParameter(f"--networks {unknown[0]}: expected made:NAME, or some of {', '.join(NETWORKS)}")
     names = [name if name.startswith(MADE) else PREFIX + name for name in names]
     if quantised:
         names = [f"{name}{MARK}{quantised}" for name in names]
