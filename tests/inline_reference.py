@@ -1,7 +1,7 @@
 """onnxruntime's answer in the process of the tests: `tuner.checks.reference` starts one for it, whose imports take longer than most runs.
 
-The child, and what becomes of one that dies, is what `tests/tuner/checks/test_reference.py` tests; the tests of the system start processes
-of their own, which use it as it is.
+The child, and what becomes of one that dies, is what `tests/tuner/checks/test_reference.py` tests; commands that tests start as processes
+use it as it is.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
 from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
-from compiler.frontend.views import Atom, C, P, joined, transposed, whole
+from compiler.frontend.views import Atom, C, P, View, joined, transposed, whole
 from compiler.frontend.window import Pads, finish_conv, padding, pair
 from compiler.ir.operators import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
@@ -103,12 +103,26 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
             op = Concat(state.name(node), tuple(each.tensor for each in views), node.output[0])
             state.finish_as(node, op, (view.axes[0], (Atom(C, sum(each.shape[1] for each in views), 1),)))
             return
-    tensors = tuple(state.image(node, i) for i in range(len(node.input)))
     if rank < 2 or axis != 1:
         raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
-    shape = state.view(node).shape
+    tensors = tuple(_channels(state, node, i, view) for i in range(len(node.input)))
+    shape = view.shape
     channels = sum(state.shapes[name][1] for name in tensors)
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
+
+
+def _channels(state: Translator, node: NodeProto, index: int, beside: View) -> str:
+    """Of a Concat of channels an input, which may be a constant: a tensor in the type of the one `beside` it."""
+    if not state.is_constant(node.input[index]):
+        return state.image(node, index)
+    array = state.constants[node.input[index]]
+    shape = graph_shape(array.shape)
+    q = state.types.get(beside.tensor)
+    name = state.constant_tensor(node, array.reshape(shape), shape)
+    state.tensors[name] = state.tensors[name].astype(np.float32 if q is None else q.dtype)
+    if q is not None:
+        state.types[name] = q
+    return name
 
 
 def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset: int) -> int:

@@ -22,7 +22,7 @@ from compiler.frontend.quantised_pairs import of_two
 from compiler.frontend.scales import MS, OURS
 from compiler.frontend.sequence import heads_of, over_axis
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.window import padding, pair
+from compiler.frontend.window import padding, pair, within_fields
 from compiler.ir.operators import (
     Dequantise,
     LookUp,
@@ -110,6 +110,7 @@ def _convolution(
     op = QuantisedConv(state.name(node), x, node.output[0], weights, bias, x_q, w_q, y_q, stride, dilation, pads, groups)
     op = _with_columns(state, node, op)
     n, c, h, w = op.output_shape([(n, c, h, w)])
+    op = within_fields(state, node, op, float(x_q.single(label(node))[1]), w_q.zero_point.reshape(-1, 1, 1))
     state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
 
 

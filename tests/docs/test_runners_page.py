@@ -54,12 +54,12 @@ def test_a_run_of_a_board_that_shakes_is_paid_for_named_and_flagged(here: Path, 
 def test_boards_are_not_mixed(here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     model, board = save_small("residual_block", here), importlib.import_module("shaky").Board
     words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--runner", "shaky:Board", "--quiet", *SETTINGS]
-    assert main([*words, "--measurements", "300", "--out", "A"]) == 0
+    assert main([*words, "--measurements", "150", "--out", "A"]) == 0
     monkeypatch.setattr(board, "board", lambda self: ("shaky-2", "fw 3"))
-    assert main([*words, "--measurements", "300", "--out", "B"]) == 0
-    assert main([*words, "--measurements", "600", "--out", "A", "--resume"]) == 2
+    assert main([*words, "--measurements", "150", "--out", "B"]) == 0
+    assert main([*words, "--measurements", "300", "--out", "A", "--resume"]) == 2
     assert "board shaky-2: this run has measurements of shaky-1; go on there, or give another --out" in capsys.readouterr().err
-    assert main([*words, "--measurements", "300", "--out", "C", "--warm-start", "A"]) == 2
+    assert main([*words, "--measurements", "150", "--out", "C", "--warm-start", "A"]) == 2
     assert "board shaky-2: this run has measurements of shaky-1" in capsys.readouterr().err
     assert main(["compare", "A", "B"]) == 2
     assert "cycles do not compare (--force to see them)" in capsys.readouterr().err

@@ -81,7 +81,7 @@ def right_trace(trace: ContentionTrace) -> bool:
     return trace.cycles[0] == 0 and ascending and all(1 <= share <= SHARE_UNIT for share in trace.share_units)
 
 
-@settings(FUZZ, max_examples=300)
+@settings(FUZZ, max_examples=120)
 @given(st.sampled_from(["cycle,share", "cycle,share", "cycle,share", "share,cycle", "", '"cycle","share"', "\ufeffcycle,share"]), ROWS,
        st.sampled_from(["\n", "\r\n", "\r", "\n\n"]))  # fmt: skip
 def test_any_csv_is_a_trace_or_refused(tmp_path: Path, header: str, rows: list[list[str]], end: str) -> None:
@@ -106,7 +106,7 @@ def right(trace: ContentionTrace) -> None:
     assert right_trace(trace)
 
 
-@settings(FUZZ, max_examples=200)
+@settings(FUZZ, max_examples=80)
 @given(st.binary(max_size=60))
 @example(b"")
 @example(b"cycle,share\n0,1\0\n")
@@ -134,7 +134,7 @@ COLUMN = (
 )
 
 
-@settings(FUZZ, max_examples=160)
+@settings(FUZZ, max_examples=80)
 @given(COLUMN, COLUMN, st.sampled_from([("cycle", "share"), ("cycle", "share"), ("share", "cycle"), ("cycle", "cycle"), ("cycle", "x\ny")]))
 def test_any_parquet_table_is_a_trace_or_refused(tmp_path: Path, a: pa.Array, b: pa.Array, names: tuple[str, str]) -> None:
     path = tmp_path / "load.parquet"
@@ -143,7 +143,7 @@ def test_any_parquet_table_is_a_trace_or_refused(tmp_path: Path, a: pa.Array, b:
     refusal(lambda: right(read_trace(path)))
 
 
-@settings(FUZZ, max_examples=250)
+@settings(FUZZ, max_examples=100)
 @given(st.integers(0, 1 << 20), st.integers(0, 255), st.sampled_from(["flip", "cut", "insert"]))
 def test_a_damaged_parquet_file_is_a_trace_or_refused(tmp_path: Path, at: int, value: int, kind: str) -> None:
     data = bytearray(right_parquet(tmp_path))
@@ -183,7 +183,7 @@ WORD = st.integers(-(1 << 31), (1 << 31) - 1)
 CHANGES = st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, WORDS - 1), WORD), min_size=1, max_size=3)
 
 
-@settings(FUZZ, max_examples=120)
+@settings(FUZZ, max_examples=40)
 @given(st.integers(0, len(RIGHT) - 1), CHANGES)
 def test_damaged_records_run_to_an_end_or_are_refused(seed: int, changes: list[tuple[int, int, int]]) -> None:
     """Readers of a stream that was not verified first: none of them crashes, hangs or reads outside of its arrays."""
@@ -306,7 +306,7 @@ PIECES = [
 EDITS = st.lists(st.tuples(st.integers(0, 20), st.sampled_from(PIECES) | st.text(max_size=5), st.integers(0, 2)), min_size=1, max_size=3)
 
 
-@settings(FUZZ, max_examples=250)
+@settings(FUZZ, max_examples=100)
 @given(st.integers(0, len(LINES) - 1), EDITS)
 def test_damaged_text_is_a_stream_or_refused(at: int, changes: list[tuple[int, str, int]]) -> None:
     tokens = LINES[at].split()
@@ -333,7 +333,7 @@ def test_an_odd_value_of_every_parameter() -> None:
             refusal(functools.partial(stream, text))
 
 
-@settings(FUZZ, max_examples=200)
+@settings(FUZZ, max_examples=80)
 @given(st.text(max_size=60))
 def test_any_text_is_a_stream_or_refused(text: str) -> None:
     refusal(lambda: stream(text))
@@ -393,7 +393,7 @@ SNIPPETS = [
 ]  # fmt: skip
 
 
-@settings(FUZZ, max_examples=160)
+@settings(FUZZ, max_examples=80)
 @given(st.integers(0, 1 << 20), st.sampled_from(SNIPPETS) | st.text(max_size=4), st.integers(0, 6))
 def test_damaged_machine_text_is_taken_or_refused(tmp_path_factory: pytest.TempPathFactory, at: int, piece: str, cut: int) -> None:
     text = "\n".join(line.partition("#")[0].rstrip() for line in (configs_folder() / "machines" / "tiny.yaml").read_text().splitlines())

@@ -70,7 +70,7 @@ def same_work(program: Program, machine: Machine, counters: Counters, share: int
     assert read + written <= timing.cycles * machine.ddr.bytes_per_cycle
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(programs(INTEGERS, 40), st.integers(1, SHARE_UNIT))
 def test_what_is_timed_is_what_is_executed(program: Program, share: int) -> None:
     ddr = np.zeros(program.memory.size_blocks * BLOCK_BYTES, np.uint8)

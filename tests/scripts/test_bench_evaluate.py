@@ -25,7 +25,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("bench")
     words = (
         "--networks",
-        "squeezenet,made:mobilenet_v2-small,quantised=qdq",
+        "made:mobilenet_v1-small,made:mobilenet_v2-small,quantised=qdq",
         "--seconds",
         "0.1",
         "--cold",
@@ -48,7 +48,7 @@ def one(found: dict[str, Any], request: pytest.FixtureRequest) -> dict[str, Any]
 def test_networks_stand_beside_each_other(found: dict[str, Any]) -> None:
     assert found["machine"] == "edge"
     names = [(each["network"], each["levels"]) for each in found["networks"]]
-    assert names == [("squeezenet", 3), ("made:mobilenet_v2-small,quantised=qdq", 3)]
+    assert names == [("made:mobilenet_v1-small", 3), ("made:mobilenet_v2-small,quantised=qdq", 3)]
 
 
 def test_rates_are_counts_over_time(one: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ FAMILIES["VECTOR"] = tuple(op for op in isa.OPS if op >= isa.FIRST_VECTOR_OP)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_every_instruction_is_what_plain_loops_do(family, data):
     record = data.draw(records(FAMILIES[family], data.draw(st.sampled_from([1, 16])), SIDES))

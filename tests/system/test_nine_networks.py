@@ -40,9 +40,9 @@ def fused(unit: Unit, seed: int) -> Plan:
     ("machine_name", "dtype"),
     [
         ("edge", DataType.float16),
-        ("edge", DataType.float32),
         ("ascend310", DataType.float16),
-        # `test_random_models` and `test_corners` have two cores in float32 as well
+        # `test_random_models` and `test_corners` have float32 as well, on one core and two
+        pytest.param("edge", DataType.float32, marks=pytest.mark.slow),
         pytest.param("ascend310", DataType.float32, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else value.name,
@@ -77,7 +77,7 @@ def test_little_memory(name: str, machine: Machine) -> None:
     check_program(case, program, LIMITS[DataType.float16])
 
 
-@pytest.mark.parametrize("cores", [4, 8])
+@pytest.mark.parametrize("cores", [pytest.param(4, marks=pytest.mark.slow), 8])
 @pytest.mark.parametrize("name", ["squeezenet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("shufflenet", "resnet50"))])
 def test_many_cores(name: str, cores: int) -> None:
     """Segments on any cores, side by side where data allow, and every operator over all cores; two cores are `ascend310` above."""

@@ -33,7 +33,7 @@ def tune(out: Path, candidates: int, *more: str) -> int:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("squeezenet") / "run"
-    assert tune(out, 24) == 0
+    assert tune(out, 16) == 0
     return out
 
 
@@ -90,5 +90,5 @@ def test_export_and_compile_make_the_same_container(run: Path, tmp_path: Path) -
 @pytest.mark.slow
 def test_a_longer_run_goes_on_from_a_shorter_one(run: Path, tmp_path: Path) -> None:
     assert tune(tmp_path / "run", 9) == 0
-    assert tune(tmp_path / "run", 24, "--resume") == 0
+    assert tune(tmp_path / "run", 16, "--resume") == 0
     assert_equal_runs(tmp_path / "run", run)

@@ -38,7 +38,8 @@ CASES: dict[str, Make] = {
     "PRelu of one slope": lambda b, x: b.node("PRelu", [x, b.constant(np.array([[[0.3]]], np.float32))]),
     "Exp": lambda b, x: b.node("Exp", [b.node("Mul", [x, scalar(b, 0.3)])]),
     "Log Sqrt Reciprocal": lambda b, x: b.node("Log", [b.node("Sqrt", [b.node("Reciprocal", [positive(b, x)])])]),
-    "SiLU": lambda b, x: b.node("Mul", [x, b.node("Sigmoid", [x])]),
+    "SiLU": lambda b, x: silu(b, x),
+    "SiLU behind a convolution": lambda b, x: silu(b, b.conv(x, 21, (1, 1), pads=(0, 0, 0, 0))),
     "square": lambda b, x: b.node("Pow", [x, scalar(b, 2)]),
     "cube": lambda b, x: b.node("Pow", [x, scalar(b, 3)]),
     "inverse square": lambda b, x: b.node("Pow", [positive(b, x), scalar(b, -2)]),
@@ -51,6 +52,10 @@ CASES: dict[str, Make] = {
     "mean of three": lambda b, x: b.node("Mean", [x, b.relu(x), b.node("Tanh", [x])]),
     "twice": lambda b, x: b.node("HardSwish", [b.node("Mish", [x])]),
 }
+
+
+def silu(b: Builder, x: str) -> str:
+    return b.node("Mul", [x, b.node("Sigmoid", [x])])
 
 
 def positive(b: Builder, x: str) -> str:

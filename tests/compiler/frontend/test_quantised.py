@@ -15,11 +15,14 @@ from compiler.frontend.lower import lower
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import OURS
 from compiler.ir.interpret import evaluate
-from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Shuffle
+from compiler.ir.operators import Concat, Dequantise, LookUp, Pool, Quantise, QuantisedConv, Reflow, Resample, Shuffle
 from compiler.ir.quantised import elementwise, products
 from compiler.ir.quantised.parameters import Quantisation
+from compiler.kinds.build import pack_unit
 from compiler.text.graph import graph_lines
 from simulator.npu.errors import BadInputError, UnsupportedError
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
 from tests.integer_nodes import chain
 from tests.models import SMALL_MODELS, Builder, random_model, small_model
 from tests.quantised_kernels import Batch, near
@@ -28,7 +31,7 @@ from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import Quantiser
 
 HOW = [Quantiser(*each) for each in product(("qdq", "qop"), ("uint8", "int8"), (True, False))]
-ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Shuffle, LookUp)
+ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Reflow, Resample, Shuffle, LookUp)
 
 
 def onnxruntime_of(model, feeds, as_it_is=False):
@@ -227,6 +230,31 @@ def test_what_is_refused_names_the_node(model, kind, said):
         lower(model)
     assert said in str(caught.value)
     assert "node" in str(caught.value)
+
+
+@pytest.mark.parametrize("pads", [(1, 300, 0, 2), (300, 0, 1, 1)], ids=str)
+def test_padding_that_no_field_holds_is_of_zero_points(pads):
+    b = Builder(np.random.default_rng(0), (1, 3, 6, 40))
+    floats = load_model(b.model(b.node("Conv", ["x", b.normal((4, 3, 3, 3))], pads=pads, strides=(20, 3))))
+    made, feeds = quantised_model(floats, Quantiser("qop", "uint8"))
+    graph = check(made, feeds)
+    assert is_whole(graph)
+    pack_unit(graph, load_machine("edge"), DataType.float16)
+
+
+@pytest.mark.parametrize("form", ["qop", "qdq"])
+def test_strides_of_a_signal_may_be_of_any_size(form):
+    """Rows as long as a stride: what is left of them is zero points, of weights of any zero point as well."""
+    b = Builder(np.random.default_rng(0), (1, 2, 3000))
+    floats = load_model(b.model(b.node("Conv", ["x", b.normal((4, 2, 700))], pads=(350, 350), strides=(300,))))
+    made, feeds = quantised_model(floats, Quantiser(form, "uint8", per_channel=True))
+    for weights in (
+        item for item in made.graph.initializer if item.data_type == onnx.TensorProto.INT8 and item.name.endswith("zero_point")
+    ):
+        weights.CopyFrom(numpy_helper.from_array(np.full(weights.dims, 3, np.int8), weights.name))
+    graph = check(made, feeds)
+    assert is_whole(graph)
+    pack_unit(graph, load_machine("edge"), DataType.float16)
 
 
 @pytest.mark.parametrize("kind", ["QLinearAdd", "QLinearMul"])

@@ -161,7 +161,7 @@ def test_refused(name: str) -> None:
 TAP = st.tuples(st.integers(0, 8), st.sampled_from([1.0, 0.5, -0.25]))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(TAP, max_size=3), min_size=1, max_size=20))
 def test_runs_cover_every_tap_once(rows: list[list[tuple[int, float]]]) -> None:
     taps = Taps(tuple(tuple(row) for row in rows))

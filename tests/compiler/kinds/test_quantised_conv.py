@@ -51,12 +51,12 @@ def first_layers(seed: int) -> Graph:
     rng = np.random.default_rng(seed)
     x, a, b, c, d = (quantisation(rng) for _ in range(5))
     operators: list[Operator] = [
-        conv(rng, "a", "x", (3, 64), x, a, kernel=5, stride=2),
-        conv(rng, "b", "a", (64, 64), a, b, groups=64),
-        conv(rng, "c", "b", (64, 128), b, c, groups=4, dilation=2),
-        conv(rng, "d", "c", (128, 50), c, d, kernel=8, pad=0),
+        conv(rng, "a", "x", (3, 48), x, a, kernel=5, stride=2),
+        conv(rng, "b", "a", (48, 48), a, b, groups=48),
+        conv(rng, "c", "b", (48, 96), b, c, groups=4, dilation=2),
+        conv(rng, "d", "c", (96, 50), c, d, kernel=5, pad=0),
     ]
-    return graph((2, 3, 16, 16), operators, x_q=x)
+    return graph((2, 3, 10, 10), operators, x_q=x)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -69,7 +69,7 @@ def test_layer_by_layer_and_fused(network, seed: int) -> None:
         assert np.unique(values).size > 20  # most do not saturate
     rng = np.random.default_rng(seed)
     done = 0
-    while done < 6:
+    while done < 3:
         plan = random_plan(case.unit, rng, 4, strips=True)
         program = None if plan is None else compiler.compile(plan)
         if program is None or isinstance(program, Infeasible):

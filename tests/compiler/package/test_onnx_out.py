@@ -171,7 +171,14 @@ def test_epcontext_style_has_what_its_readers_look_for(model, container, tmp_pat
         run_stock(str(path), {})
 
 
-@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        each if "shuffle" in each.stem or "squeeze" in each.stem else pytest.param(each, marks=pytest.mark.slow)
+        for each in sorted(LIGHT.glob("*.onnx"))
+    ],
+    ids=lambda path: path.stem,
+)
 def test_the_light_networks_stay_what_they_are(path, tmp_path):
     model = onnx.load(path)
     container = container_for(model)
@@ -231,7 +238,7 @@ def test_what_holds_no_container_is_refused(model, container, tmp_path):
         read_container(tmp_path)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data())
 def test_arbitrary_damage_to_the_file_raises_nothing_but_bad_input(model_bytes, draw):
     data = bytearray(model_bytes)

@@ -31,7 +31,7 @@ def by_block(memory: np.ndarray) -> np.ndarray:
     return memory.reshape(-1, BLOCK_BYTES)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(records(sides=SIDES))
 def test_only_the_named_blocks_change_and_all_of_them_are_written(record):
     _, writes = touched(record)
@@ -56,7 +56,7 @@ def test_only_the_named_blocks_change_and_all_of_them_are_written(record):
     "op",
     [Op.COPY, Op.IM2COL, Op.FRACTAL, Op.MMAD, Op.MMAD_IM2COL, Op.FIXPIPE, Op.VMADD, Op.VLANE_SUM, Op.VLANE_ADD, Op.VLUT, Op.VCONVERT],
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_nothing_but_the_named_blocks_is_read(op, data):
     """Other bytes everywhere else: the same result."""

@@ -200,7 +200,7 @@ def test_every_cut_is_refused():
             decode(DATA[:length])
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.data())
 def test_arbitrary_damage_raises_nothing_but_container_error(draw):
     data = bytearray(DATA)
@@ -219,7 +219,7 @@ def test_arbitrary_damage_raises_nothing_but_container_error(draw):
             decode(bytes(data))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.binary(max_size=300))
 def test_bytes_of_anything_are_no_container(data):
     with pytest.raises(ContainerError):
@@ -242,7 +242,7 @@ ODD = [None, True, -1, 0, 1, 2**31, 2**63, 2**64, 10**30, 0.5, 1e308, "", "none"
 def test_a_header_that_lies_and_is_sealed_again_is_refused_or_harmless(part):
     paths = list(leaves(header_of(DATA)[part], (part,)))
     sealed_ones = 0
-    for path, odd in itertools.product(paths, ODD):
+    for path, odd in itertools.islice(itertools.product(paths, ODD), 0, None, 3):  # every odd value, at other places
         header = header_of(DATA)
         target = header
         for key in path[:-1]:
@@ -257,7 +257,7 @@ def test_a_header_that_lies_and_is_sealed_again_is_refused_or_harmless(part):
         sealed_ones += 1
         container = decode_or_one_line(data)
         assert container is None or encode(container) == data, (path, odd)
-    assert sealed_ones > len(ODD) / 3
+    assert sealed_ones > len(ODD) / 9
 
 
 def decode_or_one_line(data: bytes) -> Container | None:
@@ -279,7 +279,7 @@ def machine_digest(header: dict) -> str:
         return header["machine_digest"]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.integers(0, 3), st.integers(0, WORDS - 1), st.sampled_from([-(2**31), -2, -1, 0, 1, 2, 3, 5, 7, 16, 63, 255, 2**20, 2**31 - 1]))
 def test_a_changed_record_that_is_sealed_again_is_refused_or_legal(row, word, value):
     header = header_of(DATA)

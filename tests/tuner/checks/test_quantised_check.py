@@ -117,6 +117,20 @@ def test_a_table_is_no_floating_operator(tmp_path):
     assert dict(told.operators.kinds)["Table"][::2] == (1, 0)
 
 
+def class_token(b: Builder) -> str:
+    """One that is the same for every input, in front of a sequence that a product follows."""
+    token = b.node("Concat", [b.normal((1, 1, 16)), b.node("MatMul", ["x", b.normal((16, 16))])], axis=1)
+    return b.node("MatMul", [token, b.normal((16, 8))])
+
+
+def test_a_constant_in_front_of_a_sequence_is_run_by_itself(tmp_path):
+    session, expected, found = checked(files(tmp_path, class_token, Quantiser("qop", "int8"), shape=(1, 6, 16)))
+    assert found.ok
+    told = of_operators(expected.integers(), session.compiled.machine, session.compiled.dtype)
+    assert (told.total[2], told.left_out) == (0, ())
+    assert told.kinds["QLinearConcat"][0] == 1
+
+
 @pytest.mark.parametrize("form", ["qdq", "qop"])
 def test_products_and_softmax_over_heads_are_run_by_themselves(tmp_path, form):
     """They come with the views in front of them, or with heads and channels in one axis."""

@@ -24,7 +24,7 @@ from tuner.world.local import LocalPlace
 from tuner.world.real import REAL
 
 REQUEST = Request("segment", (Gene(1, 2, 3, choices=(1,), cores=(0, 1)),))
-N = 16
+N = 8
 OTHER = Request("program", (Gene(0, 1), Gene(1, 2, 3)))
 
 

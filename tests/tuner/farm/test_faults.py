@@ -20,7 +20,7 @@ from tests.ray_heads import Head, ray_head
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
 from tuner.store.care import verify
 
-N = 96  # measured programs: seconds of work, so that a kill lands in the middle
+N = 48  # measured programs: seconds of work, so that a kill lands in the middle
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +132,9 @@ with RunLog(LocalPlace(Path(sys.argv[1])), REAL, Origin(sys.argv[2], "net", "tin
 """
 
 
-def test_logs_are_readable_while_four_write_and_one_is_killed(tmp_path: Path) -> None:
+def test_logs_are_readable_while_three_write_and_one_is_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    names = ["a", "b", "c", "d"]
+    names = ["a", "b", "c"]
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / name), name], env=environment) for name in names]
     seen = dict.fromkeys(names, 0)
     killed = False
@@ -156,5 +156,5 @@ def test_logs_are_readable_while_four_write_and_one_is_killed(tmp_path: Path) ->
         assert verify(tmp_path / name) == []
     everything = pd.concat([pd.read_parquet(tmp_path / name / "log") for name in names])
     counts = everything["run"].astype("str").value_counts()
-    assert counts["a"] == counts["c"] == counts["d"] == 200
+    assert counts["a"] == counts["c"] == 200
     assert seen["b"] <= counts["b"] < 200
