@@ -10,9 +10,11 @@ from collections.abc import Callable
 from compiler.cost.ranking import KEPT, conv_tiling, least_behind
 from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Infeasible
+from compiler.segment.passes import pass_counts
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode
 from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights, outline
+from compiler.space.pins import pins_of
 from compiler.unit.unit import Unit
 
 _TWICE = 2  # place in `gene.UB_SLOTS` of twice the usual slots
@@ -135,7 +137,22 @@ def _first_of_channels(unit: Unit, product: ConvSpec, rows: int) -> int:
     return 0
 
 
+def _in_passes(least: int, unit: Unit, gene: Gene) -> Gene:
+    """Of what is in passes, so many at least, with the tilings that it has: VECTOR makes a pass while CUBE multiplies that before it."""
+    count = next((count for count in pass_counts(unit, gene.start, gene.stop) if count >= least), 0) if gene.passes > 1 else 0
+    plan = decode(unit, gene) if count > gene.passes else None
+    return gene if plan is None else gene._replace(passes=count, pinned=pins_of(plan.tilings))
+
+
+def _four_passes(unit: Unit, gene: Gene) -> Gene:
+    return _in_passes(4, unit, gene)
+
+
+def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
+    return _in_passes(12, unit, gene)
+
+
 CHANGES: tuple[Change, ...] = (
     *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _little_behind, _sliding, _one_slot,
-    _twice_the_blocks, _channels_first, _overtaking,
+    _twice_the_blocks, _channels_first, _overtaking, _four_passes, _twelve_passes,
 )  # fmt: skip

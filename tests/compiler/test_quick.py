@@ -9,6 +9,7 @@ import pytest
 from compiler.build import default_by_level, measure, segment_cycles
 from compiler.plan.plan import ConvTiling, Infeasible
 from compiler.quick import quick_genomes, quick_plans
+from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.source import Opened, Source, open_source
 from compiler.space.changes import CHANGES, Change
 from compiler.space.decode import decode
@@ -63,6 +64,7 @@ def test_changes_make_programs_faster() -> None:
 def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     unit = ordered(opened("edge").unit, "depth")
     some = (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1), Gene(len(unit.operators) - 4, len(unit.operators)))
+    some += tuple(Gene(start, stop, passes=pass_counts(unit, start, stop)[0]) for start, stop in runs_with_passes(unit))
     for gene in some:
         assert change(unit, gene)[:2] == gene[:2]
     assert any(change(unit, gene) != gene for gene in some)
@@ -82,6 +84,20 @@ def test_some_channels_are_made_first() -> None:
     assert after.tile_n1 < 6
     assert after.order == "n"
     assert change(u, Gene(0, 1)) == Gene(0, 1)  # what leaves the chip leaves it tile by tile
+
+
+def test_more_passes_have_the_same_tilings() -> None:
+    """Ranks and chunks of fewer channels would be others, and slower ones."""
+    unit = ordered(opened("edge").unit, "depth")
+    change, kept = next(change for change in CHANGES if change.__name__ == "_four_passes"), 0
+    for start, stop in runs_with_passes(unit):
+        gene = Gene(start, stop, passes=2)
+        before, after = decode(unit, gene), decode(unit, change(unit, gene))
+        if before is not None and after is not None and after.passes > 2:
+            assert after.passes >= 4
+            assert after.tilings == before.tilings
+            kept += 1
+    assert kept
 
 
 def test_every_piece_has_a_plan() -> None:
