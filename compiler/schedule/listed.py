@@ -29,10 +29,12 @@ from numpy.typing import NDArray
 
 from compiler.schedule.inside import ENGINES, Bytes8, Ints32
 from simulator.npu.parts import Engine
+from simulator.pointer import Pointer, pointer
 
 Ints = NDArray[np.int64]
 
 _LOADS = int(Engine.MTE2)
+_NO_EDGE, _NO_READ = -1, -2
 _NEVER = np.iinfo(np.int64).max
 _PLACE_BITS = 20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`emit.segment.CAPACITY`)
 
@@ -44,53 +46,67 @@ def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints
     there.
     """
     n = len(engine)
-    first, edge = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32)
-    while (used := _behind(span, start, cells, edge, first)) < 0:
-        edge = np.empty((2 * len(edge), 2), np.int32)
+    first, edge, scratch = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32), np.empty(2 * cells + n, np.int32)
+    read = np.empty((4 * len(span) + 16, 2), np.int32)
+    while (used := _behind(span, start, cells, edge, first, read, scratch)) < 0:
+        if used == _NO_EDGE:
+            edge = np.empty((2 * len(edge), 2), np.int32)
+        else:
+            read = np.empty((2 * len(read), 2), np.int32)
     order = np.empty(n, np.int64)
     _list(engine, cycles, late, edge, first, used, lookahead, overtake, order)
     return order
 
 
 @njit(cache=True, inline="always")
-def _add(edge: Ints32, at: int, first: Ints32, seen: Ints32, before: int, i: int) -> int:
+def _add(edge: Pointer, at: int, first: Pointer, seen: Pointer, before: int, i: int) -> int:
     """An edge from a record to record i, unless there is one."""
     if before == i or seen[before] == i:
         return at
     seen[before] = i
-    edge[at, 0], edge[at, 1] = before, first[i]
+    edge[2 * at], edge[2 * at + 1] = before, first[i]
     first[i] = at
     return at + 1
 
 
 @njit(cache=True)
-def _behind(span: Ints32, start: Ints32, cells: int, edge: Ints32, first: Ints32) -> int:
-    """Fills edge and first; returns how many edges, or -1 where there is no room."""
-    n, at, used = first.shape[0], 0, 0
-    writer, reader = np.full(cells, -1, np.int32), np.full(cells, -1, np.int32)  # of a cell: the last write, and the last read since
-    read = np.empty((4 * span.shape[0] + 16, 2), np.int32)  # who, and the read before
-    seen = np.full(n, -1, np.int32)
+def _behind(
+    span_array: Ints32, start_array: Ints32, cells: int, edge_array: Ints32, first_array: Ints32, read_array: Ints32, scratch: Ints32
+) -> int:
+    """Fills edge and first; returns how many edges, or `_NO_EDGE`, or `_NO_READ`, where there is no room.
+
+    read_array: int32 [.., 2], scratch, who, and the read before.  scratch: int32 [2 * cells + n].  A record that writes what others have
+    read comes behind these, which came behind the write before: that is no edge of its own.
+    """
+    span, start, edge, first, read = (
+        pointer(span_array),
+        pointer(start_array),
+        pointer(edge_array),
+        pointer(first_array),
+        pointer(read_array),
+    )
+    writer, reader, seen = pointer(scratch), pointer(scratch[cells:]), pointer(scratch[2 * cells :])  # of a cell: the last write, and read
+    scratch[:] = -1
+    n, at, used = first_array.shape[0], 0, 0
     for i in range(n):
         first[i] = -1
-        if at + i > edge.shape[0]:  # a record has at most one edge from each before it
-            return -1
+        if at + i > edge_array.shape[0]:  # a record has at most one edge from each before it
+            return _NO_EDGE
         for s in range(start[i], start[i + 1]):
-            write = span[s, 0] & 1
-            for c in range(span[s, 0] >> 1, span[s, 1]):
-                if writer[c] >= 0:
-                    at = _add(edge, at, first, seen, writer[c], i)
+            write = span[2 * s] & 1
+            for c in range(span[2 * s] >> 1, span[2 * s + 1]):
                 k = reader[c]
+                if writer[c] >= 0 and (k < 0 or not write):
+                    at = _add(edge, at, first, seen, writer[c], i)
                 if write:
                     while k >= 0:
-                        at = _add(edge, at, first, seen, read[k, 0], i)
-                        k = read[k, 1]
+                        at = _add(edge, at, first, seen, read[2 * k], i)
+                        k = read[2 * k + 1]
                     writer[c], reader[c] = i, -1
-                elif k < 0 or read[k, 0] != i:
-                    if used == read.shape[0]:
-                        more = np.empty((2 * used, 2), np.int32)
-                        more[:used] = read
-                        read = more
-                    read[used, 0], read[used, 1] = i, k
+                elif k < 0 or read[2 * k] != i:
+                    if used == read_array.shape[0]:
+                        return _NO_READ
+                    read[2 * used], read[2 * used + 1] = i, k
                     reader[c] = used
                     used += 1
     return at
