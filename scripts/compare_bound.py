@@ -45,7 +45,7 @@ from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible  # noqa: E402
 from compiler.space.decode import decode_all  # noqa: E402
 from compiler.space.gene import Gene  # noqa: E402
-from compiler.space.predicted import by_estimate, segmentations  # noqa: E402
+from compiler.space.predicted import Covers, by_estimate  # noqa: E402
 from compiler.unit.unit import Unit  # noqa: E402
 from scripts.chains import CHAINS, Chain  # noqa: E402
 from scripts.traffic import Traffic, traffic  # noqa: E402
@@ -143,10 +143,12 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
 def predicted(unit: Unit) -> Traffic | None:
     """Of the program that is best by prediction; None where there is none."""
     try:
-        (genome,) = segmentations(unit, ["none"], by_estimate(unit))
+        found = Covers(unit, ["none"], by_estimate(unit)).cheapest(0)
     except InfeasibleError:
         return None
-    plan = decode_all(unit, genome)
+    if found is None:
+        return None
+    plan = decode_all(unit, found[0])
     program = plan if isinstance(plan, Infeasible) else Compiler(unit).compile(plan)
     return None if isinstance(program, Infeasible) else traffic(unit, program)
 
