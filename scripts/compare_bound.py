@@ -1,6 +1,7 @@
 """DDR traffic of fused chains, beside the optimum of AccelForge's mapper with as much memory on the chip.
 
-    python scripts/compare_bound.py --venv FOLDER [--python PYTHON] [--chains NAME,...] [--capacities KI,...] [--candidates N] [--json]
+    python scripts/compare_bound.py --venv FOLDER [--python PYTHON] [--chains NAME,...] [--capacities KI,...] [--candidates N]
+        [--dtype TYPE] [--minutes N] [--json]
 
 The reference is the Fast and Fusiest Mapper (arXiv 2602.15166) on its architecture `snowcat`: one memory of a given size between DRAM and
 a multiplier, the least accesses of DRAM over all tilings, loop orders and fusions that it knows, nothing loaded ahead (the bound of
@@ -8,9 +9,11 @@ Orojenesis, ISCA 2024, for fused operators).  It is installed from the package r
 what it found stays there, in `bounds/`.  It takes minutes where windows overlap, and it does not know every schedule: ours may be below.
 
 Ours is a search on a machine whose DDR is so slow that a program takes as long as its traffic does, so that the search looks for the least
-bytes.  Capacity counts every byte on the chip: L1, L0A, L0B, L0C and UB together, in elements of float16.  All that is moved counts,
-padding too.  `doubled` is the same search with two slots for all that is loaded, as programs for speed have them; `bound` and `ours` need
-no second one.
+bytes.  Capacity counts every byte on the chip: L1, L0A, L0B, L0C and UB together, in elements.  These are float32 unless --dtype says
+otherwise: the mapper counts a sum as one element, and ours are float32, two elements of float16.  The mapper has one memory, so ours is
+divided among buffers in several ways, of which the best by prediction is searched.  All that is moved counts, padding too.
+
+`doubled` is the same search with two slots for all that is loaded, as programs for speed have them; `bound` and `ours` need no second one.
 
 What of our traffic is what, over the bound: `needed` weights, inputs and outputs once; `padding`; weights, and tensors, moved `again`;
 `spills` of tensors in between.  Exit code 1 where a chain is above the goal.  Not part of CI: it needs the registry.
@@ -20,10 +23,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +43,9 @@ from compiler.frontend import load_model, lower  # noqa: E402
 from compiler.kinds.build import make_unit  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible  # noqa: E402
+from compiler.space.decode import decode_all  # noqa: E402
 from compiler.space.gene import Gene  # noqa: E402
+from compiler.space.predicted import Covers, by_estimate  # noqa: E402
 from compiler.unit.unit import Unit  # noqa: E402
 from scripts.chains import CHAINS, Chain  # noqa: E402
 from scripts.traffic import Traffic, traffic  # noqa: E402
@@ -52,9 +59,7 @@ from tuner.search.rules import Rules  # noqa: E402
 PACKAGE = "accelforge==1.0.467"
 GOAL = 1.05
 CAPACITIES = (32, 64, 128, 256, 512)  # Ki elements
-SMALL_BYTES = {"L0A": 2048, "L0B": 2048, "L0C": 4096, "UB": 4096}  # the least in which every chain has a tiling
 DDR_BYTES_PER_CYCLE = 1 / 64
-ITEM_BYTES = DataType.float16.size_bytes
 
 # capacity and accesses, in values, of every mapping on the front; `eval_in_detail` would draw each of them with graphviz
 _MAPPER = """\
@@ -92,14 +97,17 @@ def install(folder: Path, python: str) -> Path:
     return found
 
 
-def bounds(python: Path, folder: Path, chain: Chain) -> list[tuple[int, int]]:
-    """(elements held, elements moved) of the mapper's mappings, by what they hold."""
+def bounds(python: Path, folder: Path, chain: Chain, minutes: float) -> list[tuple[int, int]] | None:
+    """(elements held, elements moved) of the mapper's mappings, by what they hold; None where it does not end within so many minutes."""
     kept = folder / "bounds" / f"{hashlib.sha256((PACKAGE + _MAPPER + chain.workload).encode()).hexdigest()[:16]}.json"
     if not kept.is_file():
         kept.parent.mkdir(parents=True, exist_ok=True)
         workload = kept.with_suffix(".yaml")
         workload.write_text(chain.workload, encoding="utf-8")
-        done = subprocess.run([python, "-c", _MAPPER, workload], capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run([python, "-c", _MAPPER, workload], capture_output=True, text=True, check=False, timeout=60 * minutes)
+        except subprocess.TimeoutExpired:
+            return None
         if done.returncode:
             raise SystemExit(f"accelforge failed on {workload}:\n{done.stderr[-2000:]}")
         atomic_write(kept, [done.stdout.splitlines()[-1].encode()])
@@ -111,16 +119,38 @@ def least(mappings: list[tuple[int, int]], elements: int) -> int | None:
     return min((moved for held, moved in mappings if held <= elements), default=None)
 
 
-def traffic_machine(capacity_bytes: int) -> Machine:
-    """`edge` with so much memory on the chip in all, whose time is that of its DDR traffic."""
-    values = load_machine("edge").model_dump()
-    values |= {
-        "name": "traffic",
-        "buffers_bytes": {"L1": capacity_bytes - sum(SMALL_BYTES.values()), **SMALL_BYTES},
-        "ddr": {"rate": "effective", "bytes_per_cycle": DDR_BYTES_PER_CYCLE, "latency_cycles": 0, "outstanding": 8},
-        "contention": {"none": 1.0},
-    }
-    return Machine.model_validate(values)
+def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
+    """`edge` with so much memory on the chip in all, divided in several ways, whose time is that of its DDR traffic.
+
+    Buffers but L1 are small.  In less of L0A and L0B some segments have too many instructions.  L0C has sums of 16 channels of a block.
+    UB has tiles of results; or room to make depthwise weights from what DDR has of them, without zeros (`compiler.unit.expansion`).
+    """
+    values, size = load_machine("edge").model_dump(), elements * dtype.size_bytes
+    left, found = max(2048, size // 128), []
+    for sums, vectors in product((size // 16, size // 32), (2048 * dtype.size_bytes, 32768)):
+        small = {"L0A": left, "L0B": left, "L0C": max(4096, sums), "UB": vectors}
+        changes = {
+            "name": "traffic",
+            "buffers_bytes": {"L1": size - sum(small.values()), **small},
+            "ddr": {"rate": "effective", "bytes_per_cycle": DDR_BYTES_PER_CYCLE, "latency_cycles": 0, "outstanding": 8},
+            "contention": {"none": 1.0},
+        }
+        if 2 * sum(small.values()) < size:
+            found.append(Machine.model_validate(values | changes))
+    return list(dict.fromkeys(found))
+
+
+def predicted(unit: Unit) -> Traffic | None:
+    """Of the program that is best by prediction; None where there is none."""
+    try:
+        found = Covers(unit, ["none"], by_estimate(unit)).cheapest(0)
+    except InfeasibleError:
+        return None
+    if found is None:
+        return None
+    plan = decode_all(unit, found[0])
+    program = plan if isinstance(plan, Infeasible) else Compiler(unit).compile(plan)
+    return None if isinstance(program, Infeasible) else traffic(unit, program)
 
 
 def tuned(unit: Unit, candidates: int, rules: type[Rules] = Rules) -> Traffic | None:
@@ -134,30 +164,38 @@ def tuned(unit: Unit, candidates: int, rules: type[Rules] = Rules) -> Traffic | 
     return traffic(found.unit, program)
 
 
-def compare(mappings: list[tuple[int, int]], name: str, capacities: list[int], candidates: int) -> list[dict[str, Any]]:
-    """A row per capacity of one chain: elements by the mapper and by ours, and what ours are."""
+def compare(mappings: list[tuple[int, int]], name: str, capacities: list[int], candidates: int, dtype: DataType) -> list[dict[str, Any]]:
+    """A row per capacity of one chain: elements by the mapper and by ours, and what ours are.
+
+    Searched is the division of the memory that is best by prediction; without candidates the prediction is all.
+    """
     rows, graph = [], lower(load_model(CHAINS[name].model(), random_weights=0))
     for ki in capacities:
-        unit = make_unit(graph, traffic_machine(ki * 1024 * ITEM_BYTES), DataType.float16)
-        ours, doubled = tuned(unit, candidates), tuned(unit, candidates, Doubled)
-        rows.append(row_of(name, ki, least(mappings, ki * 1024), ours, doubled))
+        units = [make_unit(graph, machine, dtype) for machine in traffic_machines(ki * 1024, dtype)]
+        first = [predicted(unit) for unit in units]
+        unit, ours = min(zip(units, first, strict=True), key=lambda each: math.inf if each[1] is None else each[1].total)
+        doubled = None
+        if candidates:
+            searched = [each for each in (ours, tuned(unit, candidates)) if each is not None]
+            ours, doubled = min(searched, key=lambda each: each.total, default=None), tuned(unit, candidates, Doubled)
+        rows.append(row_of(name, ki, least(mappings, ki * 1024), ours, doubled, dtype.size_bytes))
     return rows
 
 
-def apart(mappings: list[tuple[int, int]], name: str, capacities: list[int], candidates: int) -> list[dict[str, Any]]:
+def apart(mappings: list[tuple[int, int]], name: str, capacities: list[int], candidates: int, dtype: DataType) -> list[dict[str, Any]]:
     """In a process of its own, which takes along what it remembers of the chain."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(compare, mappings, name, capacities, candidates).result()
+        return process.submit(compare, mappings, name, capacities, candidates, dtype).result()
 
 
-def row_of(name: str, ki: int, bound: int | None, ours: Traffic | None, doubled: Traffic | None) -> dict[str, Any]:
+def row_of(name: str, ki: int, bound: int | None, ours: Traffic | None, doubled: Traffic | None, item: int) -> dict[str, Any]:
     row: dict[str, Any] = {"chain": name, "capacity_ki": ki, "bound": bound}
     if ours is not None:
         row |= {
-            "ours": ours.total // ITEM_BYTES, "doubled": None if doubled is None else doubled.total // ITEM_BYTES,
-            "needed": ours.once // ITEM_BYTES, "padding": (ours.zeros + ours.lanes) // ITEM_BYTES,
-            "weights_again": ours.weights_again // ITEM_BYTES, "tensors_again": ours.tensors_again // ITEM_BYTES,
-            "spills": ours.spills // ITEM_BYTES,
+            "ours": ours.total // item, "doubled": None if doubled is None else doubled.total // item,
+            "needed": ours.once // item, "padding": (ours.zeros + ours.lanes) // item,
+            "weights_again": ours.weights_again // item, "tensors_again": ours.tensors_again // item,
+            "spills": ours.spills // item,
         }  # fmt: skip
     return row
 
@@ -177,7 +215,9 @@ def main(
     python: Annotated[str, typer.Option(help="An interpreter of Python 3.12 or newer, to make FOLDER with.")] = "python3.12",
     chains: Annotated[str, typer.Option(help=f"Comma-separated: {', '.join(CHAINS)}.")] = ",".join(CHAINS),
     capacities: Annotated[str, typer.Option(help="Comma-separated, in Ki elements.")] = ",".join(map(str, CAPACITIES)),
-    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each search.")] = 96,
+    candidates: Annotated[int, typer.Option(min=0, help="Measured programs of each search; 0: what is best by prediction.")] = 96,
+    minutes: Annotated[float, typer.Option(min=0, help="How long the mapper may take for a chain; what takes longer is left out.")] = 60,
+    dtype: Annotated[str, typer.Option(help="Of values: float32 or float16.")] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of a table.")] = False,
 ) -> None:
     """DDR traffic of fused chains, beside the optimum of AccelForge's mapper; exit code 1 where a chain is above the goal."""
@@ -186,11 +226,15 @@ def main(
         raise typer.BadParameter(f"{unknown[0]}: accepted: {', '.join(CHAINS)}")
     found, kis, rows = install(folder, python), [int(ki) for ki in capacities.split(",")], list[dict[str, Any]]()
     if not as_json:
-        print(f"{PACKAGE}, architecture snowcat; ours with {candidates} programs; elements of float16\n")
+        print(f"{PACKAGE}, architecture snowcat; ours with {candidates} programs; elements of {dtype}\n")
         print("| chain | on the chip | bound | ours | over | doubled | needed | padding | weights again | tensors again | spills |")
         print(f"|---|---|{'---:|' * 9}")
     for name in names:
-        mine = apart(bounds(found, folder, CHAINS[name]), name, kis, candidates)
+        mappings = bounds(found, folder, CHAINS[name], minutes)
+        if mappings is None:
+            sys.stderr.write(f"{name}: the mapper does not end within {minutes:g} minutes\n")
+            continue
+        mine = apart(mappings, name, kis, candidates, DataType[dtype])
         rows += mine
         if not as_json:
             print("\n".join(map(line_of, mine)), flush=True)

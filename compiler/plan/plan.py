@@ -138,7 +138,7 @@ class SegmentPlan(_Gene):
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
     (`schedule.window`); else block comes after block and operator after operator.
     passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
-    (`segment.passes`).
+    (`segment.passes`).  input_passes: the same of channels that it loads.
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
     `recompute` for all.
     cores: where it runs.  split: `rows` deals its iterations (every block of every image) to them in nearly equal runs; `channels` gives
@@ -153,6 +153,7 @@ class SegmentPlan(_Gene):
     blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
     columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
     passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
+    input_passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
     prefetch: Annotated[int, Field(ge=1, le=MAX_PREFETCH)] = 2
     window: Window = 1
     tilings: tuple[Annotated[Tiling, Field(discriminator="kind")], ...]

@@ -192,7 +192,8 @@ def _sliding_rule(unit: Unit, blocks: Blocks, one_block: bool) -> Apart:
 
 
 def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> dict[int, int]:
-    """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations; 1 if it is held.
+    """Storage that stays -> slots: `window` of an intermediate, `prefetch` of what is loaded, never more than iterations; 1 if it is held,
+    or a run of planes that input passes load.
 
     A window without limit keeps a slot per iteration of a strip, also of what several operators load and read: the last of them may be
     far behind.
@@ -200,7 +201,7 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
     iterations = _iterations(unit, blocks)
     found = {}
     for allocation in blocks.allocations.values():
-        if allocation.held:
+        if allocation.held or unit.storages[allocation.storage].whole:
             found[allocation.storage] = 1
         elif window == "all":
             several = allocation.produced or allocation.birth < allocation.death
@@ -225,7 +226,10 @@ def slot_blocks(unit: Unit, allocation: BlockAllocation, slots: int) -> int:
 
 @lru_cache(maxsize=4096)
 def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[BufferRequest, ...]:
-    """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots)."""
+    """Buffers in L1 of what is loaded (`prefetch` slots) and of intermediates (`window` slots).
+
+    A run of planes that an input pass loads is there for that pass, and with more slots for as many passes before it.
+    """
     again = repeated(unit, blocks)
     last = blocks.stop - blocks.start - 1
     requests = []
@@ -236,6 +240,9 @@ def tensor_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -
         size = slot_blocks(unit, allocation, slots)
         if allocation.cached:
             requests.append(BufferRequest(Buffer("tensor", storage), size, 0, last))
+        elif unit.storages[storage].whole:
+            birth = max(0, allocation.birth + 1 - prefetch)
+            requests.append(BufferRequest(Buffer("tensor", storage), size, birth, allocation.death, allocation.readers))
         elif again and (slots > 1 or not allocation.produced):
             requests += [BufferRequest(Buffer("tensor", storage, slot), size, 0, last) for slot in range(slots)]
         else:

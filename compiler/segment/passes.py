@@ -1,8 +1,8 @@
-"""Segments in passes: a product's *hidden* channels, those that it sums over, made and summed up run by run, so that they are never whole.
+"""Segments in passes: channels that a product sums over, made or loaded and summed up run by run, so that they are never whole.
 
-A pass makes a run of the channels of every operator that leads to the product and of nothing else, and the product of that run.  What is
-added up so far stays in L1 as float32, of integers as int32: every pass but the first adds it as FIXPIPE adds a residual, and the last one
-hands out the result.
+*Hidden* channels are those that operators of the segment make for the product alone.  A pass makes a run of the channels of every
+operator that leads to the product and of nothing else, and the product of that run.  What is added up so far stays in L1 as float32, of
+integers as int32: every pass but the first adds it as FIXPIPE adds a residual, and the last one hands out the result.
 So weights come once for each block of rows, which may be as high as L1 allows where neither the hidden tensor nor the weights are whole.
 
 | operator of the segment    | in every pass                                                                                  |
@@ -12,6 +12,9 @@ So weights come once for each block of rows, which may be as high as L1 allows w
 | the same of integers       | bias and scales in the last pass, whose result is that of all sums; no residual                 |
 | before, and behind         | as it is, once                                                                                  |
 
+*Input* passes are the same of channels that the segment loads: a pass loads a run of them, for the products beside each other that read
+it.  They are made inside every pass over hidden channels, which then loads all of them again.
+Sums in the type of the result lie where that will, so that it needs no room beside them.
 So a segment in passes is a segment of a unit whose operators are passes, and nothing below needs to know.
 """
 
@@ -20,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from compiler.ir.operators import Conv, QuantisedConv
 from compiler.ir.quantised.parameters import ALONE
@@ -38,10 +41,14 @@ Parts = dict[int, tuple[OperatorSpec, ...]]  # operator -> its part in every pas
 
 
 class Passes(NamedTuple):
-    """unit: operators from `start` on are those of all passes.  order: the place in the segment of the operator that each of them is."""
+    """unit: operators from `start` on are those of all passes.  order: the place in the segment of the operator that each of them is.
+
+    loaded: storages, as bits, of which input passes load runs from DDR, so that they cannot be held.
+    """
 
     unit: Unit
     order: tuple[int, ...]
+    loaded: int
 
     @property
     def leaders(self) -> tuple[int, ...]:
@@ -49,19 +56,19 @@ class Passes(NamedTuple):
         last = {of: at for at, of in enumerate(self.order)}
         return tuple(last[of] for of in self.order)
 
-    def rolled(self, plan: SegmentPlan, count: int) -> SegmentPlan:
-        """The plan of `count` passes that is that of the unit's operators, which have equal tilings in all of them."""
+    def rolled(self, plan: SegmentPlan, count: int, inputs: int) -> SegmentPlan:
+        """The plan of so many passes that is that of the unit's operators, which have equal tilings in all of them."""
         at = {of: at for at, of in enumerate(self.order)}
         names, tilings = (tuple(each[at[of]] for of in range(len(at))) for each in (plan.operators, plan.tilings))
         cached = {of for of, halo in zip(self.order, plan.halo, strict=False) if halo == "cache"}
         halo = tuple("cache" if of in cached else "recompute" for of in range(len(at))) if cached else ()
-        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": count})
+        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": count, "input_passes": inputs})
 
     def unrolled(self, plan: SegmentPlan) -> SegmentPlan:
         """The plan of the unit's operators."""
         halo = tuple(plan.halo[of] for of in self.order) if plan.halo else ()
         names, tilings = (tuple(each[of] for of in self.order) for each in (plan.operators, plan.tilings))
-        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": 1})
+        return plan.model_copy(update={"operators": names, "tilings": tilings, "halo": halo, "passes": 1, "input_passes": 1})
 
 
 @lru_cache(maxsize=1 << 14)
@@ -69,6 +76,21 @@ def pass_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
     """Into how many passes operators [start, stop) can be divided, 1 not among them."""
     found = _product(unit, start, stop)
     return () if found is None else found[1]
+
+
+@lru_cache(maxsize=1 << 14)
+def input_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+    """In how many input passes some product of operators [start, stop) can be made, 1 not among them."""
+    inside = tuple(spec.y for spec in unit.operators[start:stop])
+    found = {count for spec in unit.operators[start:stop] for count in _input_counts(spec, inside)}
+    return tuple(sorted(found))
+
+
+def _input_counts(spec: OperatorSpec, inside: Sequence[Piece]) -> tuple[int, ...]:
+    """Of one operator.  inside: what the segment makes."""
+    if not _sums_up(spec) or any(spec.reads[0].overlaps(made) for made in inside):
+        return ()
+    return _divisors(spec.c1)
 
 
 @lru_cache(maxsize=64)
@@ -80,6 +102,17 @@ def runs_with_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
             hidden = _hidden(unit, spec.index, able[-1][0])
             starts = (max(0, min(hidden) - 1), *hidden)
             found += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(unit, start, spec.index + 1)]
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def runs_with_input_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
+    """Runs that begin with a product that can be made in input passes, and end with it or with one of the next two products."""
+    products = [spec.index for spec in unit.operators if isinstance(spec, ConvSpec)]
+    found = []
+    for at, start in enumerate(products):
+        stops = [last + 1 for last in products[at : at + 3] if last - start < _FAR]
+        found += [(start, stop) for stop in stops if _input_counts(unit.operators[start], [spec.y for spec in unit.operators[start:stop]])]
     return tuple(found)
 
 
@@ -99,11 +132,21 @@ def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] |
 def _able(unit: Unit, product: int) -> tuple[tuple[int, int], ...]:
     """(count, hidden operator that the product reads) for every number of passes that an operator can be made in."""
     spec = unit.operators[product]
-    if not isinstance(spec, ConvSpec) or type(spec) not in _PRODUCTS or not _is_dense(spec) or not _adds_up(spec):
+    if not _sums_up(spec):
         return ()
-    divisors = (count for count in range(2, spec.c1 + 1) if spec.c1 % count == 0)
-    mains = ((count, _main(unit, _hidden(unit, product, count), product)) for count in divisors)
+    mains = ((count, _main(unit, _hidden(unit, product, count), product)) for count in _divisors(spec.c1))
     return tuple((count, main) for count, main in mains if main is not None)
+
+
+@lru_cache(maxsize=1024)
+def _divisors(channels: int) -> tuple[int, ...]:
+    """But for 1."""
+    return tuple(count for count in range(2, channels + 1) if channels % count == 0)
+
+
+def _sums_up(spec: OperatorSpec) -> TypeGuard[ConvSpec]:
+    """Whether it can be made in passes, as far as it alone says so."""
+    return isinstance(spec, ConvSpec) and type(spec) in _PRODUCTS and _is_dense(spec) and _adds_up(spec)
 
 
 def _is_dense(spec: ConvSpec) -> bool:
@@ -158,45 +201,103 @@ def _own(read: Piece, whole: Piece, made: Piece) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def passes(unit: Unit, start: int, stop: int, count: int) -> Passes | Infeasible:
-    """Operators [start, stop) in so many passes; why not where that cannot be."""
+def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1) -> Passes | Infeasible:
+    """Operators [start, stop) in so many passes, over hidden channels and over those of inputs; why not where that cannot be."""
+    where = unit.operators[start].name
+    for what, wanted, counts in (("hidden channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
+        accepted = 1, *counts(unit, start, stop)
+        if wanted not in accepted:
+            return Infeasible(where, f"{wanted} passes over {what}; accepted: {', '.join(map(str, accepted))}")
+    storages = [*unit.storages]
+    made = [(k, unit.operators[k]) for k in range(start, stop)]
+    if count > 1:
+        made = _over_hidden(unit, start, stop, count, storages)
+    loaded = 0
+    if inputs > 1:
+        made, loaded = _over_inputs(made, inputs, storages)
+    return Passes(_unit(unit, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
+
+
+Made = list[tuple[int, OperatorSpec]]  # operators, each with the number of that which it is a part of
+
+
+def _added(storages: list[StorageSpec], like: Piece, name: str, planes: int, **changes: Any) -> Piece:
+    """A new storage like that of a piece."""
+    storage = storages[like.storage]
+    storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, **changes))
+    return Piece(len(storages) - 1, 0, planes)
+
+
+def _sums_of(product: ConvSpec, storages: list[StorageSpec]) -> Piece:
+    """Where a product's sums lie: where its result will, if that is of their type."""
+    kind = DataType.int32 if isinstance(product, QuantisedConvSpec) else DataType.float32
+    if storages[product.y.storage].dtype == kind:
+        return product.y
+    return _added(storages, product.y, "sums", product.y.planes * product.result_lanes // kind.lanes, dtype=kind)
+
+
+def _over_hidden(unit: Unit, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
     found = _product(unit, start, stop)
-    if found is None or count not in found[1]:
-        accepted = ", ".join(map(str, (1, *pass_counts(unit, start, stop))))
-        return Infeasible(unit.operators[start].name, f"{count} passes over hidden channels; accepted: {accepted}")
+    assert found is not None
     at_product, _ = found
     product = unit.operators[at_product]
     hidden = {k: parts for k, parts in _hidden(unit, at_product, count).items() if k >= start}
     main = _main(unit, hidden, at_product)
     assert isinstance(product, ConvSpec)
     assert main is not None
-    storages = [*unit.storages]
-
-    def add(like: Piece, name: str, planes: int, dtype: DataType) -> Piece:
-        storage = unit.storages[like.storage]
-        storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, dtype=dtype))
-        return Piece(len(storages) - 1, 0, planes)
-
-    kind = DataType.int32 if isinstance(product, QuantisedConvSpec) else DataType.float32
-    sums = add(product.y, "sums", product.y.planes * product.result_lanes // kind.lanes, kind)
+    sums = _sums_of(product, storages)
     made = [(k, unit.operators[k]) for k in range(start, at_product) if k not in hidden]
     for at in range(count):
         mine: dict[Piece, Piece] = {}
         for k, parts in hidden.items():
             part = parts[at]
-            mine[part.y] = add(part.y, f"pass {at}", part.y.planes, unit.type_of(part.y))
+            mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes)
             made.append((k, replace(part, reads=tuple(mine.get(read, read) for read in part.reads), y=mine[part.y])))
         made.append((at_product, _part_of_product(product, mine[hidden[main][at].y], sums, at, count)))
-    made += [(k, unit.operators[k]) for k in range(at_product + 1, stop)]
-    return Passes(_unit(unit, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made))
+    return made + [(k, unit.operators[k]) for k in range(at_product + 1, stop)]
 
 
-def _part_of_product(product: ConvSpec, hidden: Piece, sums: Piece, at: int, count: int) -> ConvSpec:
+def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[Made, int]:
+    """And what is loaded, as `Passes` has it.  Products beside each other that read the same piece have its runs together."""
+    inside, found, at, loaded = [spec.y for _, spec in made], Made(), 0, 0
+    while at < len(made):
+        together = _together(made[at:], inside, count)
+        if not together:
+            found.append(made[at])
+            at += 1
+            continue
+        x = made[at][1].reads[0]
+        whole = storages[x.storage]
+        loaded |= 1 << x.storage
+        sums = [_sums_of(product, storages) for _, product in together]
+        wide = x.planes // count
+        for run in range(count):
+            address = whole.address + (x.plane + run * wide) * whole.plane_blocks
+            mine = _added(storages, x, f"run {at}.{run}", wide, address=address, whole=whole.planes)
+            parts = ((k, _part_of_product(product, mine, summed, run, count)) for (k, product), summed in zip(together, sums, strict=True))
+            found += parts
+        at += len(together)
+    return found, loaded
+
+
+def _together(made: Made, inside: Sequence[Piece], count: int) -> list[tuple[int, ConvSpec]]:
+    """Products at the beginning of a list that can be made in so many input passes, all of the same input, none of another's result."""
+    found = list[tuple[int, ConvSpec]]()
+    for k, spec in made:
+        if not _sums_up(spec) or count not in _input_counts(spec, inside):
+            break
+        if found and (spec.reads[0] != found[0][1].reads[0] or any(read.overlaps(other.y) for read in spec.reads for _, other in found)):
+            break
+        found.append((k, spec))
+    return found
+
+
+def _part_of_product(product: ConvSpec, run: Piece, sums: Piece, at: int, count: int) -> ConvSpec:
     """Of one pass."""
     c1, k1, last, operator = product.c1 // count, product.k1 // count, at == count - 1, product.operator
     changes: dict[str, Any] = {"c1": c1, "k1": k1, "run_of_k1": product.run_of_k1 or product.k1}
     changes["weights_at"] = product.weights_at + at * k1 * product.fractal.weight_blocks
-    changes["reads"] = (hidden, *product.reads[1:]) if at == 0 else (hidden, sums)
+    changes["reads"] = (run, *product.reads[1:]) if at == 0 else (run, sums)
     if not last:
         changes["y"] = sums
     if isinstance(operator, QuantisedConv):
@@ -211,8 +312,8 @@ def _part_of_product(product: ConvSpec, hidden: Piece, sums: Piece, at: int, cou
     return replace(product, **changes)
 
 
-def _unit(unit: Unit, start: int, stop: int, made: Sequence[tuple[int, OperatorSpec]], storages: tuple[StorageSpec, ...]) -> Unit:
-    """The unit with these operators in place of [start, stop), each with the number of that which it is a part of."""
+def _unit(unit: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
+    """The unit with these operators in place of [start, stop)."""
     more = len(made) - (stop - start)
     last = {k: start + at for at, (k, _) in enumerate(made)}  # which alone is read by others
 

@@ -97,7 +97,7 @@ class Segment(NamedTuple):
     @classmethod
     def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """The segment whose first operator is `start`; why not where its channels or columns cannot be split so."""
-        if plan.passes > 1:
+        if plan.passes > 1 or plan.input_passes > 1:
             inside = _in_passes(unit, plan, start)
             if isinstance(inside, Infeasible):
                 return inside
@@ -159,9 +159,14 @@ def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, Segment
         ("staged weights", bool(plan.staged)),
     ):
         if there:
-            return Infeasible(named(plan), f"{plan.passes} passes and {what}: one of the two is accepted")
-    found = passes(unit, start, start + len(plan.operators), plan.passes)
-    return _refused(plan, found) if isinstance(found, Infeasible) else (found.unit, found.unrolled(plan))
+            return Infeasible(named(plan), f"{plan.passes * plan.input_passes} passes and {what}: one of the two is accepted")
+    found = passes(unit, start, start + len(plan.operators), plan.passes, plan.input_passes)
+    if isinstance(found, Infeasible):
+        return _refused(plan, found)
+    both = [storage.name for at, storage in enumerate(unit.storages) if found.loaded >> at & 1 and storage.name in plan.held]
+    if both:
+        return Infeasible(named(plan), f"{both[0]!r} held, and loaded in {plan.input_passes} input passes: one of the two is accepted")
+    return found.unit, found.unrolled(plan)
 
 
 @lru_cache(maxsize=4096)

@@ -86,7 +86,7 @@ def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
 def _little_behind(unit: Unit, gene: Gene) -> Gene:
     """Of the last product the tiling that leaves least to do when its weights, if they stay, have come: DDR has nothing to do then."""
     plan, strip = decode(unit, gene), largest_strip(unit, outline(unit, gene))
-    if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1:
+    if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1 or gene.input_passes > 1:
         return gene
     mine, layout = strip
     for k in reversed(range(gene.stop - gene.start)):

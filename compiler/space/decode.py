@@ -60,21 +60,24 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
     unit = within(unit, memory_grants(unit.machine)[gene.grant])
     if gene.pinned:
         return _pinned(unit, gene, held, beside)
-    if gene.passes == 1:
+    if gene.passes == gene.input_passes == 1:
         return _fitting(unit, gene, tuple(range(gene.stop - gene.start)), held, beside)
-    found = in_passes(unit, gene)
+    found = in_passes(unit, gene, held)
     plan = None if found is None else _fitting(found[0].unit, found[1], found[0].leaders, held, beside)
-    return None if found is None or plan is None else found[0].rolled(plan, gene.passes)
+    return None if found is None or plan is None else found[0].rolled(plan, gene.passes, gene.input_passes)
 
 
-def in_passes(unit: Unit, gene: Gene) -> tuple[Passes, Gene] | None:
-    """The passes of a gene, and the gene of all of them; None where there cannot be so many."""
-    found = passes(unit, gene.start, gene.stop, gene.passes)
-    if isinstance(found, Infeasible) or gene.columns > 1 or (gene.split == "channels" and len(gene.cores) > 1):
+def in_passes(unit: Unit, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:
+    """The passes of a gene, and the gene of all of them; None where there cannot be so many.
+
+    held: see `decode`; what lies whole in L1 is not loaded run by run.
+    """
+    found = passes(unit, gene.start, gene.stop, gene.passes, gene.input_passes)
+    if isinstance(found, Infeasible) or held & found.loaded or gene.columns > 1 or (gene.split == "channels" and len(gene.cores) > 1):
         return None
     choices, halos = gene.choices and tuple(gene.choices[of] for of in found.order), _halos(gene)
     cached = sum(1 << at for at, of in enumerate(found.order) if halos[of])
-    return found, gene._replace(stop=gene.start + len(found.order), passes=1, choices=choices, cached=cached)
+    return found, gene._replace(stop=gene.start + len(found.order), passes=1, input_passes=1, choices=choices, cached=cached)
 
 
 def _halos(gene: Gene) -> tuple[bool, ...]:
@@ -90,7 +93,7 @@ def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: 
         return None
     if divided.channels == 1:
         gene = gene._replace(split="rows")
-    for streamed in _in_chunks(strip.unit, gene, held):
+    for streamed in _in_chunks(strip.unit, gene, leaders, held):
         if streamed:
             strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
         fitting = _Fitting(strip, gene, leaders, beside)
@@ -123,15 +126,19 @@ def _windows(unit: Unit, gene: Gene, tilings: Sequence[Tiling], held: int, besid
     return (1,) if isinstance(strip, Infeasible) else (formula_window(strip, gene.prefetch, tilings, have), 1)
 
 
-def _in_chunks(unit: Unit, gene: Gene, held: int) -> Iterator[int]:
-    """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ..."""
+def _in_chunks(unit: Unit, gene: Gene, leaders: Sequence[int], held: int) -> Iterator[int]:
+    """Operators, as bits, whose right operand comes in chunks: none, where that may be the largest, then the two largest, ...
+
+    Those of one leader, which have its tiling, do so together.
+    """
     yield 0
     operators = unit.operators[gene.start : gene.stop]
     blocks = {k: spec.right_blocks for k, spec in enumerate(operators) if spec.right is not None}
     found = 0
     for k in sorted(blocks, key=lambda k: (-blocks[k], k)):
-        if can_stream(unit, gene.start, k, held):
-            found |= 1 << k
+        alike = [other for other in blocks if leaders[other] == leaders[k]]
+        if not found >> k & 1 and all(can_stream(unit, gene.start, other, held) for other in alike):
+            found |= sum(1 << other for other in alike)
             yield found
 
 
@@ -294,6 +301,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "blocks": gene.blocks,
             "columns": gene.columns,
             "passes": gene.passes,
+            "input_passes": gene.input_passes,
             "prefetch": gene.prefetch,
             "window": window,
             "tilings": tuple(tilings),

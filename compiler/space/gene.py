@@ -46,7 +46,7 @@ class Gene(NamedTuple):
     sliding, spread, ahead_kib, split, lookahead, overtake: as in a plan; of lookaheads only the usual one is searched
     with.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
-    passes: over the channels that one of its products sums over (`segment.passes`).
+    passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.passes`).
     held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits (`space.held`).
     pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
     () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
@@ -73,6 +73,7 @@ class Gene(NamedTuple):
     lookahead: int = LOOKAHEAD
     overtake: bool = False
     held: int = 0
+    input_passes: int = 1
 
 
 Genome = tuple[Gene, ...]
@@ -97,7 +98,7 @@ def recut(gene: Gene, **changes: Any) -> Gene:
 
 
 def _division(gene: Gene) -> tuple[object, ...]:
-    return gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene), gene.passes
+    return gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene), gene.passes, gene.input_passes
 
 
 def outline(unit: Unit, gene: Gene, held: int = 0) -> Outline:

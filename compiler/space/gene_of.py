@@ -66,6 +66,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         passes=plan.passes,
         lookahead=plan.lookahead,
         overtake=plan.overtake,
+        input_passes=plan.input_passes,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)
@@ -76,11 +77,11 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
 def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
     """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
     at, inside = [*range(len(plan.tilings))], gene
-    if gene.passes > 1:
+    if gene.passes > 1 or gene.input_passes > 1:
         found = in_passes(unit, gene)
         if found is None:
             return gene
-        (unit, order), inside = found
+        (unit, order, _), inside = found
         last = {of: k for k, of in enumerate(order)}
         at = [last[k] for k in at]
     strip = largest_strip(unit, outline(unit, inside))

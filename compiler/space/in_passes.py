@@ -2,49 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from compiler.segment.passes import pass_counts, runs_with_passes
+from compiler.plan.plan import ConvTiling, SegmentPlan
+from compiler.segment.passes import input_counts, pass_counts, runs_with_input_passes, runs_with_passes
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, block_counts
 from compiler.space.structures import Structures
+from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
+from simulator.npu.parts import Memory
 
-_MOST = 4  # blocks: with more of them little is left to gain
+_MOST = 4  # blocks in passes over hidden channels: with more of them little is left to gain
+_PART = 8  # of what a run in as few blocks as fit without input passes moves, that these have to save
+_MOST_INPUTS = 32  # input passes: runs of so many are small beside what they are summed up in
+
+
+class _Division(NamedTuple):
+    blocks: int
+    passes: int
+    input_passes: int
+    prefetch: int
 
 
 def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene]:
-    """Of every run that may be in passes, in every number of blocks in which it does not fit as a whole, the fewest passes that do.
+    """Of every run that may be in passes over hidden channels, in every number of blocks in which it does not fit as a whole, the fewest
+    passes that do; and the fewest blocks of runs whose weights come for every block, with the fewest input passes for these, where that
+    saves enough.
 
     like: the gene's other fields, its cores as far as there are blocks for them.
     """
-    found, known = list[Gene](), dict[str, list[tuple[int, int]]]()
-    for start, stop in runs_with_passes(unit):
-        structure = structures.structure(start, stop)
-        if structure not in known:
-            known[structure] = _divisions(unit, like._replace(start=start, stop=stop))
-        found += [_divided(unit, like._replace(start=start, stop=stop), *division) for division in known[structure]]
+    found, known = list[Gene](), dict[tuple[str, object], list[_Division]]()
+    runs = [(run, _over_hidden) for run in runs_with_passes(unit)] + [(run, _over_inputs) for run in runs_with_input_passes(unit)]
+    for (start, stop), divisions in runs:
+        key = structures.structure(start, stop), divisions
+        gene = like._replace(start=start, stop=stop)
+        if key not in known:
+            known[key] = divisions(unit, gene)
+        found += [_divided(unit, gene, *division) for division in known[key]]
     return found
 
 
-def _divided(unit: Unit, gene: Gene, blocks: int, passes: int) -> Gene:
-    cores = gene.cores[: blocks * unit.images]
-    return gene._replace(blocks=blocks, passes=passes, cores=cores, cached=-1 if blocks > 1 else 0)
+def _divided(unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0) -> Gene:
+    gene = gene._replace(blocks=blocks, passes=passes, input_passes=input_passes, prefetch=prefetch or gene.prefetch)
+    return gene._replace(cores=gene.cores[: blocks * unit.images], cached=-1 if blocks > 1 else 0)
 
 
-def _divisions(unit: Unit, gene: Gene) -> list[tuple[int, int]]:
-    """(blocks, passes)"""
+def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
     found = []
     for blocks in _few(block_counts(unit, gene.start, gene.stop)):
-        if decode(unit, _divided(unit, gene, blocks, 1)) is not None:
+        if decode(unit, _divided(unit, gene, blocks)) is not None:
             break
-        fits = (
-            count for count in pass_counts(unit, gene.start, gene.stop) if decode(unit, _divided(unit, gene, blocks, count)) is not None
-        )
+        counts = pass_counts(unit, gene.start, gene.stop)
+        fits = (count for count in counts if decode(unit, _divided(unit, gene, blocks, count)) is not None)
         if (passes := next(fits, 0)) > 0:
-            found.append((blocks, passes))
+            found.append(_Division(blocks, passes, 1, gene.prefetch))
     return found
 
 
 def _few(counts: Sequence[int]) -> list[int]:
     return [count for count in counts if count <= _MOST]
+
+
+def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
+    counts, able = input_counts(unit, gene.start, gene.stop), block_counts(unit, gene.start, gene.stop)
+    counts = tuple(count for count in counts if count <= _MOST_INPUTS)
+    operators, found = unit.operators[gene.start : gene.stop], list[_Division]()
+    weights = sum(spec.weight_blocks for spec in operators)
+    if _PART * weights < room_blocks(unit.machine, Memory.L1):
+        return []  # they will stay, or are little
+    ends = sum(piece.planes * unit.storages[piece.storage].plane_blocks for piece in (operators[0].reads[0], operators[-1].y)) * unit.images
+    for prefetch in (gene.prefetch, 1):
+
+        def plan(blocks: int, count: int = 1, prefetch: int = prefetch) -> SegmentPlan | None:
+            return decode(unit, _divided(unit, gene, blocks, 1, count, prefetch))
+
+        least = _first(able, lambda blocks: plan(blocks) is not None)
+        whole = None if least is None else plan(least)
+        if least is None or whole is None:
+            continue
+        if not any(isinstance(t, ConvTiling) and t.weights == "streamed" for t in whole.tilings):
+            break
+        enough = least + -(ends + weights * least) // (_PART * weights)
+        if (blocks := _first(range(1, enough + 1), lambda blocks: plan(blocks, counts[-1]) is not None)) is not None:
+            division = _Division(blocks, 1, next(count for count in counts if plan(blocks, count) is not None), prefetch)
+            found += [division] if not found or blocks < found[0].blocks else []
+    return found
+
+
+def _first(values: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The least of ascending values that fits, if those above it do; None where none does."""
+    low, high = 0, len(values)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(values[middle]) else (middle + 1, high)
+    return values[low] if low < len(values) else None

@@ -13,7 +13,7 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
-from compiler.segment.passes import pass_counts
+from compiler.segment.passes import input_counts, pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
     WINDOWS,
@@ -73,7 +73,9 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(_granted(unit, gene), start, stop, gene.columns)
     divided = gene.passes if columns == 1 and gene.passes in pass_counts(unit, start, stop) else 1
-    resized = recut(gene, start=start, stop=stop, choices=choices, blocks=blocks, columns=columns, passes=divided, held=held)
+    inputs = gene.input_passes if columns == 1 and gene.input_passes in input_counts(unit, start, stop) else 1
+    divisions = {"blocks": blocks, "columns": columns, "passes": divided, "input_passes": inputs}
+    resized = recut(gene, start=start, stop=stop, choices=choices, held=held, **divisions)
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = recut(resized, split="rows")
     return recut(resized, cached=whole_or(resized, cached), cores=working_cores(unit, resized))
@@ -248,15 +250,19 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
 
 
 def change_passes(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """More passes over hidden channels, or fewer; in fewer blocks where these are more than one, as passes make room for them."""
-    several = [i for i, gene in enumerate(genome) if gene.columns == 1 and gene.stop - gene.start > 1]
-    able = [i for i in several if pass_counts(unit, genome[i].start, genome[i].stop)]
+    """More passes over hidden channels or over those of inputs, or fewer; in fewer blocks where these are more than one, as passes make
+    room for them."""
+    able = []
+    for i, gene in enumerate(genome):
+        if gene.columns == 1:
+            able += [(i, "passes", counts) for counts in [pass_counts(unit, gene.start, gene.stop)] if counts]
+            able += [(i, "input_passes", counts) for counts in [input_counts(unit, gene.start, gene.stop)] if counts]
     if not able:
         return None
-    i = able[int(rng.integers(len(able)))]
+    i, key, counts = able[int(rng.integers(len(able)))]
     gene = genome[i]
-    counts = [count for count in (1, *pass_counts(unit, gene.start, gene.stop)) if count != gene.passes]
-    changed = recut(gene, passes=counts[int(rng.integers(len(counts)))], split="rows")
+    others = [count for count in (1, *counts) if count != getattr(gene, key)]
+    changed = recut(gene, split="rows", **{key: others[int(rng.integers(len(others)))]})
     if gene.blocks > 1 and rng.random() < 0.5:
         fewer = [count for count in block_counts(unit, gene.start, gene.stop) if count < gene.blocks]
         changed = recut(changed, blocks=fewer[int(rng.integers(len(fewer)))])

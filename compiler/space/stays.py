@@ -97,7 +97,7 @@ def _weights(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_C
     """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
     found = []
     for index, (plan, start) in enumerate(segments):
-        if plan.passes > 1:
+        if plan.passes > 1 or plan.input_passes > 1:
             continue  # each brings its own run of them
         again = plan.blocks_of_strips * unit.images
         for k, tiling in enumerate(plan.tilings):

@@ -31,6 +31,7 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
         counted(plan.blocks, "block"),
         counted(plan.columns, "strip"),
         *([f"{plan.passes} passes"] if plan.passes > 1 else []),
+        *([f"{plan.input_passes} input passes"] if plan.input_passes > 1 else []),
         f"prefetch {plan.prefetch}",
         f"window {plan.window}{' sliding' if plan.sliding else ''}",
         f"{cores} split {plan.split}",

@@ -25,6 +25,8 @@ class StorageSpec:
 
     dtype: of its values.
 
+    whole: planes of the storage in DDR that it is a run of (`segment.passes`), 0 where it is no such run; `planes` are its own.
+
     In a unit of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
     `pitch` blocks in DDR, 0 where they have no others.
     """
@@ -39,6 +41,7 @@ class StorageSpec:
     dtype: DataType
     first: int = 0
     pitch: int = 0
+    whole: int = 0
 
     @property
     def ddr_row_blocks(self) -> int:
@@ -51,4 +54,4 @@ class StorageSpec:
 
     @property
     def image_blocks(self) -> int:
-        return self.planes * self.plane_blocks
+        return (self.whole or self.planes) * self.plane_blocks

@@ -11,7 +11,7 @@ from compiler.frontend import load_model, lower
 from compiler.kinds.build import make_unit
 from compiler.space.gene import Gene
 from scripts.chains import CHAINS, products
-from scripts.compare_bound import PARTS, Doubled, least, line_of, row_of, traffic_machine, tuned
+from scripts.compare_bound import PARTS, Doubled, least, line_of, predicted, row_of, traffic_machines, tuned
 from scripts.traffic import Traffic
 from simulator.npu.parts import DataType
 from tests.scripting import run_script
@@ -33,7 +33,7 @@ def test_einsums_are_those_of_the_model(name: str) -> None:
                 made.add(access["name"])
             elif access["name"] not in made:
                 given[access["name"]] = size
-    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machine(1 << 20), DataType.float16)
+    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 19, DataType.float16)[0], DataType.float16)
     (port,) = unit.layout.graph.inputs
     weights = [math.prod(op.weights.shape) for spec in unit.operators if (op := spec.operator) and hasattr(op, "weights")]
     assert sum(given.values()) == math.prod(unit.graph.shapes[port.tensor]) + sum(weights)
@@ -45,12 +45,15 @@ def test_the_best_mapping_that_fits() -> None:
 
 
 def test_every_byte_on_the_chip_counts() -> None:
-    assert sum(size for _, size in traffic_machine(1 << 17).buffers_bytes) == 1 << 17
+    for dtype in (DataType.float16, DataType.float32):
+        machines = traffic_machines(1 << 16, dtype)
+        assert len(machines) > 1
+        assert {sum(size for _, size in machine.buffers_bytes) for machine in machines} == {dtype.size_bytes << 16}
 
 
 def test_programs_for_speed_have_two_slots() -> None:
     chain = products(2, 64, 32)
-    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machine(1 << 17), DataType.float16)
+    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 16, DataType.float16)[0], DataType.float16)
     rules = [kind(unit, ("none",), load_config(), {}) for kind in (Rules, Doubled)]
     assert [each.permitted(Gene(0, 2, prefetch=1)).prefetch for each in rules] == [1, 2]
     assert [each.permitted(Gene(0, 2, prefetch=0)).prefetch for each in rules] == [0, 0]
@@ -58,19 +61,20 @@ def test_programs_for_speed_have_two_slots() -> None:
 
 def test_a_chain_that_fits_is_moved_once() -> None:
     chain = products(2, 64, 32)
-    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machine(1 << 16), DataType.float16)
+    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 15, DataType.float16)[0], DataType.float16)
     found = tuned(unit, 2)
     assert found is not None
     once = 2 * (2 * 64 * 32 + 2 * 32 * 32) + 4 * 2 * 32
     assert (found.total, found.once) == (once, once)
+    assert predicted(unit) == found
 
 
 def test_a_row() -> None:
     ours = Traffic(once=200, zeros=20, lanes=10, weights_again=4, tensors_again=6, spills=60)
-    row = row_of("c", 64, 100, ours, None)
+    row = row_of("c", 64, 100, ours, None, 2)
     assert (row["ours"], row["doubled"], sum(row[part] for part in PARTS)) == (150, None, row["ours"])
     assert line_of(row) == "| c | 64 Ki | 100 | 150 | 1.50 |  | 1.00 | 0.15 | 0.02 | 0.03 | 0.30 |"
-    assert line_of(row_of("c", 64, None, None, None)) == f"| c | 64 Ki | none fits | none fits |{'  |' * 7}"
+    assert line_of(row_of("c", 64, None, None, None, 2)) == f"| c | 64 Ki | none fits | none fits |{'  |' * 7}"
 
 
 def test_a_chain_that_there_is_not(tmp_path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
-from compiler.segment.passes import pass_counts
+from compiler.segment.passes import input_counts, pass_counts
 from compiler.space.columns import fewest_strips
 from compiler.space.gene import ALL, WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.moves import Move, on_random_cores, thin_operators
@@ -129,8 +129,11 @@ def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], seg
         gene = gene._replace(sliding=True, window=WINDOWS[int(rng.integers(len(WINDOWS)))])
     if "change_prefetch" in moves and rng.random() < 0.3:
         gene = gene._replace(prefetch=1)
-    if "change_passes" in moves and gene.columns == 1 and (counts := pass_counts(unit, start, stop)) and rng.random() < 0.3:
-        gene = gene._replace(passes=counts[int(rng.integers(len(counts)))])
+    if "change_passes" in moves and gene.columns == 1:
+        if (counts := pass_counts(unit, start, stop)) and rng.random() < 0.3:
+            gene = gene._replace(passes=counts[int(rng.integers(len(counts)))])
+        if (counts := input_counts(unit, start, stop)) and rng.random() < 0.1:
+            gene = gene._replace(input_passes=counts[int(rng.integers(len(counts)))])
     return on_random_cores(unit, gene, rng)
 
 

@@ -21,12 +21,14 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, grant, pinned, passes, lookahead, overtake, held = values
+    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes = values
     yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
     if grant:  # where levels grant all, names are what they always were, and so is who looks for what
         yield -grant
     if passes > 1:
         yield (passes,)
+    if input_passes > 1:
+        yield (input_passes, -1)
     if held:
         yield (held, held)
     if lookahead != LOOKAHEAD:

@@ -54,7 +54,7 @@ class Rules:
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
             gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.storages[0].n])
         if not self.config.use.passes:
-            gene = recut(gene, passes=1)
+            gene = recut(gene, passes=1, input_passes=1)
         if not self.config.use.held and gene.held:
             gene = gene._replace(held=0)
         if not self.config.use.lookahead:

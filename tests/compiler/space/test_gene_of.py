@@ -158,7 +158,7 @@ def test_moves_keep_pins_where_blocks_are_what_they_were() -> None:
                 continue
             verify(u, changed)
             for gene in changed:
-                division = ("start", "stop", "blocks", "columns", "split", "cached")
+                division = ("start", "stop", "blocks", "columns", "split", "cached", "passes", "input_passes")
                 alike = [old for old in genome if all(getattr(old, field) == getattr(gene, field) for field in division)]
                 stays = any(len(old.cores) == len(gene.cores) for old in alike) and name not in ("change_tiling", "change_weights")
                 assert bool(gene.pinned) == (stays or gene in genome), (name, gene)

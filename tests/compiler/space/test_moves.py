@@ -173,6 +173,10 @@ def one_border_moved(before: Genome, after: Genome) -> bool:
     return len(before) == len(after) and len(moved) == 2 and moved[1] - moved[0] <= 2
 
 
+def passes_of(gene: Gene) -> tuple[int, int]:
+    return gene.passes, gene.input_passes
+
+
 CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "split_segment": lambda a, b: len(b) == len(a) + 1 and stops(a) < stops(b),
     "merge_segments": lambda a, b: len(b) == len(a) - 1 and stops(b) < stops(a),
@@ -186,7 +190,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_ahead": only("ahead_kib"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
     "change_tiling": only("choices"),
-    "change_passes": lambda a, b: same_places(a, b) and any(x.passes != y.passes for x, y in zip(a, b, strict=True)),
+    "change_passes": lambda a, b: same_places(a, b) and any(passes_of(x) != passes_of(y) for x, y in zip(a, b, strict=True)),
     "change_cores": other_cores,
     "change_split": the_other_way,
 }

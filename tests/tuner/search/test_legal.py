@@ -33,7 +33,7 @@ N = len(UNIT.operators)
         ("segment", (Gene(1, 1),), r"operators 1\.\.0; the model has"),
         ("segment", (), "0 genes; expected one for a segment"),
         ("segment", (Gene(0, 1), Gene(1, 2)), "2 genes; expected one for a segment"),
-        ("segment", (Gene(0, 1, 0),), "0 blocks in 1 strips and 1 passes; expected one at least"),
+        ("segment", (Gene(0, 1, 0),), "0 blocks in 1 strips, 1 passes and 1 input passes; expected one at least"),
         ("segment", (Gene(0, 1, cores=(2,)),), r"cores \(2,\); the machine has 0\.\.1"),
         ("segment", (Gene(0, 1, cores=(0, 0)),), r"cores \(0, 0\); the machine has 0\.\.1"),
         ("segment", (Gene(0, 2, choices=(1,)),), "1 choices and 0 pins of 2 operators"),

@@ -1,0 +1,208 @@
+"""Segments in input passes: right values, beside passes over hidden channels too; no more of an input in L1 than a run of its channels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from compiler.frontend import load_model, lower
+from compiler.kinds.build import make_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, parse_plan
+from compiler.segment.passes import input_counts, passes
+from compiler.segment.segment import Segment
+from compiler.space.decode import decode, decode_all
+from compiler.space.gene import ALL, Gene
+from compiler.space.gene_of import gene_of
+from compiler.space.moves import change_passes
+from compiler.space.predicted import Covers, by_estimate
+from compiler.unit.unit import Unit
+from scripts.chains import CHAINS
+from scripts.compare_bound import traffic_machines
+from scripts.traffic import traffic
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+from tests.compiled import Case, check_program, make_case
+from tests.graphs import graph
+from tests.integer_graphs import case_of, quantisation
+from tests.integer_graphs import conv as integer_conv
+from tests.integers import with_integers
+from tests.lacking import without
+from tests.models import Builder
+from tests.plans import resized, with_cores
+from tuner.networks.made.net import Net
+from tuner.networks.made.transformer import mlp
+
+EDGE = load_machine("edge")
+MACHINES = {
+    "edge": EDGE,
+    "ascend310": load_machine("ascend310"),  # results come to L1 through UB
+    "edge-2-cores": with_cores(EDGE, 2),
+    "bare": without(EDGE, "UB", "L0A", "L0B"),
+    "little": resized(EDGE, L1=65536, UB=16384),
+}
+WAYS = (
+    {"blocks": 1},
+    {"blocks": 3, "weights": "streamed"},
+    {"blocks": 3, "cached": -1, "prefetch": 1},
+    {"blocks": 4, "sliding": True, "window": 2},
+    {"blocks": 2, "sliding": True, "window": ALL, "cached": -1, "chunk": 5},
+)
+
+
+def beside_each_other(seed: int = 0) -> ModelProto:
+    """Two products of the same input, their sum, a convolution of it by windows, and the input once more; of two images."""
+    b = Builder(np.random.default_rng(seed), (2, 96, 9, 7))
+    one, two = (b.conv("x", 40, (1, 1), pads=(0, 0, 0, 0)) for _ in range(2))
+    y = b.relu(b.conv(b.add(b.relu(one), two), 96))
+    return b.model(b.add(y, "x"))
+
+
+def windows(seed: int = 0) -> ModelProto:
+    """An input that is read by windows, and a residual."""
+    b = Builder(np.random.default_rng(seed), (1, 96, 9, 9))
+    return b.model(b.relu(b.conv(b.relu(b.add(b.conv("x", 96), "x")), 40)))
+
+
+def bodies(seed: int = 0) -> ModelProto:
+    """Hidden channels of a product whose own input is loaded, behind another product."""
+    b = Builder(np.random.default_rng(seed), (1, 24, 9, 7))
+    x = b.relu(b.conv("x", 64, (1, 1), pads=(0, 0, 0, 0)))
+    y = b.relu(b.conv(x, 96, (1, 1), pads=(0, 0, 0, 0)))
+    return b.model(b.conv(y, 40))
+
+
+@pytest.mark.parametrize("model", [beside_each_other, windows])
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
+@pytest.mark.parametrize("name", list(MACHINES))
+def test_values_are_right_in_any_number_of_input_passes(name: str, dtype: DataType, model) -> None:  # type: ignore[no-untyped-def]
+    case = make_case(model(), MACHINES[name], dtype)
+    assert every_way_is_right(case, 0, len(case.unit.operators)) >= (3 if name == "little" else len(WAYS))
+
+
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
+def test_passes_over_hidden_channels_load_their_input_run_by_run(dtype: DataType) -> None:
+    case = make_case(bodies(), EDGE, dtype)
+    assert every_way_is_right(case, 1, len(case.unit.operators), passes=2) == len(WAYS)
+
+
+def test_integers_are_those_of_one_pass() -> None:
+    rng = np.random.default_rng(0)
+    x, a, b = (quantisation(rng) for _ in range(3))
+    operators = [integer_conv(rng, "a", "x", (192, 40), x, a), integer_conv(rng, "b", "a", (40, 24), a, b, kernel=1)]
+    case = case_of(graph((1, 192, 9, 7), operators, x_q=x), with_integers(EDGE))
+    assert every_way_is_right(case, 0, 2) == len(WAYS)
+
+
+def every_way_is_right(case: Case, start: int, stop: int, passes: int = 1) -> int:
+    """How many of the ways fit."""
+    fitted, counts = 0, input_counts(case.unit, start, stop)
+    assert counts
+    for at, way in enumerate(WAYS):
+        cores = tuple(range(case.unit.machine.cores))
+        gene = Gene(start, stop, passes=passes, input_passes=counts[at % len(counts)], cores=cores, **way)  # type: ignore[arg-type]
+        plan = decode(case.unit, gene)
+        if plan is None:
+            continue
+        assert plan.input_passes == gene.input_passes
+        again = gene_of(case.unit, plan, start)
+        assert again is not None
+        assert decode(case.unit, again) == plan
+        others = [Gene(k, k + 1, 2) for k in range(len(case.unit.operators)) if not start <= k < stop]
+        whole = decode_all(case.unit, tuple(sorted([gene, *others])))
+        assert not isinstance(whole, Infeasible)
+        assert parse_plan(whole.to_json()) == whole
+        program = Compiler(case.unit).compile(whole)
+        assert not isinstance(program, Infeasible), program
+        check_program(case, program)
+        fitted += 1
+    return fitted
+
+
+def placed_bytes(unit: Unit, gene: Gene) -> dict[str, int]:
+    """Storage -> bytes of its buffers in L1."""
+    plan = decode(unit, gene)
+    assert plan is not None
+    segment = Segment.of(unit, plan, gene.start)
+    assert not isinstance(segment, Infeasible)
+    share = segment.share(0)
+    places = segment.memory(share)
+    assert not isinstance(places, Infeasible)
+    names, found = [storage.name for storage in share.strips[0].unit.storages], dict[str, int]()
+    for request in places.requests[Memory.L1]:
+        if request.buffer.kind == "tensor":
+            name = names[int(request.buffer.of)]
+            found[name] = found.get(name, 0) + request.size * BLOCK_BYTES
+    return found
+
+
+def test_a_run_of_channels_is_all_that_l1_has_of_an_input_and_sums_of_the_result_s_type_are_the_result() -> None:
+    unit = make_unit(lower(load_model(CHAINS["two products"].model(), random_weights=0)), EDGE, DataType.float32)
+    found = placed_bytes(unit, Gene(0, 2, 28, input_passes=8))
+    x, y = unit.storages[unit.operators[0].reads[0].storage].name, unit.storages[unit.operators[0].y.storage].name
+    rows = 3136 // 28
+    assert found.pop(y) == rows * 256 * 4
+    assert found == {f"{x}/run 0.{run}": rows * 256 * 4 // 8 for run in range(8)}
+
+
+def test_two_products_move_within_five_percent_of_the_least_where_their_input_does_not_fit() -> None:
+    """The least of AccelForge's mapper with 64 Ki values on the chip is 3,440,640."""
+    graph = lower(load_model(CHAINS["two products"].model(), random_weights=0))
+    unit = make_unit(graph, traffic_machines(64 * 1024, DataType.float32)[0], DataType.float32)
+    found = Covers(unit, ["none"], by_estimate(unit)).cheapest(0)
+    assert found is not None
+    assert [gene.input_passes > 1 for gene in found[0]] == [True]
+    program = Compiler(unit).compile(decode_all(unit, found[0]))  # type: ignore[arg-type]
+    assert not isinstance(program, Infeasible)
+    assert traffic(unit, program).total <= 1.05 * 3_440_640 * 4
+
+
+def test_who_cannot_be_made_in_input_passes() -> None:
+    unit = make_case(bodies(), EDGE, DataType.float16).unit
+    assert input_counts(unit, 1, 3) == (2, 4)
+    refused = passes(unit, 1, 3, 1, 3)
+    assert isinstance(refused, Infeasible)
+    assert refused.what == "3 passes over channels of inputs; accepted: 1, 2, 4"
+    plan = decode(unit, Gene(1, 3, input_passes=2))
+    assert plan is not None
+    wrong = Segment.of(unit, plan.model_copy(update={"columns": 2}), 1)
+    assert isinstance(wrong, Infeasible)
+    assert wrong.what == "2 passes and strips: one of the two is accepted"
+
+
+def test_what_is_held_is_not_loaded_run_by_run() -> None:
+    """Nor where another operator of the segment reads it in place."""
+    b = Builder(np.random.default_rng(0), (1, 24, 9, 7))
+    x = b.relu(b.conv("x", 64, (1, 1), pads=(0, 0, 0, 0)))
+    case = make_case(b.model(b.relu(b.add(b.conv(b.relu(b.conv(x, 64)), 64), x))), EDGE, DataType.float16)
+    held = case.unit.operators[0].y.storage
+    assert decode(case.unit, Gene(1, 3), 1 << held, 64) is not None
+    assert decode(case.unit, Gene(1, 3, input_passes=2), 1 << held, 64) is None
+    plan = decode(case.unit, Gene(1, 3, input_passes=2))
+    assert plan is not None
+    name = case.unit.storages[held].name
+    wrong = Segment.of(case.unit, plan.model_copy(update={"held": (name,)}), 1)
+    assert isinstance(wrong, Infeasible)
+    assert wrong.what == f"{name!r} held, and loaded in 2 input passes: one of the two is accepted"
+
+
+def test_right_operands_of_all_passes_come_in_chunks_or_none_does() -> None:
+    """Where L1 holds those of some passes and not of all, the plan is one that its memory has room for."""
+    graph = lower(load_model(CHAINS["attention"].model(), random_weights=0))
+    unit = make_unit(graph, traffic_machines(256 * 1024, DataType.float32)[0], DataType.float32)
+    gene = Gene(4, 7, passes=8)
+    plan = decode(unit, gene)
+    assert plan is not None
+    segment = Segment.of(unit, plan, 4)
+    assert not isinstance(segment, Infeasible)
+    places = segment.memory(segment.share(0))
+    assert not isinstance(places, Infeasible), places
+
+
+def test_a_move_finds_input_passes() -> None:
+    net = Net("mlp")
+    unit = make_unit(lower(load_model(net.model(mlp(net, net.input("x", (1, 64, 128)))), random_weights=0)), EDGE, DataType.float16)
+    rng = np.random.default_rng(0)
+    found = [change_passes(unit, (Gene(0, 1), Gene(1, 3)), rng) for _ in range(20)]
+    assert {gene.input_passes for genome in found if genome for gene in genome} >= {1, 2, 8}
