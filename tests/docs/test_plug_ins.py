@@ -30,7 +30,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_the_linear_model_tunes(files: Path) -> None:
     model, run = save_small("residual_block", files), files / "RUN"
-    quick(model, run, 48, "model.name=linear:Linear")
+    quick(model, run, 64, "model.name=linear:Linear")
     assert read_json(run / "run.json")["plugins"] == [
         {"kind": "cost model", "name": "linear:Linear", "version": "1", "digest": files_digest(str(files / "linear.py"))}
     ]
@@ -41,11 +41,11 @@ def test_the_linear_model_tunes(files: Path) -> None:
     assert len(kept.model.raw) == 8 * (kept.model.width + 1)
     predicted = read_log(run, ("model_version", "predicted_cycles")).dropna()
     assert len(predicted) > 10, "its predictions are in the log"
-    quick(model, run, 52, "model.name=linear:Linear", resume=True)
+    quick(model, run, 68, "model.name=linear:Linear", resume=True)
     (files / "linear.py").write_text((files / "linear.py").read_text().replace('version = "1"', 'version = "2"'))
     del sys.modules["linear"]
     with pytest.raises(BadInputError, match=r"begun with cost model linear:Linear 1 \(source \w{8}\), not cost model linear:Linear 2 \("):
-        quick(model, run, 56, "model.name=linear:Linear", resume=True)
+        quick(model, run, 72, "model.name=linear:Linear", resume=True)
 
 
 def test_random_search_tunes(files: Path) -> None:

@@ -42,7 +42,7 @@ from tuner.study.run import run_cell, study
 from tuner.summary import Summary
 
 LEVELS = ("none", "slight", "severe")
-N = 48
+N = 64
 
 
 @pytest.fixture(scope="module")
@@ -339,8 +339,8 @@ def test_a_budget_of_seconds_ends(model: Path, tmp_path: Path) -> None:
 
 def test_a_deadline_that_has_passed_still_leaves_a_result(model: Path, tmp_path: Path) -> None:
     summary = quick(model, tmp_path / "run", None, seconds=0.001)
-    assert summary.candidates == 1
-    assert all(row.speedup == 1.0 for row in summary.levels.values())
+    assert summary.candidates == 2, "the baseline, and what compile takes: the same at every level"
+    assert all(row.speedup >= 1.0 for row in summary.levels.values())
 
 
 # what is refused
@@ -463,7 +463,7 @@ def test_a_search_for_two_cores_uses_both(model: Path, tmp_path: Path) -> None:
 
 def test_level_weights_and_tags_are_heard(model: Path, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    summary = quick(model, run, 48, level_weights={"severe": 50.0}, tag="batch=1,team=a")
+    summary = quick(model, run, N, level_weights={"severe": 50.0}, tag="batch=1,team=a")
     assert summary.tags == {"batch": "1", "team": "a"}
     assert set(read_log(run)["tag"]) == {"batch=1,team=a"}
     mine, theirs = ([*log[log["kind"] == "program"].drop_duplicates("seq")["task"]] for log in (sorted_log(run), sorted_log(whole)))

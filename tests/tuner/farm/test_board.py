@@ -243,7 +243,7 @@ def test_the_command_of_the_documentation(tmp_path: Path, capsys: pytest.Capture
     script.write_text(next(block.text for block in blocks(ROOT / "docs/plug-ins.md", "python") if "# board.py" in block.text))
     few = ("segments.candidates=4", "segments.measured=1", "search.islands=1", "runner.readings=1", "runner.finalists=1", "runner.canary=1")
     settings = [word for text in few for word in ("--set", text)]
-    words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--candidates", "2", "--quiet", *settings]
+    words = ["tune", str(model), "--machine", "edge", "--backend", "serial", "--candidates", "6", "--quiet", *settings]
     command = f"command:{shlex.quote(sys.executable)} {shlex.quote(str(script))}"
     assert main([*words, "--out", str(tmp_path / "run"), "--runner", command]) == 0
     log = read_log(tmp_path / "run")
