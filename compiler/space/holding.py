@@ -38,8 +38,8 @@ def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles) -> Genome:
 def held_by_measure(unit: Unit, genome: Genome, cycles: Cycles, measure: Measure) -> Genome:
     """The genome that holds those of its cut tensors with which the segments of their lives, and the one behind, are faster.
 
-    Tensors that have no segment in common are tried in one program: each is judged by its own.  Where as many as fit are better as a whole,
-    it holds these.
+    Tensors that have no segment in common are tried in one program: each is judged by its own.  Where those that prediction would hold,
+    or as many as fit, are better as a whole, it holds these.
     """
     tried = _Tried(unit, genome, cycles)
     found, took = tried.nothing, measure(tried.genome(tried.nothing))
@@ -56,9 +56,12 @@ def held_by_measure(unit: Unit, genome: Genome, cycles: Cycles, measure: Measure
                     found, took = more, now
                 break
             batch = faster
-    every = holding(genome, tried.tensors)
-    then = measure(every)
-    return every if took is not None and then is not None and then.sum() < took.sum() else tried.genome(found)
+    best = tried.genome(found)
+    for other in dict.fromkeys((held_by_prediction(unit, genome, cycles), holding(genome, tried.tensors))):
+        then = measure(other)
+        if took is not None and then is not None and then.sum() < took.sum():
+            best, took = other, then
+    return best
 
 
 class _Held(NamedTuple):
