@@ -6,7 +6,6 @@ simulator says of each whether it is faster so, beside the neighbours that it ha
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -20,8 +19,7 @@ from compiler.source import Opened
 from compiler.space.changes import CHANGES, where_it_fits
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
-from compiler.space.held import cut_tensors, holding
-from compiler.space.holding import held_by_prediction
+from compiler.space.holding import held_by_measure
 from compiler.space.order import ordered
 from compiler.space.predicted import Predict, by_estimate, segmentations
 from compiler.unit.unit import Unit
@@ -77,19 +75,18 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Ge
 
 
 def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
-    """With tensors held over cuts, those that prediction would hold or as many as fit, where that is faster."""
+    """With tensors held over cuts where that is faster."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
         cycles: list[float] = expected_cycles(np.stack(raws), unit.machine.contention[level]).tolist()
         return cycles
 
-    def took(tried: Genome) -> int:
+    def measured(tried: Genome) -> NDArray[np.int64] | None:
         plan = decode_all(unit, tried)
         found = plan if isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
-        return sys.maxsize if isinstance(found, Infeasible) else int(found.sum())
+        return None if isinstance(found, Infeasible) else found
 
-    every = dict.fromkeys((genome, held_by_prediction(unit, genome, expected), holding(genome, cut_tensors(unit, genome))))
-    return min(every, key=took) if len(every) > 1 else genome
+    return held_by_measure(unit, genome, expected, measured)
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:

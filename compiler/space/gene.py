@@ -22,6 +22,7 @@ from simulator.npu.parts import BLOCK_BYTES, Memory
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
 EVERY_LENGTH = 24  # operators of the longest runs that are looked at one by one; longer segments come from joining what is good
+_FAR_MORE = 8  # times as many rows
 ALL, FORMULA = 0, -1  # a gene's windows beside numbers: a slot for every block, and what `formula_window` says
 WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
@@ -150,11 +151,25 @@ def gene_values(row: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(tuple(value) if isinstance(value, list) else value for value in row)
 
 
+@lru_cache(maxsize=1024)
+def most_blocks(unit: Unit) -> tuple[int, ...]:
+    """Per operator the most blocks of a run in which nobody reads it: as many as it has rows; as what it reads where that has far more.
+
+    A pool of all pixels makes nothing in most of these, and what it sums up never leaves the chip.
+    """
+    rows = [each.size for each in needed(unit)]
+    high = [max((rows[p] for p in unit.producers[k]), default=0) for k in range(len(rows))]
+    return tuple([max(1, read if read >= _FAR_MORE * mine else mine) for read, mine in zip(high, rows, strict=True)])
+
+
 @lru_cache(maxsize=1 << 14)
 def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
-    """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output."""
-    height = min(rows.size for rows in needed(unit)[start:stop])
-    return tuple(count for count in BLOCK_COUNTS if count <= max(1, height))
+    """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output that one of them reads, and up to
+    `most_blocks` of the others."""
+    rows, most = needed(unit), most_blocks(unit)
+    read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in unit.consumers[k])}
+    height = min([rows[k].size if k in read else most[k] for k in range(start, stop)])
+    return tuple([count for count in BLOCK_COUNTS if count <= max(1, height)])
 
 
 def has_halos(unit: Unit, start: int, stop: int) -> bool:

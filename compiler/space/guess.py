@@ -23,7 +23,7 @@ from compiler.cost.features import FEATURES, raw_features
 from compiler.cost.moved import ddr_rates
 from compiler.segment.blocks import needed
 from compiler.space.decode import decode
-from compiler.space.gene import EVERY_LENGTH, Gene
+from compiler.space.gene import EVERY_LENGTH, Gene, most_blocks
 from compiler.space.structures import Structures
 from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
@@ -35,8 +35,8 @@ Ints = NDArray[np.int64]
 _OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
 _CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
 # blocks of its result, of its weights in L1 and in DDR, and of what it reads that no operator makes; rows of its result, those that blocks
-# of its readers share, and those that somebody reads; storages of its result and of its main input
-_RESULT, _WEIGHTS, _STORED, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN = range(9)
+# of its readers share, and those that somebody reads; storages of its result and of its main input; `most_blocks`
+_RESULT, _WEIGHTS, _STORED, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN, _MOST = range(10)
 
 
 class OperatorTable(NamedTuple):
@@ -68,10 +68,10 @@ def sizes_of(unit: Unit) -> OperatorTable:
             reader = unit.operators[c]
             if reader.reads[0].overlaps(spec.y):
                 overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
-        wanted = max(1, needed(unit)[k].size)
+        wanted, most = max(1, needed(unit)[k].size), most_blocks(unit)[k]
         blocks = spec.y.planes * y.h * y.row_blocks
         weights = spec.weight_blocks, spec.stored_weight_blocks
-        sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage))
+        sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage, most))
         for p in unit.producers[k]:
             made = unit.operators[p].y
             whole = spec.right is not None and made.overlaps(spec.right)
@@ -80,7 +80,7 @@ def sizes_of(unit: Unit) -> OperatorTable:
             last[p] = k
         start.append(len(edges))
     return OperatorTable(
-        np.array(sizes, np.int64).reshape(-1, _MAIN + 1),
+        np.array(sizes, np.int64).reshape(-1, _MOST + 1),
         np.array([spec.runs_on == "CUBE" for spec in unit.operators], np.bool_),
         np.array([spec.index in unit.escapes for spec in unit.operators], np.bool_),
         np.array(edges, np.int64).reshape(-1, 4),
@@ -99,9 +99,10 @@ def alone(unit: Unit, structures: Structures, ways: Sequence[Gene]) -> Floats:
         if structure not in known:
             mine = known[structure] = np.full((len(ways), len(_OF_ALONE)), np.inf)
             for at, way in enumerate(ways):
-                if way.blocks > max(1, rows[k].size):
+                if way.blocks > most_blocks(unit)[k]:
                     continue
-                gene = way._replace(start=k, stop=k + 1)
+                blocks = min(way.blocks, max(1, rows[k].size))  # in the others it does nothing
+                gene = way._replace(start=k, stop=k + 1, blocks=blocks)
                 # one that needs too much room alone may be in a run whose others make what it reads
                 plan = decode(unit, gene) or decode(unit, gene._replace(prefetch=1))
                 if plan is not None:
@@ -164,7 +165,10 @@ def _guess(
         for i in range(n):
             lowest = np.int64(1) << 40
             for j in range(i + 1, min(n, i + most) + 1):
-                lowest = min(lowest, sizes[j - 1, _WANTED])
+                lowest = min(lowest, sizes[j - 1, _MOST])
+                for e in range(edge_start[j - 1], edge_start[j]):
+                    if edges[e, 0] >= i:
+                        lowest = min(lowest, sizes[edges[e, 0], _WANTED])
                 if blocks > lowest or not np.isfinite(cycles[w, j - 1, 0]):
                     break
                 count = j - i

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from compiler.bound.bound import Bound
+from compiler.build import segment_cycles
 from compiler.pipeline import Compiler, with_starts
 from compiler.plan.plan import Infeasible, Plan, parse_plan
 from compiler.segment.permuted import permuted_to
@@ -16,7 +20,7 @@ from compiler.space.decode import decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.gene_of import genome_of
 from compiler.space.held import cut_tensors, holding
-from compiler.space.holding import held_by_prediction
+from compiler.space.holding import held_by_measure, held_by_prediction
 from compiler.space.starts import single_operators
 from compiler.text.plan import plan_lines
 from compiler.text.segments import segment_lines
@@ -150,6 +154,30 @@ def test_prediction_chooses_what_is_held() -> None:
     assert held(planned(unit, found))
     times = [simulate_levels(compiled(unit, planned(unit, each)), unit.machine, ["severe"])["severe"].cycles for each in (found, genome)]
     assert times[0] < times[1]
+
+
+def test_what_is_held_by_measure_is_faster_than_nothing_and_than_all_that_fits() -> None:
+    """Each is judged by the program in which it is tried; a measure that nothing fits has nothing held."""
+    unit = case_of("dense_block", preset="edge").unit
+    genome = singles(unit)
+    every = holding(genome, cut_tensors(unit, genome))
+    asked = dict[Genome, int]()
+
+    def took(tried: Genome) -> NDArray[np.int64]:
+        found = segment_cycles(compiled(unit, planned(unit, tried)), unit.machine, "severe", len(tried))
+        asked[tried] = int(found.sum())
+        return found
+
+    def cycles(raws: Sequence[NDArray[np.float64]]) -> list[float]:
+        return [1.0] * len(raws)
+
+    found = held_by_measure(unit, genome, cycles, took)
+    assert asked[found] == min(asked.values()) < asked[genome]
+    assert every in asked
+    assert len(asked) < 2 * len(cut_tensors(unit, genome)), "those that have no segment in common are tried at once"
+    slower = held_by_measure(unit, genome, cycles, lambda tried: took(genome) + sum(gene.held.bit_count() for gene in tried))
+    assert slower == genome
+    assert held_by_measure(unit, genome, cycles, lambda tried: None) == genome
 
 
 def test_a_held_place_that_is_written_again_is_found() -> None:

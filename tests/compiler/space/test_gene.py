@@ -25,9 +25,10 @@ from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
-from tests.compiled import make_case
+from simulator.npu.program import Program
+from tests.compiled import check_program, make_case
 from tests.corner_models import corner_model
-from tests.models import SMALL_MODELS, light_graph, small_graph
+from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
 from tuner.measure.evaluate import Evaluator
 from tuner.measure.measurement import Request
@@ -119,6 +120,26 @@ def test_block_counts_stop_at_the_lowest_output() -> None:
         for stop in range(start + 1, len(u.operators) + 1):
             lowest = min(spec.out_h for spec in u.operators[start:stop])
             assert block_counts(u, start, stop) == tuple(count for count in BLOCK_COUNTS if count <= lowest)
+
+
+def test_a_pool_of_all_rows_ends_runs_of_any_blocks() -> None:
+    """It makes its row in one of the blocks, and nobody in the run reads it; where somebody does, the run has no more blocks than rows."""
+    b = Builder(np.random.default_rng(5), (1, 16, 32, 8))
+    pooled = b.node("GlobalAveragePool", [b.relu(b.conv("x", 16))])
+    case = make_case(b.model(b.conv(pooled, 16, (1, 1), pads=(0, 0, 0, 0))), load_machine("tiny"), DataType.float16)
+    u = case.unit
+    pool = next(k for k, spec in enumerate(u.operators) if spec.out_h == 1)
+    assert pool > 0
+    assert block_counts(u, 0, pool + 1) == block_counts(u, 0, pool)
+    assert block_counts(u, 0, pool)[-1] == 32
+    assert block_counts(u, pool, pool + 1) == block_counts(u, 0, pool + 2) == (1,)
+    for blocks in (4, 32):
+        genes = Gene(0, pool + 1, blocks, cached=-1), Gene(pool + 1, len(u.operators))
+        plan = decode_all(u, genes)
+        assert isinstance(plan, Plan), plan
+        program = Compiler(u).compile(plan)
+        assert isinstance(program, Program), program
+        check_program(case, program)
 
 
 @pytest.mark.parametrize("name", SMALL_MODELS)

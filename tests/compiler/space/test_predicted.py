@@ -20,6 +20,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
+from tests.models import Builder
 from tuner.networks.load import load_network
 
 OPERATORS = FEATURES.index("operators")
@@ -123,6 +124,21 @@ def test_the_guess_is_near_the_estimate() -> None:
     assert len(ratios) > 50
     low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
     assert 0.9 < low <= middle <= high < 1.2, (low, middle, high)
+
+
+def test_the_guess_has_runs_that_end_with_a_pool_of_all_rows() -> None:
+    """In more blocks than that has rows: else what it sums up would be stored, and loaded again, where it is large."""
+    b = Builder(np.random.default_rng(0), (1, 3, 96, 96))
+    made = b.model(b.node("GlobalAveragePool", [b.relu(b.conv("x", 96))]))
+    u = ordered(make_unit(lower(made), load_machine("edge"), DataType.float16), "depth")
+    pool = next(k for k, spec in enumerate(u.operators) if spec.out_h < 96)
+    ways = [Gene(0, 1, blocks, cached=-1 if blocks > 1 else 0) for blocks in BLOCKS]
+    guess = guesses(u, sizes_of(u), ways, alone(u, Structures(u), ways), [u.machine.contention["severe"]])[0]
+    many = [w for w, way in enumerate(ways) if way.blocks > u.operators[pool].out_h]
+    assert many
+    assert np.isfinite(guess[many, pool, pool]).all(), "of the run that ends with the pool"
+    (genome,) = segmentations(u, ["severe"], by_estimate(u))
+    assert genome[0].stop > pool, "what the pool reads is never stored"
 
 
 def test_what_fits_nowhere_is_said() -> None:
