@@ -29,7 +29,7 @@ class Behind(NamedTuple):
     weights_left: Floats
 
 
-class Share(NamedTuple):
+class ChannelShare(NamedTuple):
     """Part of an operator's weights, and operators that are finished as soon as one of these is (docs/bounds.md, Lemma 4)."""
 
     part: float
@@ -57,13 +57,13 @@ class _Channels:
         return np.array(numbers, np.int64)[row.reshape(-1)]
 
 
-def finished_before(unit: Unit, needs: Needs) -> list[tuple[Share, ...]]:
+def finished_before(unit: Unit, needs: Needs) -> list[tuple[ChannelShare, ...]]:
     """Of every operator its weights, by what is finished as soon as one of them is."""
     channels, shapes = _Channels(), unit.graph.shapes
     makers = {leaf.name: leaf for leaf in needs.made}
     touches = {(leaf.name, r.reader, r.operand): r for leaf in (*needs.made, *needs.given) for r in leaf.readings}
     whole: list[Ops] = []  # finished where all of a result is complete, the operator among them
-    shares: list[tuple[Share, ...]] = []
+    shares: list[tuple[ChannelShare, ...]] = []
     for spec in unit.operators:
         op, k = spec.operator, spec.index
         read: list[NDArray[np.int64]] = []  # of each operand, [c]: sets of its channels, -1 where nobody asks for them
@@ -84,7 +84,7 @@ def finished_before(unit: Unit, needs: Needs) -> list[tuple[Share, ...]]:
         whole.append(NOTHING.union(*wholly) | {k})
         channels.of[op.y] = _made_of(op, channels, [np.maximum(numbers, 0) for numbers in read], wholly[0], shapes[op.y][1])
         kinds, counts = np.unique(read[0][read[0] >= 0], return_counts=True)
-        shares.append(tuple(Share(n / counts.sum(), channels.sets[i]) for i, n in zip(kinds.tolist(), counts.tolist(), strict=True)))
+        shares.append(tuple(ChannelShare(n / counts.sum(), channels.sets[i]) for i, n in zip(kinds.tolist(), counts.tolist(), strict=True)))
     return shares
 
 
@@ -102,7 +102,7 @@ def _made_of(op: Operator, channels: _Channels, read: list[NDArray[np.int64]], w
     return channels.joined(np.stack([first, *same], 1)) if same else first
 
 
-def behind(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[Share, ...]]) -> Behind:
+def behind(work: Floats, spread: Floats, weights: Floats, shares: Sequence[tuple[ChannelShare, ...]]) -> Behind:
     """work: cycles of every operator.  spread: those without which none of its weights is finished, in proportion for a part of them.
 
     weights: bytes.  shares: as `finished_before` has them.  Finished weights are those of what comes before the share with most work there,

@@ -143,7 +143,7 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
     return found
 
 
-class Loaded(NamedTuple):
+class OwnLoads(NamedTuple):
     """Of an operator the part of its left operand, and whether the right one, that are counted as loads of it; whether others read the
     left one, too."""
 
@@ -152,7 +152,7 @@ class Loaded(NamedTuple):
     shared: bool
 
 
-def _loaded_for_it(unit: Unit, needs: Needs) -> list[Loaded]:
+def _loaded_for_it(unit: Unit, needs: Needs) -> list[OwnLoads]:
     """What several products read is loaded for all of them at once, by a program that likes to, so it is counted for one."""
     count = len(unit.operators)
     elsewhere, right, shared = np.zeros(count), np.ones(count, np.bool_), np.zeros(count, np.bool_)
@@ -171,7 +171,7 @@ def _loaded_for_it(unit: Unit, needs: Needs) -> list[Loaded]:
         channels = unit.graph.shapes[op.inputs[0]][1]
         whole = isinstance(op, Convolution) and op.groups == 1
         part = (channels - elsewhere[k]) / (-(-channels // lanes) * lanes) if whole else 0.0
-        found.append(Loaded(float(part) if elsewhere[k] else 1.0, bool(right[k]), bool(shared[k])))
+        found.append(OwnLoads(float(part) if elsewhere[k] else 1.0, bool(right[k]), bool(shared[k])))
     return found
 
 
@@ -190,7 +190,7 @@ def _added_up(unit: Unit, needs: Needs) -> list[bool]:
     return found
 
 
-def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, loaded: Loaded) -> tuple[Floats, Floats]:
+def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, loaded: OwnLoads) -> tuple[Floats, Floats]:
     """float64 [3]: cycles of CUBE, MTE1 and FIXPIPE; [4]: of CUBE's start-ups (docs/bounds.md, Lemma 2)."""
     fractal, axes = machine.fractal(dtype), t.matrix[dtype]
     n1 = -(-p.columns // fractal.columns)
@@ -212,7 +212,7 @@ def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, loa
     return np.array(moved, np.float64), starts
 
 
-class Way(NamedTuple):
+class FastestPath(NamedTuple):
     """How data come to a memory, or leave it, at most.  bytes_per_cycle: infinite where several engines may move them."""
 
     bytes_per_cycle: float
@@ -223,19 +223,19 @@ class Way(NamedTuple):
         return size_bytes / self.bytes_per_cycle + (size_bytes / each_bytes * self.startup_cycles if each_bytes else 0)
 
 
-def way_to(machine: Machine, memory: Memory) -> Way:
+def way_to(machine: Machine, memory: Memory) -> FastestPath:
     """By MTE1."""
     return _fastest([path for path in machine.paths if path.destination == memory.name], Engine.MTE1)
 
 
-def way_from(machine: Machine, memory: Memory, engine: Engine) -> Way:
+def way_from(machine: Machine, memory: Memory, engine: Engine) -> FastestPath:
     return _fastest([path for path in machine.paths if path.source == memory.name], engine)
 
 
-def _fastest(paths: Sequence[DataPath], engine: Engine) -> Way:
+def _fastest(paths: Sequence[DataPath], engine: Engine) -> FastestPath:
     if not paths or any(path.engine != engine.name for path in paths):
-        return Way(inf, 0)
-    return Way(max(float(path.bytes_per_cycle) for path in paths), min(path.startup_cycles for path in paths))
+        return FastestPath(inf, 0)
+    return FastestPath(max(float(path.bytes_per_cycle) for path in paths), min(path.startup_cycles for path in paths))
 
 
 def _least_step(axis: NDArray[np.int64], size: int, most: int) -> float:

@@ -173,8 +173,9 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
         if step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
-            scale = into.pack(f"{op.name}/scale{i}", step.scale, op.y)
-            shift = into.pack(f"{op.name}/shift{i}", step.shift, op.y)
+            scale_there, shift_there = step.of_padding
+            scale = into.pack(f"{op.name}/scale{i}", step.scale, op.y, scale_there)
+            shift = into.pack(f"{op.name}/shift{i}", step.shift, op.y, shift_there)
         left, right = (other, v) if step.op in _SWAPPED else (v, other)
         made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, scale, shift))
         v = inputs + len(made) - 1

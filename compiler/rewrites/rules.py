@@ -29,8 +29,6 @@ from compiler.rewrites.engine import GraphView, Match, RewriteRule
 from compiler.rewrites.tables import merge_affine, merge_tables, table_of_pair
 from compiler.rewrites.windows import merge_resamples, pad_into_conv, skip_into_conv
 
-_PLANES = 16  # channels that fill planes of any type of floats
-
 AFFINE = ("scale_shift", "muls", "adds")
 
 
@@ -90,17 +88,14 @@ def fold_affine(op: Operator, view: GraphView) -> Match | None:
 
 
 def negate_into_conv(op: Operator, view: GraphView) -> Match | None:
-    """Conv, then x / (f(-x) + a), as SiLU is: with u = -x from negative weights u / (-f(u) - a), one step less.  No rounding changes.
-
-    Of whole planes alone: a scale and a shift are 0 in padding lanes, and so would be what is divided by.
-    """
+    """Conv, then x / (f(-x) + a), as SiLU is: with u = -x from negative weights u / (-f(u) - a), one step less.  No rounding changes."""
     if not isinstance(op, Vector) or len(op.steps) < 4:
         return None
     first, *inner, added, divided = op.steps
     if (first.op, first.value, added.op, divided.op, divided.operand) != ("muls", -1, "adds", "rdiv", 0):
         return None
     conv = _plain_conv(op.inputs[0], view) if not any(step.operand == 0 for step in inner) else None
-    if conv is None or conv.weights.shape[0] % _PLANES:
+    if conv is None:
         return None
     minus = np.full(conv.weights.shape[0], -1, np.float32)
     shifted = Step("scale_shift", scale=minus, shift=minus * np.float32(added.value))

@@ -46,9 +46,9 @@ def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints
     there.
     """
     n = len(engine)
-    first, edge, scratch = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32), np.empty(2 * cells + n, np.int32)
-    read = np.empty((4 * len(span) + 16, 2), np.int32)
-    while (used := _behind(span, start, cells, edge, first, read, scratch)) < 0:
+    first, edge, read = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32), np.empty((4 * len(span) + 16, 2), np.int32)
+    writer, reader, seen = np.empty(cells, np.int32), np.empty(cells, np.int32), np.empty(n, np.int32)
+    while (used := _behind(span, start, edge, first, read, writer, reader, seen)) < 0:
         if used == _NO_EDGE:
             edge = np.empty((2 * len(edge), 2), np.int32)
         else:
@@ -71,12 +71,14 @@ def _add(edge: Pointer, at: int, first: Pointer, seen: Pointer, before: int, i: 
 
 @njit(cache=True)
 def _behind(
-    span_array: Ints32, start_array: Ints32, cells: int, edge_array: Ints32, first_array: Ints32, read_array: Ints32, scratch: Ints32
-) -> int:
+    span_array: Ints32, start_array: Ints32, edge_array: Ints32, first_array: Ints32, read_array: Ints32,
+    writer_array: Ints32, reader_array: Ints32, seen_array: Ints32,
+) -> int:  # fmt: skip
     """Fills edge and first; returns how many edges, or `_NO_EDGE`, or `_NO_READ`, where there is no room.
 
-    read_array: int32 [.., 2], scratch, who, and the read before.  scratch: int32 [2 * cells + n].  A record that writes what others have
-    read comes behind these, which came behind the write before: that is no edge of its own.
+    read_array: int32 [.., 2], scratch, who, and the read before.  writer_array, reader_array: int32 [cells], scratch, the last write and
+    read.  seen_array: int32 [n], scratch.  A record that writes what others have read comes behind these, which came behind the write
+    before: that is no edge of its own.
     """
     span, start, edge, first, read = (
         pointer(span_array),
@@ -85,8 +87,8 @@ def _behind(
         pointer(first_array),
         pointer(read_array),
     )
-    writer, reader, seen = pointer(scratch), pointer(scratch[cells:]), pointer(scratch[2 * cells :])  # of a cell: the last write, and read
-    scratch[:] = -1
+    writer, reader, seen = pointer(writer_array), pointer(reader_array), pointer(seen_array)
+    writer_array[:] = reader_array[:] = seen_array[:] = -1
     n, at, used = first_array.shape[0], 0, 0
     for i in range(n):
         first[i] = -1

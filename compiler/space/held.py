@@ -105,7 +105,7 @@ def holding(genome: Genome, tensors: Sequence[CutTensor]) -> Genome:
     return tuple([gene if gene.held == held else gene._replace(held=held) for gene, held in zip(genome, bits, strict=True)])
 
 
-class Layout:
+class HeldLayout:
     """Tensors that may be held in a genome, and what its segments have of those that are."""
 
     def __init__(self, unit: Unit, genome: Genome, tensors: Sequence[CutTensor]) -> None:
@@ -144,7 +144,7 @@ def _crossing_storages(unit: Unit, start: int, stop: int) -> frozenset[int]:
 def spaces(unit: Unit, genome: Genome, fits: Callable[[Gene, Space], bool]) -> list[Space]:
     """What every segment has of the tensors that genes ask for, as many as fit.  fits: whether a gene does, with its space."""
     asked = sorted(wanted(unit, genome), key=lambda each: each.rank)
-    layout = Layout(unit, genome, asked)
+    layout = HeldLayout(unit, genome, asked)
     found = layout.of([True] * len(asked))
     if all(space == FREE or fits(gene, space) for gene, space in zip(genome, found, strict=True)):
         return found

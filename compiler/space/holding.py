@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import raw_features
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, block_counts, has_halos, recut, working_cores
-from compiler.space.held import FREE, CutTensor, Layout, Space, cut_tensors, holding
+from compiler.space.held import FREE, CutTensor, HeldLayout, Space, cut_tensors, holding
 from compiler.unit.unit import Unit
 
 Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segments by their raw features
@@ -79,7 +79,7 @@ class _Tried:
         self.unit, self.cycles = unit, cycles
         self.tensors = sorted(cut_tensors(unit, genome), key=lambda each: each.rank)
         self.nothing = _Held(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
-        self._layout = Layout(unit, genome, self.tensors)
+        self._layout = HeldLayout(unit, genome, self.tensors)
         self._known: dict[tuple[Gene, Space], float | None] = {}
         self._ways: dict[tuple[Gene, Space], tuple[Gene, ...]] = {}
 

@@ -38,6 +38,14 @@ class Step:
     scale: Floats | None = None  # [c]
     shift: Floats | None = None  # [c]
 
+    @property
+    def of_padding(self) -> tuple[float, float]:
+        """(scale, shift) of lanes without a channel: that of all channels where it is one, so that such a lane stays as finite; else 0."""
+        assert self.scale is not None
+        assert self.shift is not None
+        same = np.all(self.scale == self.scale[0]) and np.all(self.shift == self.shift[0])
+        return (float(self.scale[0]), float(self.shift[0])) if same else (0.0, 0.0)
+
     def spelt(self, spell: Spell) -> str:
         if self.op == "scale_shift":
             assert self.scale is not None
@@ -109,13 +117,17 @@ def _combinations(inputs: Sequence[Values]) -> list[tuple[float, ...]]:
 
 
 def _on_padding(steps: tuple[Step, ...], first: float, values: tuple[float, ...], rounding: type[np.floating]) -> float:
-    """The chain where inputs have no channel, v starting as `first`, rounded after every step; scale and shift are zero there."""
-    zero = np.zeros(1, np.float32)
-    there = [replace(step, scale=zero, shift=zero) if step.op == "scale_shift" else step for step in steps]
+    """The chain where inputs have no channel, v starting as `first`, rounded after every step."""
+    there = [_of_one_lane(step) if step.op == "scale_shift" else step for step in steps]
     start, *tensors = (np.full((1, 1, 1, 1), value, np.float32) for value in (first, *values))
     with np.errstate(all="ignore"):
         v = chain(there, start, tensors, lambda made: made.astype(rounding).astype(np.float32))
     return float(v[0, 0, 0, 0])
+
+
+def _of_one_lane(step: Step) -> Step:
+    scale, shift = step.of_padding
+    return replace(step, scale=np.array([scale], np.float32), shift=np.array([shift], np.float32))
 
 
 def erf(x: Floats) -> Floats:

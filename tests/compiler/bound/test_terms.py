@@ -11,7 +11,7 @@ from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_
 from compiler.bound.deals import dealt, worth
 from compiler.bound.needs import needs_of
 from compiler.bound.phases import Phases, before_first
-from compiler.bound.prefetch import Share, behind, finished_before
+from compiler.bound.prefetch import ChannelShare, behind, finished_before
 from compiler.bound.traffic import FusedGraph, excess
 from compiler.ir.operators import Conv, Operator, Shuffle
 from compiler.pipeline import Compiler
@@ -194,7 +194,7 @@ def test_a_channel_of_a_residual_needs_its_own_channel_alone() -> None:
 
 def test_weights_that_come_late() -> None:
     """Work first, weights last: after the work of the first operators no weight of the last two is finished."""
-    shares = [(Share(1.0, frozenset(before)),) for before in ((), (), (0,), (0, 1))]
+    shares = [(ChannelShare(1.0, frozenset(before)),) for before in ((), (), (0,), (0, 1))]
     work, weights = np.array([100.0, 100.0, 1.0, 1.0]), np.array([1.0, 1.0, 500.0, 500.0])
     found = behind(work, work, weights, shares)
     left = dict(zip(found.work.tolist(), found.weights_left.tolist(), strict=True))
@@ -203,7 +203,7 @@ def test_weights_that_come_late() -> None:
     assert left[202.0] == 0
     found = behind(work, np.zeros(4), weights, shares)
     assert found.weights_left.tolist() == [1002.0, 1000.0, 500.0, 0.0], "parts that cost nothing are finished as soon as they may be"
-    halves = [*shares[:3], (Share(0.5, frozenset()), Share(0.5, frozenset({0, 1})))]
+    halves = [*shares[:3], (ChannelShare(0.5, frozenset()), ChannelShare(0.5, frozenset({0, 1})))]
     found = behind(work, work, weights, halves)
     left = dict(zip(found.work.tolist(), found.weights_left.tolist(), strict=True))
     assert left[100.0] == pytest.approx(1002 - 250 - 99.5 / 100), "half of the last one's waits for nothing, and costs half a cycle"

@@ -46,20 +46,27 @@ def product() -> Unit:
 
 
 def test_tiles_that_are_still_in_place_are_not_loaded_again(product: Unit) -> None:
-    # 2 tiles of m, 2 of n, all of k at once; one load of x and one of the weights
-    assert counted(lowered(product, tiling(order="m"))) == (4, 4, 2, 4, 2)
-    assert counted(lowered(product, tiling(order="n"))) == (4, 4, 4, 2, 2)
-    # k in two halves: nothing stays
-    assert counted(lowered(product, tiling(tile_k1=2))) == (8, 4, 8, 8, 2)
+    # 2 tiles of m, 2 of n, all of k at once, which all have a slot; one load of x and one of the weights
+    assert counted(lowered(product, tiling(order="m"))) == (4, 4, 2, 2, 2)
+    assert counted(lowered(product, tiling(order="n"))) == (4, 4, 2, 2, 2)
+    # k in two halves, of which each has a slot
+    assert counted(lowered(product, tiling(tile_k1=2))) == (8, 4, 4, 4, 2)
     # 48 + 16 pixels; the one tile of n stays
     assert counted(lowered(product, tiling(tile_m=48, tile_n1=2))) == (2, 2, 2, 1, 2)
+
+
+def test_tiles_without_a_slot_for_each_are_loaded_again() -> None:
+    """Four tiles of 64 pixels by 256 channels, of which L0A has two; both of the weights have a slot."""
+    u = unit(EDGE, (1, 256, 16, 16), conv("y", "x", (256, 32), 1))
+    assert counted(lowered(u, tiling(order="m", tile_m=64, tile_k1=16, chunk_k1=16)))[:4] == (8, 8, 4, 2)
+    assert counted(lowered(u, tiling(order="n", tile_m=64, tile_k1=16, chunk_k1=16)))[:4] == (8, 8, 8, 2)
 
 
 def test_streamed_weights(product: Unit) -> None:
     # a chunk of each n: tiles of A are loaded for either, the one of B in a chunk stays
     assert counted(lowered(product, tiling(weights="streamed", chunk_n1=1))) == (4, 4, 4, 2, 3)
     # chunks of k: partial sums stay in L0C, results leave once
-    assert counted(lowered(product, tiling(weights="streamed", chunk_k1=1, tile_k1=1))) == (16, 4, 8, 16, 5)
+    assert counted(lowered(product, tiling(weights="streamed", chunk_k1=1, tile_k1=1))) == (16, 4, 8, 8, 5)
 
 
 def test_blocks_load_resident_weights_once(product: Unit) -> None:

@@ -150,7 +150,7 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([conv("x", "a"), chain("b", "a", "z", steps=(Step("muls", 3.0), Step("adds", 0.5), ADD, RELU))], ["b"], 2),
     ],
     "negate-into-conv": [
-        ([conv("x", "a", 32), chain("b", "a", steps=SILU)], ["b"], 2),
+        ([conv("x", "a"), chain("b", "a", steps=SILU)], ["b"], 2),
         ([conv("x", "a"), conv("a", "b", 48, 2, groups=3), chain("c", "b", steps=SILU)], ["c", "a"], 3),
     ],
     "fuse-relu": [
@@ -253,7 +253,6 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
     "scale-before-matmul": [([MatMul("a", "x", "z", "a", 2, True), chain("b", "a", steps=(Step("muls", 0.5),))], ["a", "b"])],
     "rows-into-conv": [([ROWS, conv("r", "a")], ["a", "r"])],
     "negate-into-conv": [
-        ([conv("x", "a"), chain("b", "a", steps=SILU)], ["b"]),  # 10 lanes of a plane are none of the channels
         ([conv("x", "a", 16), chain("b", "a", steps=SILU), conv("a", "c", c_in=16)], ["b", "c"]),
         ([conv("x", "w", 16), conv("x", "a", 16), chain("b", "a", "w", steps=(*SILU[:-1], Step("rdiv", operand=1)))], ["b"]),
         ([conv("x", "a", 16), chain("b", "a", steps=(Step("muls", -2.0), *SILU[1:]))], ["b"]),
