@@ -31,7 +31,7 @@ from tuner.measure.verdict import contenders
 from tuner.store.read import read_log
 from tuner.store.runs import baseline_of, open_run
 
-LESS = 16384
+LESS = 8192
 MACHINE = f"edge:cores=2,contention.severe.l1_bytes={LESS},contention.severe.cores=1"
 
 
