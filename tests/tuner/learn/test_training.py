@@ -106,7 +106,7 @@ def test_a_noisy_run_that_was_stopped_is_explained_by_its_log(model: Path, tmp_p
         READINGS["left"] = left
         before = READINGS["asked"].total()
         try:
-            quick(model, run, 24, *NOISY, runner=named, resume=at > 0)
+            quick(model, run, 48, *NOISY, runner=named, resume=at > 0)
         except KeyboardInterrupt:
             log = read_log(run)
             assert published <= set(log["task"])
