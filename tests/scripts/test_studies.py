@@ -192,7 +192,7 @@ def test_products_that_stand_for_multiply_adds_are_not_the_networks() -> None:
 
 def test_shared_memory(tmp_path: Path) -> None:
     """Arms differ in the machine alone, and bytes are those of each level's program."""
-    rows, text = study("shared_memory", tmp_path, "made:resnet50-small", "--candidates", 4, "--seeds", 1)
+    rows, text = study("shared_memory", tmp_path, "light:squeezenet", "--candidates", 4, "--seeds", 1)
     assert [row["level"] for row in rows] == list(LEVELS)
     for row in rows:
         assert row["machine"] == "ascend310-l2"
