@@ -23,6 +23,7 @@ from compiler.space.gene import Genome
 from compiler.space.gene_of import genome_of
 from compiler.space.order import ORDERS, Order, ordered
 from compiler.space.predicted import by_estimate
+from compiler.space.starts import everywhere
 from compiler.unit.unit import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from tuner.config import NPU, TuneConfig
@@ -71,14 +72,19 @@ def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place |
 
 
 def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> list[Genome]:
-    """Of every level what `compile` would take, in the order of the search; none where another target times plans, or without
-    segmentations, and where no plan fits a level, which layer by layer says better."""
+    """Of every level what `compile` would take, in the order of the search; on all cores where nothing is placed on some of them.
+
+    None where another target times plans, or without segmentations, and where no plan fits a level, which layer by layer says better.
+    """
     if config.target.name != NPU or not config.use.segmentations:
         return []
     try:
-        return list(quick_genomes(Compiler(unit), unit, by_estimate(unit), levels).values())
+        genomes = quick_genomes(Compiler(unit), unit, by_estimate(unit), levels)
     except InfeasibleError:
         return []
+    if config.use.placement or not config.use.cores:
+        return list(genomes.values())
+    return [tuple(everywhere(unit, gene, unit.machine.granted(level).cores) for gene in genome) for level, genome in genomes.items()]
 
 
 def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:

@@ -55,8 +55,8 @@ def run_epoch(asking: Asking[None], session: Session, known: Knowledge, collecto
 def first_programs(rules: Rules, collector: Collector, begun: Sequence[Genome] = ()) -> Asking[None]:
     """The first epoch: a program of single operators for each of the machine's grants.  What it measured are the first island's elites.
 
-    begun: what the run began with, measured next where anything can be; what does not fit without what a switch rules out, or is not on
-    all cores where all has to be, is left to the strategy.
+    begun: what the run began with, measured next where anything can be; what does not fit without what a switch rules out is left to the
+    strategy.
     Raises `InfeasibleError` where not even those fit.
     """
     machine, genomes = rules.unit.machine, dict[Genome, str]()
@@ -72,7 +72,7 @@ def first_programs(rules: Rules, collector: Collector, begun: Sequence[Genome] =
         if cycles is not None and cycles[rules.levels.index(level)] >= NEVER:
             raise InfeasibleError(f"{machine.name}: no plan fits level {level}: layer by layer {refusal(machine, level)}")
         _admit(collector, genome, measurement)
-    others = [genome for genome in dict.fromkeys(map(rules.all_permitted, begun)) if genome not in genomes and rules.wide_enough(genome)]
+    others = [genome for genome in dict.fromkeys(map(rules.all_permitted, begun)) if genome not in genomes]
     if others and collector.elites:  # a board that never answers is not asked again
         for genome, measurement in zip(others, (yield [Request("program", genome) for genome in others]), strict=True):
             _admit(collector, genome, measurement)

@@ -8,7 +8,6 @@ import numpy as np
 
 from compiler.space.gene import Gene, Genome, recut, widths
 from compiler.space.moves import MOVES, Move
-from compiler.space.starts import everywhere
 from compiler.unit.unit import Unit
 from tuner.config import TuneConfig
 
@@ -66,12 +65,3 @@ class Rules:
 
     def all_permitted(self, genome: Genome) -> Genome:
         return tuple(map(self.permitted, genome))
-
-    def wide_enough(self, genome: Genome) -> bool:
-        """Whether every segment is on all cores that some level leaves, where it has to be."""
-        widths = {granted.cores for granted in self.granted}
-        return not self.wide or any(self.widened(genome, width) == genome for width in widths)
-
-    def widened(self, genome: Genome, width: int) -> Genome:
-        """Every segment on as many cores, as far as it can be."""
-        return tuple(everywhere(self.unit, gene, width) for gene in genome)

@@ -62,12 +62,9 @@ class Segmentation:
 
 
 def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
-    """The segments of this island's share of what the run began with, and what of it fits only when cut or has to be on more cores; the
-    first one's, what measured segments say, too."""
-    rules = context.rules
-    given = [rules.all_permitted(genome) for genome in context.known.proposed[context.island :: rules.islands]]
-    most = max(granted.cores for granted in rules.granted)
-    given = [genome if rules.wide_enough(genome) else rules.widened(genome, most) for genome in given]
+    """The segments of this island's share of what the run began with, and what of it fits only when cut; the first one's, what measured
+    segments say, too."""
+    given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
     yield from _measure_programs(context, island, given)
     if context.island == 0 and context.config.use.segmentations:
         found = yield from corrected(context, (yield from Beginning(context).measured()))
