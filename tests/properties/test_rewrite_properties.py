@@ -128,5 +128,6 @@ def test_most_rules_fired_on_the_way() -> None:
         "merge-affine",
         "merge-tables",
         "table-of-pair",
-    }  # the graphs are of floats
-    assert len(fired) >= len(of_floats) - 4, of_floats - fired
+        "negate-into-conv",
+    }  # the graphs are of floats, and have no SiLU
+    assert len(fired) >= len(of_floats) - 3, of_floats - fired
