@@ -132,10 +132,10 @@ class TargetSummary(_Part):
 
 
 class DisplacedSummary(_Part):
-    """A variant that does not ship at its level: the robust program does.
+    """A variant that does not ship at its level: another one does.
 
-    plan: digest of the variant's.  over: by what fraction one shipped program was slower than another at the level `where`, under
-    `condition`: the variant than another one where that is its own level, else the robust program than the variant.
+    plan: digest of the variant's.  over: by what fraction one program was slower than another at the level `where`, under `condition`:
+    the variant than another candidate where that is its own level, else what ships there than the variant.
     """
 
     level: str

@@ -37,7 +37,10 @@ def robust_lines(summary: Mapping[str, Any]) -> list[str]:
         return [f"Variants are needed for {summary['model']} on {summary['machine']}: no program fits every level."]
     lines = [robust["says"]]
     for each in robust["displaced"]:
-        who = "its own was" if each["where"] == each["level"] else "its own ships nowhere, since the robust one was"
-        than = "another one that ships" if each["where"] == each["level"] else f"it at {each['where']}"
-        lines.append(f"{each['level']}: the robust program ships; {who} {each['over']:.1%} slower than {than}: {each['condition']}")
+        itself = each["where"] == each["level"]
+        who = "its own was" if itself else f"its own ships nowhere, since what ships at {each['where']} was"
+        than = "another one" if itself else "it"
+        ships = _ships(summary, each["level"])
+        what = "the robust program" if ships == "robust" else f"the {ships}"
+        lines.append(f"{each['level']}: {what} ships; {who} {each['over']:.1%} slower than {than}: {each['condition']}")
     return [*lines, *([robust["not_judged"]] if robust["not_judged"] is not None else [])]

@@ -1,12 +1,12 @@
 """Which program a compiled model runs at each level, and what it costs to have one for all of them.
 
 The candidates are the champion of every level and the robust program.  Shipped are the champions, or as few variants as are asked for;
-and where the simulator is the clock, what out of sample is slower than another shipped one gives way to the robust program.
+and where the simulator is the clock, those among them of which none is clearly slower out of sample than another (`settling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ def shipment(
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or at is None:
         return Shipment(variants, None)
-    pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, displaced)
+    pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, serves)
     # by what they cost: a level may leave more of the bandwidth and answer later
     lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
     one = table[number[own[lightest].plan.digest]]
@@ -105,11 +105,10 @@ def not_judged(runner: str, target: str) -> str | None:
     return f"{clock} is the clock: what ships was not timed out of sample, where only the simulator can be another machine"
 
 
-def _verdict(what: str, levels: tuple[str, ...], cycles: Floats, robust: int, displaced: Sequence[Displaced]) -> tuple[bool, str]:
-    """Whether variants pay, and why, in one sentence.  what: of what.  displaced: levels where nothing but the robust program ships."""
+def _verdict(what: str, levels: tuple[str, ...], cycles: Floats, robust: int, serves: Serves) -> tuple[bool, str]:
+    """Whether variants pay, and why, in one sentence.  what: of what.  serves: what ships."""
     over = losses(cycles)[robust] - 1
-    gain = over.copy()
-    gain[[each.level for each in displaced]] = 0
+    gain = losses(cycles)[robust] / served_loss(cycles, serves) - 1
     at, most = int(np.nanargmax(gain)), int(np.nanargmax(over))
     if gain[at] >= PAYS:
         two = float(np.nanmax(served_loss(cycles, best_variants(cycles, 2)))) - 1

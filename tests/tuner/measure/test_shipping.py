@@ -160,9 +160,9 @@ def test_what_is_slower_out_of_sample_does_not_ship(tuned: tuple[Path, Summary],
     assert moved.over > 0.03
     lines = robust_lines(json.loads(summary.model_dump_json()))
     assert lines[0] == robust.says
-    assert "severe: the robust program ships; its own was" in lines[1]
-    assert lines[1].endswith("slower than another one that ships: DDR rate -30%")
-    assert lines[1].replace("&", "&amp;") in run_page(open_view(str(tmp_path / "RUN")))
+    said = next(line for line in lines if line.startswith("severe: the robust program ships; its own was"))
+    assert said.endswith("slower than another one: DDR rate -30%")
+    assert said.replace("&", "&amp;") in run_page(open_view(str(tmp_path / "RUN")))
 
 
 def test_a_board_is_not_second_guessed(tuned: tuple[Path, Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +247,7 @@ def test_what_would_pay_but_does_not_hold_is_no_reason_for_variants(
     found = shipment(opened, Candidates(own, models[2]), None, far)
     assert found.robust is not None
     assert [models.index(found.variants[level]) for level in LEVELS] == [0, 0, 2]
-    assert [(each.level, each.condition, each.over) for each in found.robust.displaced] == [("severe", "DDR rate +30%", 0.033333)]
+    assert [(each.level, each.condition, each.over) for each in found.robust.displaced] == [("severe", "DDR rate +30%", 0.47619)]
     assert found.robust.says == (
         "Variants do not pay for conv_chain on edge: one program for all levels takes at most 5.0% longer (at severe), "
         "and the variant that is faster there is not so out of sample."
