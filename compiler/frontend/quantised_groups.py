@@ -336,6 +336,8 @@ class _Groups:
         activations = {self._type(each) for each in before}
         self._check_channels(node, before, values)
         if node.op_type == "Conv":
+            if not self._counts_in_products(before):
+                return None
             return self._node(
                 "QLinearConv", "", node, after, [*inputs[:6], *self._two(after), *(each.input[0] for each in before[2:])], values
             )
@@ -367,6 +369,20 @@ class _Groups:
         axis = int(attributes(weights).get("axis", 1))
         if axis % rank != channels:
             raise BadInputError(f"{label(node)}: scales of its weights along axis {axis}; expected its output channels, axis {channels}")
+
+    def _counts_in_products(self, before: list[NodeProto]) -> bool:
+        """Whether a bias, where there is one, has the scale of the products, as onnxruntime asks of convolutions alone, this nearly.
+
+        Otherwise its integers are no sums: the convolution is one on floats.
+        """
+        if len(before) < 3 or self._several(before[0]):
+            return True  # what several scales of an activation are, who reads the node says
+        names = [each.input[1] for each in before]
+        x, w, bias = (self.constants[name] if name in self.constants else self.beside[name].array() for name in names)
+        if len({w.size, bias.size} - {1}) > 1:
+            return False
+        with np.errstate(over="ignore", invalid="ignore"):
+            return bool(np.isclose(bias.reshape(-1), x.reshape(-1) * w.reshape(-1), rtol=1e-2, atol=1e-6).all())
 
     def _moved(self, node: NodeProto, before: NodeProto, after: NodeProto) -> NodeProto | None:
         """On integers, where scale and zero point are the same before and after."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -98,6 +99,20 @@ def test_without_a_quantizelinear_behind_it_an_operator_is_in_floats(tmp_path):
     kinds = [type(op).__name__ for unit in found.units for op in unit.graph.operators]
     assert kinds == ["Dequantise", "Conv"]
     assert reasons(found) == {}
+
+
+@pytest.mark.parametrize(("scale", "integers"), [(0.0005, True), (0.000505, True), (0.000495, True), (0.00051, False), (0.1, False)])
+def test_a_bias_of_another_scale_than_the_products_leaves_a_convolution_in_floats(tmp_path, scale, integers):
+    """As in onnxruntime: 1% beside it is near enough."""
+    model = qdq(bs=F(scale), b=np.array([100, -100, 2000, -9000], np.int32))
+    found = opened(tmp_path, model)
+    kinds = [type(op).__name__ for unit in found.units for op in unit.graph.operators]
+    assert ("QuantisedConv" in kinds) is integers
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(model.SerializeToString(), options)
+    theirs = [node.op_type for node in onnx.load(tmp_path / "optimised.onnx").graph.node]
+    assert ("QLinearConv" in theirs) is integers
 
 
 def test_int16_and_scales_along_an_axis_of_an_activation_are_the_hosts(tmp_path):
