@@ -136,8 +136,12 @@ def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
         raise state.refuse(node, "transA = 1 transposes a computed tensor; only transA = 0 is supported")
     _, x_q = integers_read(state, node)
     right = state.constant(node, 3, "the right side")
+    if right.ndim != 2:
+        raise BadInputError(f"{label(node)}: weights of shape {list(right.shape)}; expected two dimensions")
     weights = right if values.get("transB", 0) else right.T
     w_q = parameters(state, node, 4, weights.dtype, weights.shape, 0)
+    if state.has(node, 7) != state.has(node, 8):
+        raise BadInputError(f"{label(node)}: one of y_scale and y_zero_point; expected both, or neither for a result in floats")
     y_q = parameters(state, node, 7, x_q.dtype) if state.has(node, 7) else None
     _product(state, node, weights, w_q, x_q, y_q, _bias(state, node, 6, len(weights)), 1, float(values.get("alpha", 1.0)))
 

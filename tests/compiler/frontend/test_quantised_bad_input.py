@@ -184,6 +184,24 @@ def test_a_bias_that_is_no_int32_is_one_line(tmp_path):
         opened(tmp_path, gemm(bias=np.zeros(5, F)))
 
 
+def test_weights_of_one_dimension_are_one_line(tmp_path):
+    model = gemm()
+    (weights,) = (item for item in model.graph.initializer if item.name == "w")
+    weights.CopyFrom(numpy_helper.from_array(np.ones(30, S), "w"))
+    with pytest.raises(BadInputError, match=r"QGemm 'gemm': weights of shape \[30\]; expected two dimensions"):
+        opened(tmp_path, model)
+
+
+def test_a_scale_of_the_result_without_its_zero_point_is_one_line(tmp_path):
+    """onnxruntime takes the result for floats then, and refuses the model where it says bytes."""
+    model = gemm()
+    del model.graph.node[0].input[8]
+    with pytest.raises(
+        BadInputError, match="QGemm 'gemm': one of y_scale and y_zero_point; expected both, or neither for a result in floats"
+    ):
+        opened(tmp_path, model)
+
+
 def test_a_zero_point_that_is_not_that_of_the_integers(tmp_path):
     """What a QuantizeLinear made with one, a MatMulInteger reads with another."""
     nodes = [
