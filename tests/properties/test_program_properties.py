@@ -326,8 +326,8 @@ def test_two_live_buffers_in_one_place_are_found(name: str, record_property: Cal
     record_property("planted", len(planted))
     record_property("found_by_values_only", len(unseen) - len(harmless))
     assert len(planted) >= 60
-    assert len(unseen) <= 0.65 * len(planted)  # of what MTE1 keeps in L0 there is one write, and no load that would race
-    assert len(harmless) <= 0.03 * len(planted)  # products with zeros, as of the band of an LRN, add nothing anywhere
+    assert len(unseen) <= 0.65 * len(planted)  # what MTE1 keeps in L0 has one write, and no load that would race
+    assert not harmless
 
 
 def test_every_load_over_another_buffer_is_found() -> None:
