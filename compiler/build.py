@@ -30,7 +30,8 @@ from compiler.space.starts import layer_by_layer
 from compiler.unit.granted import at_level
 from compiler.unit.unit import Unit
 from simulator.npu import isa
-from simulator.npu.container import MAX_NAME, Container, OperatorEntry, SegmentEntry, Variant, encode_chunks
+from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
+from simulator.npu.container_file import MAX_NAME, encode_chunks
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.grant import Grant, most

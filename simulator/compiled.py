@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant, decode, program
+from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant, program
+from simulator.npu.container_file import decode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant, most

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 
-from simulator.npu.container import MAGIC, container_lengths
+from simulator.npu.container_file import MAGIC, container_lengths
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_OP, SEAL_BYTES, SEAL_HEAD, SEAL_KEY
 
@@ -40,7 +40,7 @@ _MOST_TEXT = 1 << 20
 
 
 def read_container(path: str | os.PathLike[str]) -> bytes:
-    """Bytes of the one container in a compiled ONNX file (not decoded yet: `simulator.npu.container.decode` says whether they are whole).
+    """Bytes of the one container in a compiled ONNX file (`simulator.npu.container_file.decode` says whether they are whole).
 
     Raises `BadInputError` for a file that cannot be read, is no ONNX model, or holds no container or several.
     """

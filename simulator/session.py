@@ -22,7 +22,8 @@ from simulator.bundle.read import read_bundle
 from simulator.compiled import Compiled, CompiledPiece, compiled_of
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
-from simulator.npu.container import MAGIC, Container, decode, program
+from simulator.npu.container import Container, program
+from simulator.npu.container_file import MAGIC, decode
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import DdrBuffer

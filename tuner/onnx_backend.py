@@ -30,7 +30,7 @@ from compiler.ir.graph import Graph
 from compiler.kinds.build import pack_unit
 from compiler.package import onnx_bytes
 from compiler.unit.machine import check_machine
-from simulator.npu.container import encode
+from simulator.npu.container_file import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from compiler.package.onnx_out import context_file
-from simulator.npu.container import decode
+from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError
 from simulator.onnx_container import find_containers, is_inside, read_file
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP

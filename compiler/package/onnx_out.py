@@ -19,8 +19,9 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 from compiler.frontend.partition import NpuPiece, Partition
 from compiler.frontend.skeleton import Beside
 from compiler.frontend.wire import field_head, tensor_pieces
-from simulator.npu.container import VERSION as CONTAINER_VERSION
-from simulator.npu.container import Container, decode
+from simulator.npu.container import Container
+from simulator.npu.container_file import VERSION as CONTAINER_VERSION
+from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.parts import BLOCK_BYTES

@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from simulator.bundle.parts import MEMORY, Parts, pretty
 from simulator.compiled import Compiled, CompiledPiece
-from simulator.npu.container import ISA_DIGEST, RECORD_BYTES, Container, OperatorEntry, SegmentEntry, Variant
+from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
+from simulator.npu.container_file import ISA_DIGEST, RECORD_BYTES
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.isa import WORDS
 from simulator.npu.machine import Machine

@@ -12,7 +12,8 @@ from simulator.bundle.memory import BundleMemory, container_in
 from simulator.bundle.parts import C_SOURCES, CONTROLLER, MANIFEST, MEMORY, README, Parts, read_parts
 from simulator.bundle.write import data_parts
 from simulator.compiled import Compiled, CompiledPiece, read_compiled
-from simulator.npu.container import ISA_DIGEST, ContainerError, check_controller, decode, encode
+from simulator.npu.container import ContainerError, check_controller
+from simulator.npu.container_file import ISA_DIGEST, decode, encode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.validation import validation_line

@@ -1,60 +1,23 @@
-"""The compiled model as one binary: every variant's streams, one memory map, the constants once, digests over all of it.
+"""A compiled model: every variant's streams, one memory map and the constants once; `check` says what does not hold of them.
 
-| bytes            | meaning                                                                                   |
-|------------------|-------------------------------------------------------------------------------------------|
-| 0..8             | magic: not text, and a transfer that rewrites line ends damages it (the idea of PNG)       |
-| 8..12, 12..16    | format version, zero (uint32, little-endian as everything here)                           |
-| 16..24, 24..32   | length of the whole file, length of the header (uint64)                                   |
-| 32..64           | SHA-256 over bytes 0..32 and the header                                                   |
-| 64..             | header: canonical JSON (`_Header`), which holds a SHA-256 for every section               |
-| aligned to 64 .. | sections in the order of the header, each aligned to 64, gaps zero: constants, then streams |
-
-A stream section holds one distinct variant: the records of core 0, of core 1, ... without gaps.  Levels whose champions are equal name the
-same section, so switching between variants changes the start address and nothing else.
-
-Nothing in a file is believed: `decode` raises `ContainerError`, and nothing else, for any bytes.  Every bit is either under a digest or
-required to be zero.  A digest is no signature: whoever can write the file can seal it again, which is why values are checked as well.
+`simulator.npu.container_file` has it as bytes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import operator
-import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from simulator.npu import isa
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError, ProgramError
 from simulator.npu.grant import Grant
-from simulator.npu.isa import WORDS
-from simulator.npu.level import LevelText
 from simulator.npu.machine import Machine
-from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, TypeName
-from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
-from simulator.npu.validation import validation_line
-
-MAGIC = b"\x89TFNPU\r\n"
-VERSION = 4
-ALIGN = 64
-RECORD_BYTES = 4 * WORDS
-ISA_DIGEST = hashlib.sha256(isa.digest_inputs().encode()).hexdigest()[:32]
-
-_FRONT = struct.Struct("<8sIIQQ")
-_HEADER_AT = _FRONT.size + hashlib.sha256().digest_size
-_MAX_BLOCK = 2**31 - 1  # addresses in records are int32
-MAX_OPERATORS = isa.OPERATOR_MASK + 1
-MAX_NAME = 256  # characters of an operator's name
-_AGAIN = "make a new one: tilefarm compile MODEL --machine NAME --out FILE"
-assert _HEADER_AT == ALIGN
+from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType
+from simulator.npu.program import Code, MemoryMap, Program
 
 
 class ContainerError(BadInputError):
@@ -146,285 +109,11 @@ def program(container: Container, level: str) -> Program:
     return container.programs[container.variant(level).level]
 
 
-# --- header ------------------------------------------------------------------------------------------------------
-
-_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-_Block = Annotated[int, Field(ge=0, le=_MAX_BLOCK)]
-_Axis = Annotated[int, Field(ge=0, le=3)]
-_Size = Annotated[int, Field(ge=0, le=2**62)]
-_Cycles = Annotated[int, Field(ge=0, le=2**62)]
-_Count = Annotated[int, Field(ge=1, le=MAX_OPERATORS)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class _Section(_Part):
-    offset: _Size
-    length: _Size
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class _StreamSection(_Section):
-    instructions: tuple[_Size, ...]  # per core
-
-
-class _Operator(_Part):
-    name: Annotated[str, Field(max_length=MAX_NAME)]
-    macs: _Size
-    accumulators: _Size
-
-
-class _Segment(_Part):
-    operators: _Count
-    blocks: _Count
-
-
-class _Variant(_Part):
-    level: LevelText
-    section: _Size
-    plan: Annotated[str, Field(pattern=r"^([0-9a-f]{32})?$")]
-    cycles: dict[LevelText, _Cycles | None]
-    segments: Annotated[tuple[_Segment, ...], Field(max_length=MAX_OPERATORS)]
-
-
-class _Buffer(_Part):
-    name: str
-    kind: Literal["constant", "input", "output", "scratch"]
-    offset_blocks: _Block
-    size_blocks: _Block
-    shape: tuple[_Block, _Block, _Block, _Block]
-    onnx_shape: tuple[_Block, ...]
-    lanes: tuple[_Block, ...]
-    pixel_lanes: _Block
-    planes: _Block
-    order: tuple[_Axis, _Axis, _Axis, _Axis]
-    dtype: TypeName | None
-
-
-class _Header(_Part):
-    model: _Digest
-    isa: _Digest
-    machine_digest: _Digest
-    machine: Machine
-    dtype: Literal["float16", "float32"]
-    size_blocks: _Block
-    buffers: tuple[_Buffer, ...]
-    constants: _Section
-    streams: Annotated[tuple[_StreamSection, ...], Field(min_length=1)]
-    variants: Annotated[tuple[_Variant, ...], Field(min_length=1)]
-    operators: Annotated[tuple[_Operator, ...], Field(max_length=MAX_OPERATORS)]
-    controller: ControllerTable | None
-
-
-def _canonical(header: _Header) -> bytes:
-    # keys in the order of the fields, not sorted: the order of a machine's contention levels means something
-    return json.dumps(header.model_dump(mode="json"), separators=(",", ":"), allow_nan=False).encode()
-
-
-# --- encode ------------------------------------------------------------------------------------------------------
-
-
-def encode(container: Container) -> bytes:
-    """The container as bytes; equal containers give equal bytes.  Raises `ContainerError` for what `decode` would refuse."""
-    return b"".join(encode_chunks(container))
-
-
-def encode_chunks(given: Container) -> list[bytes | memoryview]:
-    """As `encode`, in pieces, so that the constants are not copied."""
-    digests: dict[str, int] = {}
-    constants = _constants_of(given)
-    container = replace(given, constants=constants)
-    chunks: list[bytes | memoryview] = [constants]
-    instructions: list[dict[str, list[int]]] = [{}]  # the constants have none
-    table = []
-    for variant in container.variants:
-        streams = tuple(np.ascontiguousarray(code, "<i4") for code in variant.streams)
-        # equal bytes split differently over the cores are not equal programs: `Program.digest` counts the lengths too
-        digest = program(given, variant.level).digest
-        if digest not in digests:
-            digests[digest] = len(digests)
-            chunks.append(b"".join(code.tobytes() for code in streams))
-            instructions.append({"instructions": [len(code) for code in streams]})
-        table.append({"level": variant.level, "section": digests[digest],
-                      "plan": variant.plan_digest, "cycles": dict(variant.cycles),
-                      "segments": [asdict(segment) for segment in variant.segments]})  # fmt: skip
-    fields: dict[str, Any] = {
-        "model": container.model_digest,
-        "isa": ISA_DIGEST,
-        "machine_digest": container.machine.digest,
-        "machine": container.machine.model_dump(mode="json"),
-        "dtype": container.dtype.name,
-        "size_blocks": container.memory.size_blocks,
-        "buffers": [asdict(buffer) for buffer in container.memory.buffers],
-        "variants": table,
-        "operators": [asdict(operator) for operator in container.operators],
-        "controller": None if container.controller is None else container.controller.dump(),
-    }
-    # offsets depend on the header's length, which depends on their digits: repeat until it stands still
-    hashes = [hashlib.sha256(chunk).hexdigest() for chunk in chunks]
-    size = 0
-    while True:
-        sections: list[dict[str, Any]] = []
-        at = _aligned(_HEADER_AT + size)
-        for chunk, sha, counts in zip(chunks, hashes, instructions, strict=True):
-            sections.append({"offset": at, "length": len(chunk), "sha256": sha} | counts)
-            end = at + len(chunk)
-            at = _aligned(end)
-        try:
-            # numpy integers, which a compiler's addresses may be, become integers
-            header = _Header.model_validate_json(
-                json.dumps(fields | {"constants": sections[0], "streams": sections[1:]}, default=operator.index)
-            )
-        except ValidationError as error:
-            raise ContainerError(f"container: {validation_line(error)}") from None
-        text = _canonical(header)
-        if len(text) == size:
-            break
-        size = len(text)
-    _check(header, container)
-    front = _FRONT.pack(MAGIC, VERSION, 0, end, len(text))
-    parts: list[bytes | memoryview] = [front, hashlib.sha256(front + text).digest(), text]
-    length = _HEADER_AT + len(text)
-    for chunk in chunks:
-        parts += [bytes(_aligned(length) - length), chunk]
-        length = _aligned(length) + len(chunk)
-    return parts
-
-
-def _constants_of(container: Container) -> memoryview:
-    """The constants without what a compiler's alignment puts behind the last one."""
-    given = container.constants
-    view = (np.ascontiguousarray(given).data if isinstance(given, np.ndarray) else memoryview(given)).cast("B")
-    size = container.memory.constant_blocks * BLOCK_BYTES
-    if any(view[size:]):
-        raise ContainerError(f"container: {len(view)} bytes of constants, those behind the memory map's {size} are not zero")
-    return view[:size]
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGN) * ALIGN
-
-
-# --- decode ------------------------------------------------------------------------------------------------------
-
-
-def decode(data: bytes | memoryview) -> Container:
-    """The container in `data`.  Constants are a view into it, streams are copies.
-
-    Raises `ContainerError` (one line, what and where) for anything but what `encode` writes: damage, a cut, bytes behind the end,
-    another format, another instruction set, a program that its machine cannot take.
-    """
-    view = memoryview(data).cast("B").toreadonly()
-    header = _read_header(view)
-    _check_sections(header, view)
-    constants = _section(view, header.constants, "constants")
-    streams = [_streams(view, section, f"streams[{i}]") for i, section in enumerate(header.streams)]
-    memory = MemoryMap(DataType[header.dtype], tuple(DdrBuffer(**buffer.model_dump()) for buffer in header.buffers), header.size_blocks)
-    variants = tuple(
-        Variant(v.level, streams[v.section], v.plan, v.cycles, tuple(SegmentEntry(s.operators, s.blocks) for s in v.segments))
-        for v in _variants(header)
-    )
-    operators = tuple(OperatorEntry(o.name, o.macs, o.accumulators) for o in header.operators)
-    container = Container(header.model, header.machine, memory, variants, constants, operators, header.controller)
-    _check(header, container)
-    return container
-
-
-def container_lengths(view: memoryview) -> list[tuple[int, int]]:
-    """(start, stop) of containers that lie one after the other, by what their fronts say.
-
-    Raises `ContainerError` where the bytes do not end with one of them.
-    """
-    found, at = [], 0
-    while at < len(view):
-        front = bytes(view[at : at + _FRONT.size])
-        if len(front) < _FRONT.size or not front.startswith(MAGIC):
-            raise ContainerError(f"context: byte {at} of {len(view)} starts {front[:8]!r}, expected a container ({MAGIC!r})")
-        size = _FRONT.unpack(front)[3]
-        if not _HEADER_AT <= size <= len(view) - at:
-            raise ContainerError(f"context: the container at byte {at} says it has {size} bytes, {len(view) - at} are left")
-        found.append((at, at + size))
-        at += size
-    return found
-
-
-def _read_header(view: memoryview) -> _Header:
-    if len(view) < _HEADER_AT:
-        raise ContainerError(f"container: {len(view)} bytes, the shortest one has more than {_HEADER_AT}")
-    magic, version, zero, total, size = _FRONT.unpack(view[: _FRONT.size])
-    if magic != MAGIC:
-        raise ContainerError(f"container: starts with {bytes(magic)!r}, expected {MAGIC!r}")
-    if version != VERSION or zero:
-        raise ContainerError(f"container: format version {version}.{zero}, this program reads {VERSION}.0; {_AGAIN}")
-    if total != len(view):
-        raise ContainerError(f"container: {len(view)} bytes, its header says {total}: cut short or bytes behind the end")
-    if size > total - _HEADER_AT:
-        raise ContainerError(f"container: header of {size} bytes does not fit into {total} bytes")
-    text = bytes(view[_HEADER_AT : _HEADER_AT + size])
-    if hashlib.sha256(bytes(view[: _FRONT.size]) + text).digest() != view[_FRONT.size : _HEADER_AT]:
-        raise ContainerError("container: header is damaged (SHA-256 differs)")
-    try:
-        header = _Header.model_validate_json(text)
-    except ValidationError as error:
-        raise ContainerError(f"container: header: {validation_line(error)}") from None
-    if header.isa != ISA_DIGEST:
-        raise ContainerError(f"container: instruction set {header.isa}, this program has {ISA_DIGEST}; {_AGAIN}")
-    if header.machine.digest != header.machine_digest:
-        raise ContainerError(f"container: machine digest {header.machine_digest}, its spec gives {header.machine.digest}")
-    if _canonical(header) != text:
-        raise ContainerError("container: header is not in canonical form")
-    return header
-
-
-def _check_sections(header: _Header, view: memoryview) -> None:
-    """Sections follow one another in order, aligned, with nothing but zeros between; the last one ends the file."""
-    end = _HEADER_AT + len(_canonical(header))
-    names = ["constants", *(f"streams[{i}]" for i in range(len(header.streams)))]
-    for name, section in zip(names, (header.constants, *header.streams), strict=True):
-        if section.offset != _aligned(end):
-            raise ContainerError(f"container: {name} at byte {section.offset}, expected {_aligned(end)}")
-        if section.offset + section.length > len(view):
-            raise ContainerError(f"container: {name} ends at byte {section.offset + section.length} of {len(view)}")
-        if any(view[end : section.offset]):
-            raise ContainerError(f"container: bytes {end}..{section.offset} before {name} are not zero")
-        end = section.offset + section.length
-    if end != len(view):
-        raise ContainerError(f"container: sections end at byte {end} of {len(view)}")
-
-
-def _section(view: memoryview, section: _Section, name: str) -> memoryview:
-    body = view[section.offset : section.offset + section.length]
-    if hashlib.sha256(body).hexdigest() != section.sha256:
-        raise ContainerError(f"container: {name} is damaged (SHA-256 differs)")
-    return body
-
-
-def _streams(view: memoryview, section: _StreamSection, name: str) -> tuple[Code, ...]:
-    if section.length != sum(section.instructions) * RECORD_BYTES:
-        raise ContainerError(f"container: {name} has {section.length} bytes for {sum(section.instructions)} records of {RECORD_BYTES}")
-    # a copy: writable and aligned, so that compiled kernels meet one array type wherever a program comes from
-    records = np.frombuffer(_section(view, section, name), "<i4").astype(np.int32).reshape(-1, WORDS)
-    return tuple(np.split(records, np.cumsum(section.instructions)[:-1])) if section.instructions else ()
-
-
-def _variants(header: _Header) -> tuple[_Variant, ...]:
-    """The table, after a look at its section numbers: in order of first use, each used."""
-    used = 0
-    for variant in header.variants:
-        if variant.section > used or variant.section >= len(header.streams):
-            raise ContainerError(f"container: variant {variant.level!r} names stream section {variant.section}, the next one is {used}")
-        used = max(used, variant.section + 1)
-    if used != len(header.streams):
-        raise ContainerError(f"container: {len(header.streams)} stream sections, variants use {used}")
-    return header.variants
-
-
 # --- what must hold of the values, whoever wrote them ------------------------------------------------------------------
 
 
-def _check(header: _Header, container: Container) -> None:
+def check(container: Container) -> None:
+    """Raises `ContainerError`."""
     levels = container.levels
     if len(set(levels)) != len(levels):
         raise ContainerError(f"container: a level is given twice: {', '.join(levels)}")
@@ -445,14 +134,17 @@ def _check(header: _Header, container: Container) -> None:
     if len(container.constants) != expected:
         raise ContainerError(f"container: {len(container.constants)} bytes of constants, the memory map has {expected}")
     _check_buffers(container)
-    for i, section in enumerate(header.streams):
-        level = next(v.level for v in header.variants if v.section == i)
-        if not section.instructions:
-            raise ContainerError(f"container: streams[{i}] has no cores")
+    seen: set[int] = set()
+    for variant in container.variants:
+        if id(variant.streams) in seen:
+            continue
+        seen.add(id(variant.streams))
+        if not variant.streams:
+            raise ContainerError(f"container: variant {variant.level!r} has no cores")
         try:
-            program(container, level).verify(container.machine)
+            program(container, variant.level).verify(container.machine)
         except ProgramError as error:
-            raise ContainerError(f"container: variant {level!r}: {error}") from None
+            raise ContainerError(f"container: variant {variant.level!r}: {error}") from None
     _check_grants(container)
 
 

@@ -32,7 +32,8 @@ from simulator.contention import read_trace
 from simulator.ddr import ContentionTrace
 from simulator.npu import isa
 from simulator.npu.asm import parse, print_program
-from simulator.npu.container import Container, Variant, decode, encode
+from simulator.npu.container import Container, Variant
+from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.level import ALONE, SHARE_UNIT

@@ -9,7 +9,7 @@ import pytest
 from compiler.frontend import lower
 from compiler.kinds.build import pack_unit
 from scripts.bench_evaluate import genes, mutations
-from simulator.npu.container import decode, encode
+from simulator.npu.container_file import decode, encode
 from simulator.npu.parts import DataType
 from tests.corner_models import CORNER_MODELS, corner_model
 from tests.everywhere import MACHINES

@@ -12,7 +12,8 @@ import pytest
 from simulator.functional import execute
 from simulator.host_layout import load_input
 from simulator.npu.asm import parse
-from simulator.npu.container import Container, Variant, decode, encode
+from simulator.npu.container import Container, Variant
+from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import ALONE
 from simulator.npu.parts import BLOCK_BYTES, DataType

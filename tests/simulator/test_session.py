@@ -12,7 +12,8 @@ import pytest
 from onnx import helper
 
 from simulator.npu import isa
-from simulator.npu.container import Container, Variant, encode
+from simulator.npu.container import Container, Variant
+from simulator.npu.container_file import encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine_file import load_machine

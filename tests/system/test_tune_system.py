@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simulator.npu.container import decode
+from simulator.npu.container_file import decode
 from simulator.onnx_container import read_container
 from tests.tuning import assert_equal_runs
 from tuner.cli import main

@@ -18,7 +18,8 @@ import pytest
 
 from compiler.plan.plan import Plan, parse_plan
 from compiler.source import Opened, Source, open_source
-from simulator.npu.container import Container, decode
+from simulator.npu.container import Container
+from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -288,7 +289,8 @@ def test_plans_compile_again_to_the_containers_bytes(whole: Path, opened: Opened
 MEASURE_AGAIN = """
 import json, sys
 from pathlib import Path
-from simulator.npu.container import decode, program
+from simulator.npu.container import program
+from simulator.npu.container_file import decode
 from simulator.onnx_container import read_container
 from simulator.timing import simulate_levels
 

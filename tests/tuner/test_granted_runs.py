@@ -13,7 +13,8 @@ import pytest
 from compiler.build import build_variants, measure, measure_plans
 from compiler.plan.plan import Plan
 from simulator.compiled import read_compiled
-from simulator.npu.container import ContainerError, decode, encode
+from simulator.npu.container import ContainerError
+from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
@@ -228,7 +229,8 @@ def test_a_runner_that_sees_to_grants_measures_at_every_level(run: Path, tmp_pat
 BOARD = """
 import json, sys
 from pathlib import Path
-from simulator.npu.container import decode, program
+from simulator.npu.container import program
+from simulator.npu.container_file import decode
 from simulator.npu.grant import Grant
 from simulator.timing import simulate
 container, level, granted = decode(Path(sys.argv[1]).read_bytes()), sys.argv[2], Grant(**json.loads(sys.argv[3]))

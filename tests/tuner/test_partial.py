@@ -18,7 +18,7 @@ from onnx import ModelProto
 
 from compiler.build import build_variants, default_plan, package
 from compiler.source import Source, open_source
-from simulator.npu.container import decode, encode
+from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_container

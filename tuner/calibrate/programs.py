@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from simulator.npu import isa
-from simulator.npu.container import Container, Variant, encode
+from simulator.npu.container import Container, Variant
+from simulator.npu.container_file import encode
 from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BYTES, DataType, Engine, Memory

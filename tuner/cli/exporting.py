@@ -14,7 +14,7 @@ from compiler.plan.plan import Plan
 from compiler.source import Opened
 from simulator.bundle.write import write_bundle
 from simulator.compiled import Compiled, CompiledPiece
-from simulator.npu.container import decode, encode
+from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU

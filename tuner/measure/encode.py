@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from compiler.build import operators
 from compiler.kinds.build import Packed
 from compiler.plan.plan import SegmentPlan
-from simulator.npu.container import Container, SegmentEntry, Variant, encode
+from simulator.npu.container import Container, SegmentEntry, Variant
+from simulator.npu.container_file import encode
 from simulator.npu.program import Program
 from tuner.measure.reading import Encoded, Kind
 

@@ -18,7 +18,7 @@ Status = Literal["ok", "crash", "timeout", "invalid"]
 class Encoded(NamedTuple):
     """A program as the machine takes it.
 
-    container: bytes of `simulator.npu.container`, whose variants are the same for all levels.  kind: segments and stages are parts of a
+    container: bytes of `simulator.npu.container_file`, the same variant for all levels.  kind: segments and stages are parts of a
     model, which read what earlier parts would have left in DDR.
     """
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from simulator.npu.container import Container, decode, program
+from simulator.npu.container import Container, program
+from simulator.npu.container_file import decode
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels

@@ -14,7 +14,8 @@ from compiler.package import write_onnx
 from compiler.pipeline import Compiler
 from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
-from simulator.npu.container import Container, ContainerError, Variant, decode, encode
+from simulator.npu.container import Container, ContainerError, Variant
+from simulator.npu.container_file import decode, encode
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -17,7 +17,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from compiler.build import containers_of, default_plans, measure, package
 from compiler.package.epcontext import ATTRIBUTES, RULES, check_epcontext
 from compiler.source import Source, open_source
-from simulator.npu.container import decode
+from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_file

@@ -18,7 +18,8 @@ from compiler.frontend import load
 from compiler.frontend.partition import whole
 from compiler.package import read_container, write_onnx
 from compiler.package.onnx_out import onnx_bytes
-from simulator.npu.container import Container, ContainerError, Variant, encode
+from simulator.npu.container import Container, ContainerError, Variant
+from simulator.npu.container_file import encode
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.files import atomic_write
 from simulator.npu.isa import WORDS

@@ -25,7 +25,8 @@ from simulator.bundle.write import write_bundle
 from simulator.compiled import Compiled, CompiledPiece, read_compiled
 from simulator.controller import EstimatorRule, Observation, ThresholdRule
 from simulator.functional import execute
-from simulator.npu.container import Container, Variant, decode, encode
+from simulator.npu.container import Container, Variant
+from simulator.npu.container_file import decode, encode
 from simulator.npu.controller_table import ControllerTable
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT

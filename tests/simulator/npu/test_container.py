@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.npu import container as box
+from simulator.npu import container_file as box
 from simulator.npu import isa
-from simulator.npu.container import Container, ContainerError, OperatorEntry, SegmentEntry, Variant, decode, encode, program
+from simulator.npu.container import Container, ContainerError, OperatorEntry, SegmentEntry, Variant, program
+from simulator.npu.container_file import decode, encode
 from simulator.npu.controller_table import ControllerTable, LevelRow, VariantRow
 from simulator.npu.errors import BadInputError
 from simulator.npu.isa import WORDS, Op

@@ -17,7 +17,7 @@ from compiler.frontend.worth import Always
 from compiler.kinds.build import pack_unit
 from compiler.package.onnx_out import onnx_bytes
 from compiler.source import Source, open_source
-from simulator.npu.container import encode
+from simulator.npu.container_file import encode
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.dynamic import dynamic, transformer

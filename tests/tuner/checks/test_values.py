@@ -17,7 +17,8 @@ from onnx import ModelProto, TensorProto, helper
 
 from compiler.build import containers_of, default_plans, measure, package
 from compiler.source import Opened, Source, open_source
-from simulator.npu.container import Container, decode, encode
+from simulator.npu.container import Container
+from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -17,7 +17,8 @@ from compiler.frontend.macs import model_macs
 from compiler.source import Source, open_source
 from simulator.feeds import load_feeds
 from simulator.npu import isa
-from simulator.npu.container import Container, decode, program
+from simulator.npu.container import Container, program
+from simulator.npu.container_file import decode
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

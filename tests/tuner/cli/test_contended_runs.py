@@ -14,7 +14,7 @@ from simulator.compiled import Compiled
 from simulator.contended import load_of
 from simulator.contention import generate
 from simulator.controller import EstimatorRule, Oracle, StaticRule
-from simulator.npu.container import decode
+from simulator.npu.container_file import decode
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container

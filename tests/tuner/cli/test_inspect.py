@@ -13,7 +13,8 @@ import pytest
 from compiler.frontend.macs import model_macs
 from simulator.npu import isa
 from simulator.npu.asm import parse
-from simulator.npu.container import decode, program
+from simulator.npu.container import program
+from simulator.npu.container_file import decode
 from simulator.onnx_container import read_container
 from tuner.measure.macs import program_macs
 

@@ -14,7 +14,7 @@ from compiler.segment.primitives import parse as parse_schedule
 from compiler.source import Source, open_source
 from simulator.bundle.read import read_bundle
 from simulator.compiled import Compiled, read_compiled
-from simulator.npu.container import decode, encode
+from simulator.npu.container_file import decode, encode
 from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container
 from tests.models import small_model

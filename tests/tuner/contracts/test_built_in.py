@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.space.gene import Gene, Genome
 from compiler.space.moves import random_genome
-from simulator.npu.container import decode
+from simulator.npu.container_file import decode
 from tuner.contracts.cost_model import CostModelContract
 from tuner.contracts.runner import RunnerContract
 from tuner.contracts.strategy import StrategyContract

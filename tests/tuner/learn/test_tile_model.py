@@ -15,7 +15,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.source import Source, open_source
 from simulator.compiled import read_compiled
-from simulator.npu.container import decode
+from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container

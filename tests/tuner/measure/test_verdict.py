@@ -15,7 +15,7 @@ import pytest
 from compiler.build import compile_plan
 from compiler.plan.plan import Plan
 from compiler.source import Opened, Source, open_source
-from simulator.npu.container import decode
+from simulator.npu.container_file import decode
 from simulator.npu.errors import TilefarmError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
