@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.errors import BadInputError, DeadlockError
 from simulator.npu.isa import Op
-from simulator.npu.machine import Machine, Rounding
+from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import Rounding
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import Program
 from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, mmad, mmad_im2col

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from simulator.critical import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
-from simulator.npu.machine import MOST_PORTS
+from simulator.npu.machine_parts import MOST_PORTS
 from simulator.npu.parts import BLOCK_BYTES, DMAS, SUM_BYTES, DataType, Engine, Memory
 from simulator.occupancy import Steps, bytes_in_use, ddr_use, shared_in_use, thinned
 from simulator.timeline import Cause, Mask, Stalls, Timeline, data_alone

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulator.npu.machine import DataPath, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import DataPath
 
 
 def with_rates(machine: Machine, read: float | None = None, write: float | None = None, **ddr: Any) -> Machine:

@@ -26,7 +26,8 @@ from compiler.ir.operators.matmul import HeadedProduct
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import CostTables, cost_tables, steps
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
-from simulator.npu.machine import CubeUnit, DataPath, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import CubeUnit, DataPath
 from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES, DataType, Engine, Fractal, Memory
 
 REPEAT_BYTES = REPEAT_BLOCKS * BLOCK_BYTES

@@ -70,7 +70,8 @@ from simulator.npu import isa
 from simulator.npu.access import image_blocks, runs_of
 from simulator.npu.isa import OPS, Op
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import CubeUnit, Machine, SystolicUnit, exact
+from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import CubeUnit, SystolicUnit, exact
 from simulator.npu.parts import BLOCK_BYTES, BYTES, SUM_BYTES, DataType, Engine, Memory
 
 OP, DTYPE, SRC, DST = isa.OP, isa.DTYPE, isa.SRC, isa.DST

@@ -103,7 +103,7 @@ L1_ALIGN_BLOCKS = 16  # where a buffer in L1 may begin: 512 bytes
 
 
 class Fractal(NamedTuple):
-    """In what operands of products lie in L0 and in packed weights, whatever the matrix unit multiplies at a time (`machine.Product`).
+    """In what operands of products lie in L0 and in packed weights, whatever the unit multiplies at a time (`machine_parts.Product`).
 
     Records, tiles and packed weights count in it: mpad in rows, a multiple of `rows`; k1 in blocks of `lanes`, C0; n1 in `columns`.
     weight_blocks: of its columns by a block of k.  sum_blocks: of a row of accumulators in L0C, or of so many channels' bias or scale.

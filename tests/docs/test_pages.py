@@ -21,8 +21,9 @@ import yaml
 
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
 from simulator.npu.level import Level
-from simulator.npu.machine import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Machine, Product, SharedMemory, Sizes, SystolicUnit, VectorUnit
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_parts import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Product, SharedMemory, Sizes, SystolicUnit, VectorUnit
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner.cli import app, main

@@ -12,8 +12,9 @@ from simulator.npu.cycles import price
 from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
-from simulator.npu.machine import Dma, Machine, SystolicUnit
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_parts import Dma, SystolicUnit
 from simulator.npu.parts import Engine
 from simulator.npu.program import Program
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels, simulate_trace

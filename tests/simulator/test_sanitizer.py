@@ -15,7 +15,7 @@ from simulator.npu.access import MAX_RANGES, accesses
 from simulator.npu.asm import parse
 from simulator.npu.errors import ProgramError
 from simulator.npu.isa import Op
-from simulator.npu.machine import Dma
+from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import DataType, Engine, Memory
 from simulator.npu.program import DdrBuffer, MemoryMap, Program
 from simulator.sanitizer import check

@@ -7,8 +7,9 @@ import pytest
 
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import Dma, Machine
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import Engine, Memory
 from simulator.npu.program import Code
 from simulator.timeline import Cause, Timeline, covered, data_alone, timeline, union

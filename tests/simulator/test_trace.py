@@ -21,8 +21,9 @@ from compiler.space.gene import Gene
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, Level
-from simulator.npu.machine import Dma, Machine
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import DMAS, DataType, Engine, Memory
 from simulator.npu.program import Code, Program
 from simulator.timeline import timeline, union

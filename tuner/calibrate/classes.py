@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from simulator.npu.errors import UnsupportedError
-from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
+from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import CubeUnit, SystolicUnit
 from simulator.npu.parts import Memory
 from tuner.calibrate.keys import Key, Number, path_key
 from tuner.calibrate.probes import Probe

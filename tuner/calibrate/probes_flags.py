@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulator.npu.isa import Op
-from simulator.npu.machine import DataPath, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import DataPath
 from simulator.npu.parts import BLOCK_BYTES, Engine, Memory
 from simulator.npu.program import Program
 from tuner.calibrate.probes import Probe, repeated

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from simulator.ddr import ContentionTrace
 from simulator.npu.level import SHARE_UNIT, Level
-from simulator.npu.machine import Ddr, Machine
+from simulator.npu.machine import Machine
+from simulator.npu.machine_parts import Ddr
 from simulator.npu.program import Program
 from simulator.timing import Prepared, prepare, simulate_levels, simulate_trace
 

@@ -16,8 +16,9 @@ from compiler.space.starts import layer_by_layer
 from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.isa import Op
-from simulator.npu.machine import Dma, Machine
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import DataType
 from simulator.npu.program import Code, Program
 from simulator.sanitizer import check

@@ -12,8 +12,9 @@ from simulator.npu import isa
 from simulator.npu.cycles import cost_tables, latency_cycles, price
 from simulator.npu.dram import DRAMS
 from simulator.npu.isa import Op
-from simulator.npu.machine import CubeUnit, Machine, SystolicUnit
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_parts import CubeUnit, SystolicUnit
 from simulator.npu.parts import DataType, Engine, Memory
 from tests.integers import with_integers
 from tests.lacking import without

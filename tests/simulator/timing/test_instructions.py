@@ -7,7 +7,7 @@ import pytest
 
 from simulator.npu.isa import Op
 from simulator.npu.level import SHARE_UNIT
-from simulator.npu.machine import SystolicUnit
+from simulator.npu.machine_parts import SystolicUnit
 from simulator.npu.parts import Engine
 from simulator.npu.program import Code
 from tests.programs import copy, flag_set, flag_wait, record

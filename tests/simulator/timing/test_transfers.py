@@ -8,8 +8,9 @@ from simulator.ddr import ContentionTrace
 from simulator.npu.cycles import bank_wait_cycles, port_units, turned_units
 from simulator.npu.isa import Op
 from simulator.npu.level import ALONE, SHARE_UNIT, Level
-from simulator.npu.machine import Dma, Machine
+from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_parts import Dma
 from simulator.npu.parts import Engine
 from simulator.timing import prepare, program_bound, simulate, simulate_levels, simulate_trace
 from tests.ddr_rates import with_path, with_rates
