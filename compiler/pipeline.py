@@ -141,7 +141,7 @@ class Compiler:
             return made
         l1_end = on_chip_ends(made.code)[0] if self._grants else 0
         overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
-        footprint, order = self.synchroniser.footprints.listed(made.code, plan.lookahead, overtake)
+        footprint, order = self.synchroniser.footprints.listed(made.code, plan.lookahead, overtake, plan.urgent)
         shared = NOTHING if self.unit.machine.shared is None else shared_traffic([made.code])
         return Lowered(footprint, made.peak_bytes, made.staged, made.code[order] if self.records else None, l1_end, shared)
 

@@ -99,6 +99,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
         ahead_kib=int(rng.choice([0, 1, 8, 64])),
         lookahead=int(rng.choice([1, 2, 16, LOOKAHEAD])),
         overtake=bool(rng.integers(2)),
+        urgent=bool(rng.integers(4)),
     )
 
 

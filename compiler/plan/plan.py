@@ -134,7 +134,8 @@ class SegmentPlan(_Gene):
     loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
     tensor (`emit.ahead`).
     lookahead: of how many records an engine takes the one that can begin first (`schedule.listed`); 1: all in their order.
-    overtake: whether loads are among them; else they stay in their order.
+    overtake: whether loads are among them; else they stay in their order.  urgent: of those that can begin, whether the one with the
+    longest chain behind it goes first; else the one that was emitted first.
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
     (`schedule.window`); else block comes after block and operator after operator.
     passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
@@ -163,6 +164,7 @@ class SegmentPlan(_Gene):
     ahead_kib: Annotated[int, Field(ge=0, le=MAX_AHEAD_KIB)] = 0
     lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = Field(default=LOOKAHEAD, exclude_if=_is_usual)
     overtake: bool = Field(default=False, exclude_if=_is_false)
+    urgent: bool = Field(default=True, exclude_if=bool)
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
     split: Split = "rows"
     shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)

@@ -249,7 +249,7 @@ class Footprints:
         """What a schedule needs of records, apart from what stands before them."""
         return self.listed(code, 1)[0]
 
-    def listed(self, code: Code, lookahead: int, overtake: bool = False) -> tuple[Footprint, Ints]:
+    def listed(self, code: Code, lookahead: int, overtake: bool = False, urgent: bool = False) -> tuple[Footprint, Ints]:
         """The same of records in the order of `schedule.listed`, and that order, int64 [n]; a lookahead of 1 leaves them as they are."""
         start = np.empty(len(code) + 1, np.int32)
         known = self.offsets, self.shifts, self.row_of, self.constant_blocks, self.weights, self._ranges
@@ -265,7 +265,7 @@ class Footprints:
         cells, cycles, order = max(0, len(bound) - 1), record_cycles(code, cost, self.machine), np.arange(n)
         if lookahead > 1:
             late = self._late[engine] + self._ddr_late * (transfer > 0)
-            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake)
+            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent)
             records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
             engine, overlaps, transfer, busy_or_bus, cycles, span, start = put = tuple(map(np.empty_like, records))
             _reorder(order, *records, *put)

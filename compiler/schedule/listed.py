@@ -3,9 +3,12 @@
 Emitters write operator by operator and tile by tile, and an engine takes its records in their order.  So one that waits, for a result or
 for a slot, keeps back others that need not: the next tiles of its own operator, or those of an operator whose inputs are there.
 
-Every engine has a clock.  The record that can begin first is next, of several the first engine's, and of one engine's the one that was
-emitted first.  Of each engine the first `lookahead` records are asked that are not scheduled, as a window of an out-of-order processor has
-them (Tomasulo 1967; list scheduling: Graham 1966).
+Every engine has a clock.  The record that can begin first is next, and of several the first engine's.  Of one engine's it is the one that
+most has to follow on: the longest chain to the segment's end of records that share cells (critical path: Hu 1961; Adam, Chandy and Dickson
+1974), in steps of 256 cycles.  Slots that are taken again make chains, too.  So MTE1 brings VECTOR the first channels of a depthwise
+convolution while it still has the last ones to bring to CUBE.  Of the same step, and where a segment is not `urgent`, the one that was
+emitted first is next.  Of each engine the first `lookahead` records are asked that are not scheduled, as a window of an out-of-order
+processor has them (Tomasulo 1967; list scheduling: Graham 1966).
 
 Loads stay in their order unless they may overtake.  Then one that waits for its place in L1 or UB to be read lets others go first, as those
 of the next pass do while weights of this one come chunk by chunk.  Where DDR is slower than CUBE, what is wanted first should come first.
@@ -37,13 +40,17 @@ _LOADS = int(Engine.MTE2)
 _NO_EDGE, _NO_READ = -1, -2
 _NEVER = np.iinfo(np.int64).max
 _PLACE_BITS = 20  # of a record's place in its queue, in one number with a cycle: a segment has fewer records (`emit.segment.CAPACITY`)
+_STEP_BITS = 8  # of chains' lengths, below which records come as they were emitted: tiles of an operator that begin one after the other
+_MOST_STEPS = (1 << 62 - _PLACE_BITS) - 1
 
 
-def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int, overtake: bool) -> Ints:
+def listed(
+    engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int, overtake: bool, urgent: bool
+) -> Ints:  # fmt: skip
     """int64 [n], the order of n records that touch `cells` cells (see `footprint`).
 
-    overtake: whether loads do.  cycles: int64 [n], for which they have their engine.  late: int64 [n], how much later what they write is
-    there.
+    overtake: whether loads do.  urgent: see above.  cycles: int64 [n], for which they have their engine.  late: int64 [n], how much later
+    what they write is there.
     """
     n = len(engine)
     first, edge, read = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32), np.empty((4 * len(span) + 16, 2), np.int32)
@@ -54,7 +61,7 @@ def listed(engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints
         else:
             read = np.empty((2 * len(read), 2), np.int32)
     order = np.empty(n, np.int64)
-    _list(engine, cycles, late, edge, first, used, lookahead, overtake, order)
+    _list(engine, cycles, late, edge, first, used, lookahead, overtake, urgent, order)
     return order
 
 
@@ -165,11 +172,27 @@ def _pop(heap: Ints, size: int) -> int:
     return size
 
 
+@njit(cache=True)
+def _ranks(begin_of: Ints32, after: Ints32, cycles: Ints, late: Ints, rank: Ints) -> None:
+    """rank: int64 [n], how much shorter than the longest chain that one is which begins with a record, in steps, in the place of a heap's
+    key; `begin_of`, `after`: see `_successors`."""
+    n, longest = rank.shape[0], 0
+    for i in range(n - 1, -1, -1):
+        chain = 0
+        for k in range(begin_of[i], begin_of[i + 1]):
+            chain = max(chain, rank[after[k]])
+        rank[i] = chain + cycles[i] + late[i]
+        longest = max(longest, rank[i])
+    for i in range(n):
+        rank[i] = min((longest - rank[i]) >> _STEP_BITS, _MOST_STEPS) << _PLACE_BITS
+
+
 @njit(cache=True, inline="always")
-def _wake(now: Ints, nows: Ints, later: Ints, laters: Ints, free: Ints, e: int) -> None:
+def _wake(now: Ints, nows: Ints, later: Ints, laters: Ints, free: Ints, e: int, rank: Ints, queue: Ints32) -> None:
     """An engine's records that may begin by now."""
     while laters[e] and later[e, 0] >> _PLACE_BITS <= free[e]:
-        nows[e] = _push(now[e], nows[e], later[e, 0] & ((1 << _PLACE_BITS) - 1))
+        at = later[e, 0] & ((1 << _PLACE_BITS) - 1)
+        nows[e] = _push(now[e], nows[e], rank[queue[e, at]] | at)
         laters[e] = _pop(later[e], laters[e])
 
 
@@ -183,33 +206,37 @@ def _next(nows: Ints, later: Ints, laters: Ints, free: Ints, e: int) -> int:
 
 @njit(cache=True)
 def _list(
-    engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, overtake: bool, order: Ints
-) -> None:
+    engine: Bytes8, cycles: Ints, late: Ints, edge: Ints32, first: Ints32, used: int, lookahead: int, overtake: bool, urgent: bool,
+    order: Ints,
+) -> None:  # fmt: skip
     n = engine.shape[0]
     left = np.zeros(n, np.int32)
     begin_of, after = _successors(edge, first, used, left)
+    rank = np.zeros(n, np.int64)
+    if urgent:
+        _ranks(begin_of, after, cycles, late, rank)
     queue, length, place = np.empty((ENGINES, n), np.int32), np.zeros(ENGINES, np.int64), np.empty(n, np.int32)
     for i in range(n):
         place[i] = length[engine[i]]
         queue[engine[i], length[engine[i]]] = i
         length[engine[i]] += 1
     free, ready, begin = np.zeros(ENGINES, np.int64), np.zeros(n, np.int64), np.full(ENGINES, _NEVER, np.int64)
-    # of what nobody holds back: places of those that may begin at once, and (cycle, place) of those that may later
+    # of what nobody holds back: (rank, place) of those that may begin at once, and (cycle, place) of those that may later
     now, later = np.empty((ENGINES, lookahead), np.int64), np.empty((ENGINES, lookahead), np.int64)
     nows, laters, behind = np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64), np.zeros(ENGINES, np.int64)
     for e in range(ENGINES):
         behind[e] = min(length[e], lookahead if overtake or e != _LOADS else 1)  # of its queue, the first place that is not looked at yet
         for w in range(behind[e]):
             if left[queue[e, w]] == 0:
-                nows[e] = _push(now[e], nows[e], w)
+                nows[e] = _push(now[e], nows[e], rank[queue[e, w]] | w)
         if nows[e]:
             begin[e] = 0
     for done in range(n):
         e = int(np.argmin(begin))
         if nows[e] == 0:
             free[e] = later[e, 0] >> _PLACE_BITS
-            _wake(now, nows, later, laters, free, e)
-        i = queue[e, now[e, 0]]
+            _wake(now, nows, later, laters, free, e, rank, queue)
+        i = queue[e, now[e, 0] & ((1 << _PLACE_BITS) - 1)]
         nows[e] = _pop(now[e], nows[e])
         order[done] = i
         free[e] += cycles[i]
@@ -218,7 +245,7 @@ def _list(
             if left[other] == 0:
                 laters[e] = _push(later[e], laters[e], ready[other] << _PLACE_BITS | behind[e])
             behind[e] += 1
-        _wake(now, nows, later, laters, free, e)
+        _wake(now, nows, later, laters, free, e, rank, queue)
         begin[e] = _next(nows, later, laters, free, e)
         over = free[e] + late[i]
         for k in range(begin_of[i], begin_of[i + 1]):
@@ -228,7 +255,7 @@ def _list(
             o = engine[other]
             if left[other] == 0 and place[other] < behind[o]:
                 if ready[other] <= free[o]:
-                    nows[o] = _push(now[o], nows[o], place[other])
+                    nows[o] = _push(now[o], nows[o], rank[other] | place[other])
                 else:
                     laters[o] = _push(later[o], laters[o], ready[other] << _PLACE_BITS | place[other])
                 begin[o] = _next(nows, later, laters, free, o)

@@ -106,6 +106,12 @@ def _overtaking(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(overtake=True)
 
 
+def _as_emitted(unit: Unit, gene: Gene) -> Gene:
+    """Of what can begin, an engine takes what was emitted first, not what most has to follow on: where loads come in that order."""
+    del unit
+    return gene._replace(urgent=False)
+
+
 def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
     """Of everything that VECTOR does: fewer, longer instructions."""
     chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -154,5 +160,5 @@ def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
 
 CHANGES: tuple[Change, ...] = (
     *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _little_behind, _sliding, _one_slot,
-    _twice_the_blocks, _channels_first, _overtaking, _four_passes, _twelve_passes,
+    _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _four_passes, _twelve_passes,
 )  # fmt: skip

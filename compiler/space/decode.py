@@ -312,6 +312,7 @@ def _planned(unit: Unit, gene: Gene, tilings: Sequence[Tiling], window: Window, 
             "ahead_kib": gene.ahead_kib,
             "lookahead": gene.lookahead,
             "overtake": gene.overtake,
+            "urgent": gene.urgent,
             "split": gene.split,
             **({"held": tuple(sorted(unit.storages[at].name for at in range(held.bit_length()) if held >> at & 1))} if held else {}),
         }

@@ -44,7 +44,7 @@ class Gene(NamedTuple):
     those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split, lookahead, overtake: as in a plan; of lookaheads only the usual one is searched
+    sliding, spread, ahead_kib, split, lookahead, overtake, urgent: as in a plan; of lookaheads only the usual one is searched
     with.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.passes`).
@@ -75,6 +75,7 @@ class Gene(NamedTuple):
     overtake: bool = False
     held: int = 0
     input_passes: int = 1
+    urgent: bool = True
 
 
 Genome = tuple[Gene, ...]

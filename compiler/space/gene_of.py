@@ -67,6 +67,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         lookahead=plan.lookahead,
         overtake=plan.overtake,
         input_passes=plan.input_passes,
+        urgent=plan.urgent,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)

@@ -203,11 +203,13 @@ def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
 
 
 def change_prefetch(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """A slot more or less for what is loaded; loads that overtake or do not; or room for the next operator's loads, given or taken."""
+    """A slot more or less for what is loaded; loads that overtake or do not; what is urgent first or not; or other places of loads."""
     i = _pick(genome, rng)
     gene = genome[i]
     if gene.blocks == 1 or rng.random() < 0.3:
         if gene.stop - gene.start == 1 or rng.random() < 0.5:
+            if rng.random() < 0.5:
+                return _swap(genome, i, gene._replace(urgent=not gene.urgent))
             return _swap(genome, i, gene._replace(overtake=not gene.overtake))
         return _swap(genome, i, gene._replace(spread=not gene.spread))
     slots = int(np.clip(gene.prefetch + rng.choice([-1, 1]), 1, MAX_PREFETCH))

@@ -37,7 +37,7 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
         f"{cores} split {plan.split}",
         "spread" if plan.spread else "not spread",
         f"ahead {plan.ahead_kib} KiB",
-        f"lookahead {plan.lookahead}{' of loads too' if plan.overtake else ''}",
+        f"lookahead {plan.lookahead}{' of loads too' if plan.overtake else ''}{'' if plan.urgent else ' as emitted'}",
     ]
     yield f"segment {index}: {', '.join(words)}"
     if plan.shared:

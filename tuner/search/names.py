@@ -21,7 +21,7 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes = values
+    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent = values
     yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
     if grant:  # where levels grant all, names are what they always were, and so is who looks for what
         yield -grant
@@ -35,4 +35,6 @@ def _plain(values: Iterable[Any]) -> Iterator[Any]:
         yield (-lookahead,)
     if overtake:
         yield (-1, -1)
+    if not urgent:
+        yield (-1, -2)
     yield from pinned

@@ -58,7 +58,7 @@ class Rules:
         if not self.config.use.held and gene.held:
             gene = gene._replace(held=0)
         if not self.config.use.lookahead:
-            gene = gene._replace(lookahead=1, overtake=False)
+            gene = gene._replace(lookahead=1, overtake=False, urgent=True)
         if not self.config.use.prefetch:
             gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
         return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")

@@ -31,9 +31,10 @@ def test_keys_of_a_segment_and_of_its_tilings() -> None:
 
 
 def test_what_one_side_leaves_out_has_its_usual_value() -> None:
-    changed = segment("bc").model_copy(update={"lookahead": 1, "overtake": True, "held": ("x",), "passes": 2})
+    changed = segment("bc").model_copy(update={"lookahead": 1, "overtake": True, "urgent": False, "held": ("x",), "passes": 2})
     found = diff(plan(segment("bc")), plan(changed))
-    assert found.changes[0].changed == {"passes": (1, 2), "lookahead": (128, 1), "overtake": (False, True), "held": ([], ["x"])}
+    flags = {"overtake": (False, True), "urgent": (True, False)}
+    assert found.changes[0].changed == {"passes": (1, 2), "lookahead": (128, 1), **flags, "held": ([], ["x"])}
 
 
 def test_another_kind_of_tiling_names_the_keys_of_both() -> None:

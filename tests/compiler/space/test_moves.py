@@ -186,7 +186,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "toggle_held": lambda a, b: a != b and [x._replace(held=0) for x in a] == [x._replace(held=0) for x in b],
     "cut_on_chip": lambda a, b: len(b) == len(a) + 1 and stops(a) < stops(b),
     "change_window": only("window", "sliding"),
-    "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b) or only("overtake")(a, b),
+    "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b) or only("overtake")(a, b) or only("urgent")(a, b),
     "change_ahead": only("ahead_kib"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
     "change_tiling": only("choices"),
