@@ -12,15 +12,18 @@ So weights come once for each block of rows, which may be as high as L1 allows w
 | the same of integers       | bias and scales in the last pass, whose result is that of all sums; no residual                 |
 | before, and behind         | as it is, once                                                                                  |
 
+Where no product sums over hidden channels, passes are over the channels of the segment's results: each makes a run of those of every
+operator, of heads or behind a product that reads all of its input.  So less of what lies in between is there at a time.
+
 *Input* passes are the same of channels that the segment loads: a pass loads a run of them, for the products beside each other that read
-it.  They are made inside every pass over hidden channels, which then loads all of them again.
+it.  They are made inside every other pass, which then loads all of them again: with passes over results, tiles of rows by channels.
 Sums in the type of the result lie where that will, so that it needs no room beside them.
 So a segment in passes is a segment of a unit whose operators are passes, and nothing below needs to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeGuard
@@ -75,7 +78,23 @@ class Passes(NamedTuple):
 def pass_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
     """Into how many passes operators [start, stop) can be divided, 1 not among them."""
     found = _product(unit, start, stop)
-    return () if found is None else found[1]
+    return _result_counts(unit, start, stop) if found is None else found[1]
+
+
+def _result_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+    """In how many passes over the channels of their results."""
+    operators = unit.operators[start:stop]
+    inside = [[(p, unit.operators[p].y) for p in unit.producers[spec.index] if p >= start] for spec in operators]
+    if any(_sums_up(spec) and any(spec.reads[0].overlaps(y) for _, y in made) for spec, made in zip(operators, inside, strict=True)):
+        return ()
+
+    def apart(count: int) -> bool:
+        parts = [_divided(unit, spec.index, count) for spec in operators]
+        pairs = ((mine, parts[p - start], y) for mine, made in zip(parts, inside, strict=True) for p, y in made)
+        own = (_own(read, y, of.y) for mine, made, y in pairs for part, of in zip(mine, made, strict=True) for read in part.reads)
+        return all(parts) and all(own)
+
+    return tuple(count for count in _divisors(min(spec.y.planes for spec in operators)) if apart(count))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -102,6 +121,20 @@ def runs_with_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
             hidden = _hidden(unit, spec.index, able[-1][0])
             starts = (max(0, min(hidden) - 1), *hidden)
             found += [(start, spec.index + 1) for start in dict.fromkeys(starts) if pass_counts(unit, start, spec.index + 1)]
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def runs_with_result_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
+    """Runs that begin with a product that can be made in input passes, and can be made in passes over the channels of their results."""
+    found = []
+    for spec in unit.operators:
+        start = stop = spec.index
+        if not _input_counts(spec, ()):
+            continue
+        while stop < len(unit.operators) and stop - start < _FAR and _result_counts(unit, start, stop + 1):
+            stop += 1
+            found.append((start, stop))
     return tuple(found)
 
 
@@ -202,16 +235,17 @@ def _own(read: Piece, whole: Piece, made: Piece) -> bool:
 
 @lru_cache(maxsize=1024)
 def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1) -> Passes | Infeasible:
-    """Operators [start, stop) in so many passes, over hidden channels and over those of inputs; why not where that cannot be."""
+    """Operators [start, stop) in so many passes, over channels that they make and over those of inputs; why not where that cannot be."""
     where = unit.operators[start].name
-    for what, wanted, counts in (("hidden channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
+    for what, wanted, counts in (("channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
         accepted = 1, *counts(unit, start, stop)
         if wanted not in accepted:
             return Infeasible(where, f"{wanted} passes over {what}; accepted: {', '.join(map(str, accepted))}")
     storages = [*unit.storages]
     made = [(k, unit.operators[k]) for k in range(start, stop)]
     if count > 1:
-        made = _over_hidden(unit, start, stop, count, storages)
+        over = _over_results if _product(unit, start, stop) is None else _over_hidden
+        made = over(unit, start, stop, count, storages)
     loaded = 0
     if inputs > 1:
         made, loaded = _over_inputs(made, inputs, storages)
@@ -228,10 +262,13 @@ def _added(storages: list[StorageSpec], like: Piece, name: str, planes: int, **c
     return Piece(len(storages) - 1, 0, planes)
 
 
-def _sums_of(product: ConvSpec, storages: list[StorageSpec]) -> Piece:
-    """Where a product's sums lie: where its result will, if that is of their type."""
+def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True) -> Piece:
+    """Where a product's sums lie: where its result will, if that is of their type.
+
+    stays: whether that is in L1 at all, or is all of its tensor, so that no more than its sums is there.
+    """
     kind = DataType.int32 if isinstance(product, QuantisedConvSpec) else DataType.float32
-    if storages[product.y.storage].dtype == kind:
+    if stays and storages[product.y.storage].dtype == kind:
         return product.y
     return _added(storages, product.y, "sums", product.y.planes * product.result_lanes // kind.lanes, dtype=kind)
 
@@ -257,6 +294,19 @@ def _over_hidden(unit: Unit, start: int, stop: int, count: int, storages: list[S
     return made + [(k, unit.operators[k]) for k in range(at_product + 1, stop)]
 
 
+def _over_results(unit: Unit, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
+    """What nobody else reads is a tensor of its pass; the rest is made where it lies."""
+    made, parts = Made(), {k: _divided(unit, k, count) for k in range(start, stop)}
+    hidden = {k for k in parts if k not in unit.escapes and all(start <= reader < stop for reader in unit.consumers[k])}
+    for at in range(count):
+        mine: dict[Piece, Piece] = {}
+        for k, mine_of in parts.items():
+            part = mine_of[at]
+            y = mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes) if k in hidden else part.y
+            made.append((k, replace(part, reads=tuple(mine.get(read, read) for read in part.reads), y=y)))
+    return made
+
+
 def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[Made, int]:
     """And what is loaded, as `Passes` has it.  Products beside each other that read the same piece have its runs together."""
     inside, found, at, loaded = [spec.y for _, spec in made], Made(), 0, 0
@@ -269,7 +319,8 @@ def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[M
         x = made[at][1].reads[0]
         whole = storages[x.storage]
         loaded |= 1 << x.storage
-        sums = [_sums_of(product, storages) for _, product in together]
+        behind = [read for _, spec in made[at:] for read in spec.reads]
+        sums = [_sums_of(product, storages, _stays(product.y, storages, behind)) for _, product in together]
         wide = x.planes // count
         for run in range(count):
             address = whole.address + (x.plane + run * wide) * whole.plane_blocks
@@ -280,10 +331,20 @@ def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[M
     return found, loaded
 
 
+def _stays(y: Piece, storages: Sequence[StorageSpec], reads: Sequence[Piece]) -> bool:
+    """Whether a result takes no more of L1 than its sums do if they lie in its place."""
+    return y.planes == storages[y.storage].planes or any(read.overlaps(y) for read in reads)
+
+
 def _together(made: Made, inside: Sequence[Piece], count: int) -> list[tuple[int, ConvSpec]]:
-    """Products at the beginning of a list that can be made in so many input passes, all of the same input, none of another's result."""
+    """Products at the beginning of a list that can be made in so many input passes, all of the same input, none of another's result.
+
+    Not another part of one of them: it is in a pass of its own so that sums of both need not be there at once.
+    """
     found = list[tuple[int, ConvSpec]]()
     for k, spec in made:
+        if any(k == other for other, _ in found):
+            break
         if not _sums_up(spec) or count not in _input_counts(spec, inside):
             break
         if found and (spec.reads[0] != found[0][1].reads[0] or any(read.overlaps(other.y) for read in spec.reads for _, other in found)):
@@ -315,23 +376,28 @@ def _part_of_product(product: ConvSpec, run: Piece, sums: Piece, at: int, count:
 def _unit(unit: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
     """The unit with these operators in place of [start, stop)."""
     more = len(made) - (stop - start)
-    last = {k: start + at for at, (k, _) in enumerate(made)}  # which alone is read by others
+    last = {(k, spec.y): start + at for at, (k, spec) in enumerate(made)}
+    read = {k: [at for (of, y), at in last.items() if of == k and y.overlaps(unit.operators[k].y)] for k in range(start, stop)}  # by others
 
-    def place(k: int) -> int:
-        return k if k < start else k + more if k >= stop else last[k]
+    def places(of: Iterable[int]) -> list[int]:
+        return sorted(at for k in of for at in ((k,) if k < start else (k + more,) if k >= stop else read[k]))
 
     new = [replace(spec, index=start + at, named=spec.tag) for at, (_, spec) in enumerate(made)]
     rest = [replace(spec, index=spec.index + more, named=spec.tag) for spec in unit.operators[stop:]]
     operators = (*unit.operators[:start], *new, *rest)
-    producers = {place(k): tuple(sorted(map(place, sources))) for k, sources in unit.producers.items() if not start <= k < stop}
-    for at, (k, _) in enumerate(made):
-        spec = new[at]
-        sources = [s for s in unit.producers[k] if s < start] + [s.index for s in new[:at]]
-        producers[spec.index] = tuple(s for s in sources if any(operators[s].y.overlaps(read) for read in spec.reads))
+    outside = ((k, sources) for k, sources in unit.producers.items() if not start <= k < stop)
+    producers = {places([k])[0]: tuple(places(sources)) for k, sources in outside}
+    makers: dict[int, list[OperatorSpec]] = {}  # by their storages
+    for (k, _), spec in zip(made, new, strict=True):
+        before = [unit.operators[s] for s in unit.producers[k] if s < start]
+        sources = before + [source for storage in sorted({read.storage for read in spec.reads}) for source in makers.get(storage, ())]
+        found = {s.index for s in sources if any(s.y.overlaps(read) for read in spec.reads)}
+        producers[spec.index] = tuple(sorted(found))
+        makers.setdefault(spec.y.storage, []).append(spec)
     consumers: dict[int, list[int]] = {k: [] for k in range(len(operators))}
     for k in range(len(operators)):
         for source in producers[k]:
             consumers[source].append(k)
-    escapes = frozenset(map(place, unit.escapes))
-    found = {k: tuple(readers) for k, readers in consumers.items()}
-    return replace(unit, storages=storages, operators=operators, producers=producers, consumers=found, escapes=escapes)
+    escapes = frozenset(places(unit.escapes))
+    readers = {k: tuple(mine) for k, mine in consumers.items()}
+    return replace(unit, storages=storages, operators=operators, producers=producers, consumers=readers, escapes=escapes)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from compiler.plan.plan import ConvTiling, SegmentPlan
-from compiler.segment.passes import input_counts, pass_counts, runs_with_input_passes, runs_with_passes
+from compiler.segment.passes import input_counts, pass_counts, runs_with_input_passes, runs_with_passes, runs_with_result_passes
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, block_counts
 from compiler.space.structures import Structures
 from compiler.unit.machine import room_blocks
 from compiler.unit.unit import Unit
-from simulator.npu.parts import Memory
+from simulator.npu.parts import DataType, Memory
 
 _MOST = 4  # blocks in passes over hidden channels: with more of them little is left to gain
 _PART = 8  # of what a run in as few blocks as fit without input passes moves, that these have to save
+_MOST_ROWS = 16  # blocks beside passes over results
+_MOST_LOOKS = 8  # of these
+_MOST_OPERATORS = 1024  # of all passes: more are runs too small to be worth a look
 _MOST_INPUTS = 32  # input passes: runs of so many are small beside what they are summed up in
+
+_Value = TypeVar("_Value")
 
 
 class _Division(NamedTuple):
@@ -28,14 +33,15 @@ class _Division(NamedTuple):
 
 def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene]:
     """Of every run that may be in passes over hidden channels, in every number of blocks in which it does not fit as a whole, the fewest
-    passes that do; and the fewest blocks of runs whose weights come for every block, with the fewest input passes for these, where that
-    saves enough.
+    passes that do, in input passes too where these let fewer do; the fewest blocks of runs whose weights come for every block, with the
+    fewest input passes for these, where that saves enough; and of runs that may be in passes over the channels of their results, where
+    input and weights do not come once, as many blocks and passes as move least.
 
     like: the gene's other fields, its cores as far as there are blocks for them.
     """
     found, known = list[Gene](), dict[tuple[str, object], list[_Division]]()
     runs = [(run, _over_hidden) for run in runs_with_passes(unit)] + [(run, _over_inputs) for run in runs_with_input_passes(unit)]
-    for (start, stop), divisions in runs:
+    for (start, stop), divisions in [*runs, *((run, _over_results) for run in runs_with_result_passes(unit))]:
         key = structures.structure(start, stop), divisions
         gene = like._replace(start=start, stop=stop)
         if key not in known:
@@ -50,15 +56,63 @@ def _divided(unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes:
 
 
 def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
-    found = []
+    found, counts = [], pass_counts(unit, gene.start, gene.stop)
     for blocks in _few(block_counts(unit, gene.start, gene.stop)):
         if decode(unit, _divided(unit, gene, blocks)) is not None:
             break
-        counts = pass_counts(unit, gene.start, gene.stop)
         fits = (count for count in counts if decode(unit, _divided(unit, gene, blocks, count)) is not None)
         if (passes := next(fits, 0)) > 0:
             found.append(_Division(blocks, passes, 1, gene.prefetch))
+        elif _is_worth(unit, gene):
+            found += _with_inputs(unit, gene, blocks, counts)
     return found
+
+
+def _is_worth(unit: Unit, gene: Gene) -> bool:
+    """Whether weights are more than little, and will not stay."""
+    return _PART * sum(spec.weight_blocks for spec in unit.operators[gene.start : gene.stop]) >= room_blocks(unit.machine, Memory.L1)
+
+
+def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
+    """Of the numbers of blocks those first that move least, in as few passes as sums leave room for, or the next."""
+    if not _is_worth(unit, gene) or decode(unit, _divided(unit, gene, 1)) is not None:
+        return []
+    first, counts = unit.operators[gene.start], (1, *pass_counts(unit, gene.start, gene.stop))
+    read, y, room = first.reads[0], unit.storages[first.y.storage], room_blocks(unit.machine, Memory.L1)
+    loaded = read.planes * unit.storages[read.storage].plane_blocks * unit.images
+    weights = sum(spec.weight_blocks for spec in unit.operators[gene.start : gene.stop])
+    sums = first.y.planes * y.plane_blocks * y.dtype.lanes // DataType.float32.lanes
+
+    def moved(division: tuple[int, int]) -> tuple[int, int]:
+        blocks, passes = division
+        return blocks * weights + passes * loaded, passes
+
+    able = [[(blocks, count) for count in counts if sums // blocks // count <= room][:2] for blocks in range(1, _MOST_ROWS + 1)]
+    for blocks, passes in sorted((each for some in able for each in some), key=moved)[:_MOST_LOOKS]:
+        if found := _with_inputs(unit, gene, blocks, (passes,)):
+            return found if passes > 1 else []
+    return []
+
+
+def _with_inputs(unit: Unit, gene: Gene, blocks: int, counts: Sequence[int]) -> list[_Division]:
+    """The fewest of ascending numbers of passes that fit in input passes, with the fewest of these; none where none do."""
+    every = input_counts(unit, gene.start, gene.stop)
+    most = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
+    for prefetch in (gene.prefetch, 1):
+
+        def fits(passes: int, inputs: int, prefetch: int = prefetch) -> bool:
+            return decode(unit, _divided(unit, gene, blocks, passes, inputs, prefetch)) is not None
+
+        able = [(passes, mine) for passes, mine in zip(counts, most, strict=True) if mine]
+        found = _first(able, lambda each: fits(each[0], each[1][-1]))
+        if found is not None:
+            passes, mine = found
+            return [_Division(blocks, passes, next(count for count in mine if fits(passes, count)), prefetch)]
+    return []
+
+
+def _most_inputs(gene: Gene, passes: int) -> int:
+    return min(_MOST_INPUTS, _MOST_OPERATORS // (passes * (gene.stop - gene.start)))
 
 
 def _few(counts: Sequence[int]) -> list[int]:
@@ -70,8 +124,8 @@ def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
     counts = tuple(count for count in counts if count <= _MOST_INPUTS)
     operators, found = unit.operators[gene.start : gene.stop], list[_Division]()
     weights = sum(spec.weight_blocks for spec in operators)
-    if _PART * weights < room_blocks(unit.machine, Memory.L1):
-        return []  # they will stay, or are little
+    if not _is_worth(unit, gene):
+        return []
     ends = sum(piece.planes * unit.storages[piece.storage].plane_blocks for piece in (operators[0].reads[0], operators[-1].y)) * unit.images
     for prefetch in (gene.prefetch, 1):
 
@@ -91,7 +145,7 @@ def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
     return found
 
 
-def _first(values: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+def _first(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
     """The least of ascending values that fits, if those above it do; None where none does."""
     low, high = 0, len(values)
     while low < high:

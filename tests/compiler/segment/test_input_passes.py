@@ -1,4 +1,4 @@
-"""Segments in input passes: right values, beside passes over hidden channels too; no more of an input in L1 than a run of its channels."""
+"""Segments in input passes: right values, beside passes over hidden channels and over those of results too; no more in L1 than runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from compiler.frontend import load_model, lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, parse_plan
-from compiler.segment.passes import input_counts, passes
+from compiler.segment.passes import input_counts, pass_counts, passes
 from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
 from compiler.space.gene_of import gene_of
+from compiler.space.in_passes import genes_in_passes
 from compiler.space.moves import change_passes
 from compiler.space.predicted import Covers, by_estimate
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
-from scripts.chains import CHAINS
+from scripts.chains import CHAINS, mlp_block
 from scripts.compare_bound import traffic_machines
 from scripts.traffic import traffic
 from simulator.npu.machine_file import load_machine
@@ -32,7 +34,7 @@ from tests.lacking import without
 from tests.models import Builder
 from tests.plans import resized, with_cores
 from tuner.networks.made.net import Net
-from tuner.networks.made.transformer import mlp
+from tuner.networks.made.transformer import attention, mlp
 
 EDGE = load_machine("edge")
 MACHINES = {
@@ -85,6 +87,19 @@ def test_values_are_right_in_any_number_of_input_passes(name: str, dtype: DataTy
 def test_passes_over_hidden_channels_load_their_input_run_by_run(dtype: DataType) -> None:
     case = make_case(bodies(), EDGE, dtype)
     assert every_way_is_right(case, 1, len(case.unit.operators), passes=2) == len(WAYS)
+
+
+@pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
+@pytest.mark.parametrize("name", ["edge", "ascend310", "edge-2-cores", "little"])
+def test_values_are_right_in_passes_over_the_channels_of_results(name: str, dtype: DataType) -> None:
+    """Of what leaves the segment every pass makes a run where it lies; the others are tensors of their passes."""
+    net = Net("attention")
+    case = make_case(net.model(attention(net, net.input("x", (1, 40, 64)), 4, None)), MACHINES[name], dtype)
+    words = [spec.word for spec in case.unit.operators]
+    stop = 1 + max(k for k, word in enumerate(words) if word == "matmul")  # without the last product, which sums over heads
+    for run in ((0, 2), (0, stop)):
+        assert pass_counts(case.unit, *run)[:2] == (2, 4)
+        assert every_way_is_right(case, *run, passes=4) >= 2
 
 
 def test_integers_are_those_of_one_pass() -> None:
@@ -156,6 +171,20 @@ def test_two_products_move_within_five_percent_of_the_least_where_their_input_do
     program = Compiler(unit).compile(decode_all(unit, found[0]))  # type: ignore[arg-type]
     assert not isinstance(program, Infeasible)
     assert traffic(unit, program).total <= 1.05 * 3_440_640 * 4
+
+
+def test_products_are_made_in_square_tiles_where_that_moves_least() -> None:
+    """128 x 128 results at a time with 32 Ki values on the chip: the first product's input comes eight times, the second one's twice."""
+    graph = lower(load_model(mlp_block(128, 256).model(), random_weights=0))
+    unit = make_unit(graph, traffic_machines(32 * 1024, DataType.float32)[-2], DataType.float32)
+    found = genes_in_passes(unit, Structures(unit), Gene(0, 1))
+    tiles = tuple(gene for gene in found if gene.passes > 1 and (gene.start, gene.stop) in {(0, 2), (2, 3)})
+    assert [(gene.start, gene.stop, gene.blocks, gene.passes) for gene in tiles] == [(0, 2, 1, 8), (2, 3, 1, 2)]
+    program = Compiler(unit).compile(decode_all(unit, tiles))  # type: ignore[arg-type]
+    assert not isinstance(program, Infeasible)
+    x, hidden, weights = 128 * 256, 128 * 1024, 256 * 1024
+    least = (8 * x + weights + hidden) + (2 * hidden + weights + x)
+    assert least * 4 <= traffic(unit, program).total <= 1.005 * least * 4
 
 
 def test_who_cannot_be_made_in_input_passes() -> None:
