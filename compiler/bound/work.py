@@ -100,6 +100,15 @@ def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Frac
     return None
 
 
+def _blocks_on_vector(op: Operator, dtype: DataType, p: Multiplied) -> float:
+    """Blocks of products, one in every lane (docs/bounds.md, Lemma 3)."""
+    summed = p.macs // (p.times * p.rows * p.columns)
+    lanes = BLOCK_BYTES // (SUM_BYTES if summed > SHORT or not dtype.is_float else dtype.size_bytes)
+    if isinstance(op, Convolution) and op.is_depthwise and p.columns > FOUR:
+        return p.rows * summed * -(-p.columns // lanes)  # a pixel's channels, by planes
+    return p.macs / lanes
+
+
 def _pairs_beside(op: Convolution, fractal: Fractal) -> int:
     """Of a tap: pairs of blocks beyond those of one group for each block of columns (docs/bounds.md, Lemma 2)."""
     c_out, c_in, *_ = op.weights.shape
@@ -130,9 +139,7 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
             if added_up[k]:
                 found.matrix[k, 2] = found.starts[k, 2] = 0
             found.spread[k] = _spread(machine, dtype, product)
-            summed = product.macs // (product.times * product.rows * product.columns)
-            lanes = REPEAT_BYTES // (SUM_BYTES if summed > SHORT or not dtype.is_float else dtype.size_bytes)
-            found.on_vector[k] = _repeats(t, product.macs / lanes, Op.VMADD)
+            found.on_vector[k] = _repeats(t, _blocks_on_vector(op, dtype, product) / REPEAT_BLOCKS, Op.VMADD)
             found.weights[k] = product.weights * dtype.size_bytes
             continue
         made, read = leaf.needed_bytes, sum(r.box.values * of.images * of.size_bytes for of, r in needs.read_by(k))

@@ -169,6 +169,17 @@ def test_two_products_back_everything_is_finished() -> None:
     assert finished(u) == [{before: 1.0} for before in (frozenset(), frozenset(), frozenset({0}), frozenset({0, 1}))]
 
 
+def test_vector_takes_a_plane_at_a_time() -> None:
+    """Depthwise, 40 channels are three planes, of which the last one has eight lanes for nothing; products of all channels fill theirs."""
+    found = work_of_vector(conv("y", "x", (40, 40), groups=40), 40)
+    assert found == pytest.approx(64 * 9 * 3 / 8 * (1 + 6 / 255))
+    assert work_of_vector(conv("y", "x", (3, 40)), 3) == pytest.approx(64 * 27 * 40 / 128 * (1 + 6 / 255))
+
+
+def work_of_vector(op: Operator, channels: int) -> float:
+    return float(Bound(unit(EDGE, (1, channels, 8, 8), op)).work.on_vector[0])
+
+
 def test_channels_of_a_concatenation_wait_for_their_own_parts() -> None:
     """y reads 32 channels of b, which is behind a, and 16 of d, which is behind nothing; and so it is through a pool."""
     ops = [conv("a", "x", (16, 16)), conv("b", "a", (16, 32)), conv("d", "x", (16, 16)), concat("c", "b", "d")]
