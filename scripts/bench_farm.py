@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -52,6 +53,7 @@ from tuner.measure.evaluate import EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
 from tuner.search.asking import answered
 from tuner.search.champions import Champions
+from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
@@ -254,18 +256,18 @@ class Scorer:
         return _rate(score, seconds)
 
     def programs_per_s(self, seconds: float) -> float:
-        """Children scored per second of CPU time, moves and repair among it."""
-        rules, island = self.job_runner.rules, self.island
-        moves, search = list(rules.moves.values()), rules.config.search
+        """Changes of a program that the simulator tries for a child, per second of CPU time."""
+        turn = count(1)
 
         def score() -> tuple[int, float]:
-            begin = time.process_time()
-            drawn = (island.child(rules.unit, 0, search, moves) for _ in range(SCORED_AT_ONCE))
-            context = self.context()
-            repaired = context.repaired([child for child in drawn if child is not None])
-            whole = [genome for genome in answered(repaired, self._measure) if genome is not None]
-            context.expected(whole)
-            return len(whole), time.process_time() - begin
+            begin, tried = time.process_time(), list[Request]()
+
+            def measure(requests: Sequence[Request]) -> list[Measurement]:
+                tried.extend(request for request in requests if request.kind == "program")
+                return self._measure(requests)
+
+            answered(children(self.context(), self.island, 1, next(turn), ()), measure)
+            return len(tried), time.process_time() - begin
 
         return _rate(score, seconds)
 

@@ -55,7 +55,6 @@ SWITCHED = {
     "no segmentations": ("use.segmentations=false",),
     "no cost model": ("use.cost_model=false",),
     "no packaged model": ("use.packaged_model=false",),
-    "crossover": ("search.crossover_rate=0.3",),
     "no islands": ("use.islands=false", "search.generation=8"),  # as many programs, and so segments for each, in an epoch
     "the file's order": ("search.order=file",),
     "no sliding windows": ("use.window=false",),
@@ -65,7 +64,7 @@ SWITCHED = {
     "no passes": ("use.passes=false",),
     "nothing held": ("use.held=false",),
     "no lookahead": ("use.lookahead=false",),
-    "segmentations alone": ("search.proposed=1.0",),  # no children: what evolution brings over covers of measured segments
+    "segmentations alone": ("search.proposed=1.0", "search.changes=0"),  # no children
 }
 
 

@@ -40,11 +40,7 @@ class SearchSettings(_Section):
     exchange_every: PositiveInt
     generation: PositiveInt
     elites: PositiveInt
-    tournament: PositiveInt
-    mutation_rate: Rate
-    max_moves: PositiveInt
-    crossover_rate: Rate
-    epsilon: Rate
+    changes: Count
     proposed: Rate
     order: Order
     moves: list[str] | None
@@ -87,7 +83,6 @@ class PlacementSettings(_Section):
 
 class ModelSettings(_Section):
     name: Annotated[str, Field(min_length=1)]
-    proposals: PositiveInt
     min_rows: Annotated[int, Field(ge=10)]
     growth: Annotated[float, Field(gt=0)]
     rounds: PositiveInt

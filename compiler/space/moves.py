@@ -330,13 +330,24 @@ MOVES: dict[str, Move] = {
 
 
 def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
-    """By topological prefix: the front of one parent and the back of the other, at a border that both have."""
-    common = sorted({g.stop for g in a[:-1]} & {g.stop for g in b[:-1]})
-    if not common:
+    """The first parent with a stretch of the second: between neighbouring borders that both have, and where they differ as segments alone.
+
+    What is held and loaded ahead comes with the stretch.
+    """
+    borders = sorted({g.start for g in a} & {g.start for g in b})
+    stretches = []
+    for start, stop in zip(borders, [*borders[1:], a[-1].stop], strict=True):
+        mine, theirs = ([g for g in each if start <= g.start < stop] for each in (a, b))
+        if [_alone(g) for g in mine] != [_alone(g) for g in theirs]:
+            stretches.append((start, stop, theirs))
+    if not stretches:
         return None
-    at = common[int(rng.integers(len(common)))]
-    child = (*(g for g in a if g.stop <= at), *(g for g in b if g.start >= at))
-    return None if child in (a, b) else child
+    start, stop, theirs = stretches[int(rng.integers(len(stretches)))]
+    return (*(g for g in a if g.start < start), *theirs, *(g for g in a if g.start >= stop))
+
+
+def _alone(gene: Gene) -> Gene:
+    return gene._replace(held=0, ahead_kib=0)
 
 
 def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:

@@ -344,7 +344,7 @@ def test_settings_have_a_budget_and_a_clock_of_their_own(tmp_path: Path) -> None
 
 
 def test_a_configuration_is_what_it_changes(tmp_path: Path) -> None:
-    changed = load_config().replaced({"search.epsilon": 0.25, "search.moves": ["shift_border"], "budget.candidates": 9})
+    changed = load_config().replaced({"search.proposed": 0.25, "search.moves": ["shift_border"], "budget.candidates": 9})
     (tmp_path / "best.yaml").write_text(changed.to_yaml())
     texts = differences(str(tmp_path / "best.yaml"))
     assert load_config(None, texts).digest == changed.digest

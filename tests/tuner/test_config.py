@@ -20,7 +20,7 @@ def test_default_is_complete_and_frozen() -> None:
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
-    config = load_config(None, ["search.mutation_rate=0.25", "level_weights.severe=3"])
+    config = load_config(None, ["search.proposed=0.25", "level_weights.severe=3"])
     (tmp_path / "c.yaml").write_text(config.to_yaml())
     assert load_config(str(tmp_path / "c.yaml")) == config
 
@@ -31,7 +31,7 @@ def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
     config = load_config(str(file), ["search.elites=2", "use.cost_model=false", "farm.workers=3"])
     assert (config.search.population, config.search.elites, config.budget.seconds) == (8, 2, 30)
     assert config.use.cost_model is False
-    assert load_config(None, ["search.epsilon=1e-3"]).search.epsilon == 0.001
+    assert load_config(None, ["segments.epsilon=1e-3"]).segments.epsilon == 0.001
     assert config.search.islands == load_config().search.islands
 
 
@@ -40,8 +40,8 @@ def test_a_file_and_overrides_are_laid_over_the_default(tmp_path: Path) -> None:
     [
         ("search.population=abc", r"search\.population: .*integer \(got 'abc'\)"),
         ("search.population=1.5", r"search\.population: .*integer.*1\.5"),
-        ("search.mutation_rate=1.5", r"search\.mutation_rate: .*less than or equal to 1 \(got 1\.5\)"),
-        ("search.epsilon=.nan", r"search\.epsilon"),
+        ("search.proposed=1.5", r"search\.proposed: .*less than or equal to 1 \(got 1\.5\)"),
+        ("segments.epsilon=.nan", r"segments\.epsilon"),
         ("search.populatoin=4", r"no such setting \(did you mean search\.population\?\)"),
         ("search=4", "no such setting"),
         ("search.population", r"expected a\.b=value"),
@@ -61,26 +61,26 @@ def test_errors_name_path_and_value(override: str, text: str) -> None:
 
 def test_every_mistake_of_a_file_is_told_at_once(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
-    path.write_text("search: {populatoin: 3, islands: two, epsilon: 7}\nmodel: {rounds: -1}\nfoo: 3\n")
+    path.write_text("search: {populatoin: 3, islands: two, proposed: 7}\nmodel: {rounds: -1}\nfoo: 3\n")
     with pytest.raises(BadInputError) as caught:
         load_config(str(path))
     told = str(caught.value)
     assert "search.populatoin: no such key (got 3) (did you mean search.population?)" in told
-    for part in ("search.islands: ", "(got 'two')", "search.epsilon: ", "model.rounds: ", "foo: no such key (got 3)"):
+    for part in ("search.islands: ", "(got 'two')", "search.proposed: ", "model.rounds: ", "foo: no such key (got 3)"):
         assert part in told
     assert "\n" not in told
 
 
 def test_every_mistake_of_the_overrides_is_told_at_once() -> None:
     with pytest.raises(BadInputError) as caught:
-        load_config(None, ["search.populatoin=3", "use.segmentations=1", "search.islands=2", "model.rounds", "search.epsilon=7"])
+        load_config(None, ["search.populatoin=3", "use.segmentations=1", "search.islands=2", "model.rounds", "segments.epsilon=7"])
     told = str(caught.value)
     for part in (
         "search.populatoin: no such setting",
         "model.rounds: expected a.b=value",
         "use.segmentations: ",
         "(got 1)",
-        "search.epsilon: ",
+        "segments.epsilon: ",
     ):
         assert part in told
     assert "search.islands: " not in told
@@ -101,7 +101,7 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
 
 def test_digest_covers_what_changes_a_result_and_nothing_else() -> None:
     config = load_config()
-    assert config.replaced({"search.epsilon": 0.2}).digest != config.digest
+    assert config.replaced({"segments.epsilon": 0.2}).digest != config.digest
     assert config.replaced({"use.window": False}).digest != config.digest
     same = config.replaced({"farm.workers": 7, "budget.candidates": 9, "study.batch": 2})
     assert same != config

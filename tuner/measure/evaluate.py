@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from compiler.cost.features import raw_features
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, decode_all, plan_of, sharing, spaces_of
-from compiler.space.gene import Gene
+from compiler.space.gene import Gene, Genome
 from compiler.space.held import FREE, Space
 from compiler.space.starts import single_operators
 from compiler.space.stays import with_shared
@@ -126,6 +126,8 @@ class Evaluator:
             task = request.task(payload := request.without_plan(self._digest))
             if (found := self.published.get(task)) is not None:
                 return self._answered(found, task, payload, None)
+        if request.kind == "program" and not request.measure:
+            return self._foreseen(genome)
         known = []
         spaces = spaces_of(self.unit, genome) if request.kind == "program" else [FREE] * len(genome)
         for gene, space in zip(genome, spaces, strict=True):
@@ -145,6 +147,14 @@ class Evaluator:
             return self._stage(request, [segment.plan for segment in known], raw)
         plan = plan_of(self.unit, [segment.plan for segment in known])
         return self._measured(request, partial(self.target.program, plan), range(len(self.unit.operators)), self._payload(known), raw)
+
+    def _foreseen(self, genome: Genome) -> Measurement:
+        """A program by the simulator, whoever measures; of another target than the NPU nothing."""
+        if not isinstance(self.target, Npu):
+            return Measurement("ok")
+        plan = decode_all(self.unit, genome)
+        values = plan if isinstance(plan, Infeasible) else self.target.simulated(plan)
+        return Measurement("infeasible", str(values)) if isinstance(values, Infeasible) else Measurement("ok", values=values)
 
     def _answered(self, known: Answer, task: str, payload: str, raw: NDArray[np.float64] | None) -> Measurement:
         values = known.values if known.status == 0 else None

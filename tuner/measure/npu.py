@@ -49,6 +49,8 @@ class Npu:
         self.clock = clock or unit.machine
         self._granted = {level: unit.machine.granted(level) for level in levels}
         self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
+        same = self.clock is unit.machine  # then a change goes on from what was measured
+        self._described = self._programs if same else Timers(self.compiler, unit.machine, resuming)
         self.bench: Bench | None = None
         self.canary: Canary | None = None
         self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -71,7 +73,7 @@ class Npu:
             return
         needs = needs_of(parts)
         fits = [level for level in self.levels if needs.fits(self._granted[level])]
-        values = self._simulated("program", parts, fits, needs.shared_bytes)
+        values = self._simulated(self._programs, parts, fits, needs.shared_bytes)
         expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
         program = encoded(Packed(self.unit, constants), "program", self.compiler.link(parts), canary.segments, expected)
         self.canary = Canary(bench, program if fits else None, (fits or self.levels)[0], readings)
@@ -81,15 +83,31 @@ class Npu:
         """Of the board that measured last."""
         return NOTHING_SAID if self.canary is None else self.canary.said
 
-    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> Timed:
-        """By the simulator, and then by the runner."""
+    def simulated(self, plan: Plan) -> NDArray[np.int64] | Infeasible:
+        """A program by the simulator alone, on the machine as it is described."""
+        parts = self.compiler.parts(plan)
         if isinstance(parts, Infeasible):
             return parts
+        granting = self._fits("program", parts)
+        return granting if isinstance(granting, Infeasible) else self._simulated(self._described, parts, *granting)
+
+    def _fits(self, kind: Kind, parts: list[CorePart]) -> tuple[list[str], int] | Infeasible:
+        """Levels that grant what it needs, and what it needs of the shared memory."""
         needs = needs_of(parts)
         fits = [level for level in self.levels if needs.fits(self._granted[level])]
         if not fits:
             return Infeasible(kind, f"{needs.beyond(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
-        values = self._simulated(kind, parts, fits, needs.shared_bytes)
+        return fits, needs.shared_bytes
+
+    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> Timed:
+        """By the simulator, and then by the runner."""
+        if isinstance(parts, Infeasible):
+            return parts
+        granting = self._fits(kind, parts)
+        if isinstance(granting, Infeasible):
+            return granting
+        fits, _ = granting
+        values = self._simulated(self._programs if kind == "program" else self._alone, parts, *granting)
         if self.bench is not None:
             at = [self.levels.index(level) for level in fits]
             expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
@@ -102,9 +120,9 @@ class Npu:
             values[at, 0] = found
         return values
 
-    def _simulated(self, kind: Kind, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
+    def _simulated(self, timers: Timer | Timers, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
         """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
-        timings = (self._programs if kind == "program" else self._alone).times(parts, fits)
+        timings = timers.times(parts, fits)
         moved = np.concatenate([part.lowered.moved for part in parts]).reshape(len(parts), -1).sum(0).tolist()
         peaks = [*np.concatenate([part.lowered.peaks for part in parts]).reshape(len(parts), -1).max(0).tolist(), shared_bytes]
         nothing = [0] * len(RESULTS)

@@ -1,42 +1,104 @@
-"""Children of an island's members: drawn, repaired and chosen among by prediction."""
+"""Children: changes of the best program of a level, each tried in the whole program, and kept where that is faster.
+
+What is held over borders, what is loaded ahead of them, and where neighbours lie on chip show in whole programs alone: no cover of
+segments that were measured alone knows of it.  The simulator does, and takes a few milliseconds for a program that differs from the last
+one in a segment.  That is no measurement: nothing is read from a board, logged or counted.  What it led to is measured as any program.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import numpy as np
+
+from compiler.cost.features import expected_cycles
 from compiler.space.gene import Genome
+from compiler.space.moves import crossover, random_genome
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.population import Island
 
+_COUPLING = ("toggle_held", "change_ahead", "change_prefetch")  # drawn as often as all others together: nothing else finds these
+_CROSSED = 0.2  # share of changes that take a stretch from another program
+_NOISE = 0.04  # of the segmentation that stretches come from
+_GOLDEN = (5**0.5 - 1) / 2
+_NEAR = 1.03  # how much slower than its parent a program may be by estimate and still be tried: what wins is hardly ever beyond
 
-def children(context: SearchContext, island: Island, count: int, taken: set[Genome]) -> Asking[list[Genome]]:
-    """At most `count`, none measured or in `taken`, each for a level drawn by its weight."""
-    if count <= 0 or not island.members:
-        return []
-    config, rules, rng = context.config, context.rules, island.rng
-    taken = set(taken)
-    share = rules.level_weights / rules.level_weights.sum()
-    moves = list(rules.moves.values())
-    groups: list[tuple[int, list[Genome]]] = []
-    for _ in range(count):
-        level = int(rng.choice(len(rules.levels), p=share))
-        group: list[Genome] = []
-        for _ in range(config.model.proposals if context.by_model else 1):
-            child = island.child(context.unit, level, config.search, moves)
-            if child is None:
-                continue
-            child = context.permitted(child, level)
-            if not context.known.measured(child) and child not in taken:
-                group.append(child)
-        groups.append((level, group))
-    flat = iter((yield from context.repaired([genome for _, group in groups for genome in group])))
-    picks: list[Genome] = []
-    for level, group in groups:
-        whole = [next(flat) for _ in group]
-        fitting = [g for g in whole if g is not None and not context.known.measured(g) and g not in taken]
-        if not fitting:
+
+def children(context: SearchContext, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
+    """At most `count`, none measured or in `taken`; random programs where the island has none to change, and nothing else is measured.
+
+    Without segmentations an island would wait for what its neighbours send.
+    """
+    rules, found = context.rules, list[Genome]()
+    if not island.members:
+        levels = [] if taken else [rules.order[at % len(rules.order)] for at in range(count)]
+        return [context.permitted(random_genome(context.unit, island.rng), level) for level in levels]
+    for at in range(count if context.config.search.changes else 0):
+        level = _level(context, turn * count + at)
+        child = yield from _grown(context, island, level, {*taken, *found})
+        if child is not None:
+            found.append(child)
+    return found
+
+
+def _level(context: SearchContext, number: int) -> int:
+    """Of a child: an island goes on with the same one, where there are islands for all; levels have their shares (multiples of the golden
+    ratio)."""
+    rules = context.rules
+    at = context.island if rules.islands >= len(rules.levels) else number * rules.islands + context.island
+    shares = np.cumsum(rules.level_weights)
+    return int(np.searchsorted(shares, at * _GOLDEN % 1 * shares[-1], "right"))
+
+
+def _grown(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
+    """The fastest that was tried, from the best program of a level on; new, but not always faster."""
+    now = island.best(level).genome
+    cycles = yield from context.foreseen(now, level)
+    seen, found = {now}, list[tuple[float, Genome]]()
+    for _ in range(context.config.search.changes):
+        changed = _changed(context, island, now, level)
+        child = None if changed is None else context.permitted(changed, level)
+        if child is None or child in seen:
             continue
-        lucky = rng.random() < config.search.epsilon
-        pick = fitting[int(rng.integers(len(fitting)))] if lucky else fitting[context.fastest(fitting, level)]
-        taken.add(pick)
-        picks.append(pick)
-    return picks
+        seen.add(child)
+        if not (yield from _promises(context, child, now, level)):
+            continue
+        took = yield from context.foreseen(child, level)
+        if child not in taken and not context.known.measured(child):
+            found.append((took, child))
+        if took < cycles:
+            now, cycles = child, took
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _other(context: SearchContext, island: Island, level: int) -> Genome:
+    """What stretches are taken from: a segmentation that is nearly the cheapest, or another program of the island."""
+    noisy = context.config.use.segmentations and island.rng.random() < 0.5
+    found = context.table.segmentation(level, context.known.border[level], _NOISE, island.rng) if noisy else None
+    return found[0] if found is not None else island.members[int(island.rng.integers(len(island.members)))].genome
+
+
+def _changed(context: SearchContext, island: Island, genome: Genome, level: int) -> Genome | None:
+    """By one move, or with a stretch of another program."""
+    moves, rng = context.rules.moves, island.rng
+    if rng.random() < _CROSSED:
+        return crossover(genome, _other(context, island, level), rng)
+    coupling = [name for name in _COUPLING if name in moves]
+    names = coupling if coupling and rng.random() < 0.5 else list(moves)
+    return moves[names[int(rng.integers(len(names)))]](context.unit, genome, rng)
+
+
+def _promises(context: SearchContext, child: Genome, parent: Genome, level: int) -> Asking[bool]:
+    """Whether all of it fits, and, where it runs one segment after the other, is not expected to be much slower.
+
+    By the estimate, which errs on both alike.
+    """
+    raws = yield from context.features([*child, *parent])
+    fitting = [raw for raw in raws if raw is not None]
+    if len(fitting) < len(raws):
+        return False
+    if context.rules.several > 1:
+        return True
+    expected = expected_cycles(np.stack(fitting), context.rules.at[level])
+    return bool(expected[: len(child)].sum() <= _NEAR * expected[len(child) :].sum())

@@ -19,7 +19,7 @@ from compiler.unit.granted import memory_grants
 from simulator.npu.grant import Grant
 from tuner.learn.cost_model import Predictor, predict_at
 from tuner.measure.grants import NEVER
-from tuner.measure.measurement import Request
+from tuner.measure.measurement import CYCLES, Request, told
 from tuner.search.asking import Asking
 from tuner.search.dealing import Share
 from tuner.search.explore import unknown
@@ -164,6 +164,15 @@ class SearchContext:
                 there = np.array([last < granted.cores for granted in self.rules.granted])
                 out[-1] = np.where(there & (out[-1] < NEVER / 2), out[-1], NEVER)  # what borders save is taken off NEVER as well
         return out
+
+    def foreseen(self, genome: Genome, level: int) -> Asking[float]:
+        """What a program is expected to take at a level: by the simulator of the machine as it is described, where there is one."""
+        (found,) = yield [Request("program", genome, False)]
+        if found.values is not None:
+            return float(told(found.values[:, CYCLES])[level])
+        if found.status != "ok":
+            return float(NEVER)
+        return float(self.expected([genome])[0][level])
 
     def held(self, genome: Genome, level: int) -> Genome:
         """The genome that holds what it is expected to be faster with at a level."""

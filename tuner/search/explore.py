@@ -10,7 +10,7 @@ from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
 from compiler.segment.passes import input_counts, pass_counts
 from compiler.space.columns import fewest_strips
-from compiler.space.gene import ALL, WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
+from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.moves import Move, on_random_cores, thin_operators
 from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
@@ -154,14 +154,6 @@ def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generat
         changed = step or changed
     old = set(genome)
     return [gene for gene in changed or () if gene not in old]
-
-
-def unlimited(unit: Unit, genome: Genome) -> Genome:
-    """The genome with every segment of several operators and blocks list-scheduled without a limit to its window."""
-    images = unit.storages[0].n
-    return tuple(
-        gene._replace(window=ALL, sliding=True) if gene.stop - gene.start > 1 and gene.blocks * images > 1 else gene for gene in genome
-    )
 
 
 def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
-from compiler.space.moves import Move, crossover
 from compiler.unit.unit import Unit
 from tuner.config import SearchSettings
 
@@ -67,23 +66,3 @@ class Island:
     def best(self, level: int) -> Individual:
         """The fastest member at a level."""
         return min(self.members, key=lambda m: (int(m.cycles[level]), m.task))
-
-    def parent(self, level: int, search: SearchSettings) -> Individual:
-        """A tournament at one level."""
-        picks = self.rng.integers(len(self.members), size=search.tournament)
-        return min((self.members[int(i)] for i in picks), key=lambda m: (int(m.cycles[level]), m.task))
-
-    def child(self, unit: Unit, level: int, search: SearchSettings, moves: list[Move]) -> Genome | None:
-        """A new genome from one parent or two, by moves; None where the draw came to nothing."""
-        genome = self.parent(level, search).genome
-        changed: Genome | None = None
-        if self.rng.random() < search.crossover_rate:
-            changed = crossover(genome, self.parent(level, search).genome, self.rng)
-        steps = 1
-        while steps < search.max_moves and self.rng.random() < search.mutation_rate:
-            steps += 1
-        if changed is None or self.rng.random() < search.mutation_rate:
-            for _ in range(steps):
-                move = moves[int(self.rng.integers(len(moves)))]
-                changed = move(unit, changed or genome, self.rng) or changed
-        return changed

@@ -1,20 +1,14 @@
-"""Whole programs that are proposed to an island beside its children: segmentations, placements, stages, tensors held
-over borders, loads ahead of these, windows without a limit."""
+"""Whole programs that are proposed to an island beside its children: segmentations, placements, stages, with tensors held over borders."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from compiler.space.gene import Genome
-from compiler.space.moves import change_ahead, random_genome
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
-from tuner.search.explore import unlimited
 from tuner.search.placing import cut_of
 from tuner.search.population import Island
-
-_MANY = 16  # programs of a turn, from which on loads are moved both a little and far
-_NEAR = 0.01  # how much slower a program may be expected to be and still be measured: estimates are not better than that
 
 
 def proposed(context: SearchContext, island: Island, count: int, turn: int) -> Asking[list[Genome]]:
@@ -40,18 +34,6 @@ def proposed(context: SearchContext, island: Island, count: int, turn: int) -> A
     for segmentation in _by_table(context, island, turn) if len(taken) < share else ():
         take(segmentation)
     return list(taken)[:share]
-
-
-def varied(context: SearchContext, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
-    """At most `count` more, not in `taken`: the best with other windows or loads ahead; random ones where nobody has anything to go by."""
-    genomes: list[Genome | None] = []
-    if not island.members and not taken:  # without segmentations, an island would wait for what its neighbours send
-        levels = context.rules.order
-        genomes += [context.permitted(random_genome(context.unit, island.rng), levels[at % len(levels)]) for at in range(count)]
-    genomes.append((yield from best_unlimited(context, island, turn)))
-    genomes += _retimed(context, island, context.config.search.generation, turn)
-    found = (genome for genome in dict.fromkeys(genomes) if genome is not None and genome not in taken)
-    return [genome for genome in found if not context.known.measured(genome)][:count]
 
 
 def _by_placement(context: SearchContext, island: Island, turn: int) -> Asking[list[Genome]]:
@@ -106,35 +88,3 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Gen
         for level in rules.order:
             found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
             yield context.held(found[0], level) if found else None
-
-
-def best_unlimited(context: SearchContext, island: Island, turn: int) -> Asking[Genome | None]:
-    """The best program of a level, of each in turn, without a limit to its windows where that fits and is not expected to be slower.
-
-    Islands take the levels one after another, so that they do not all measure the same.
-    """
-    if "change_window" not in context.rules.moves or not island.members:
-        return None
-    level = context.rules.order[(turn + context.island) % len(context.rules.order)]
-    best = island.best(level)
-    wide = context.permitted(unlimited(context.unit, best.genome), level)
-    fits = [raw is not None for raw in (yield from context.features(wide))]
-    genome = tuple(new if fit else old for new, old, fit in zip(wide, best.genome, fits, strict=True))
-    if genome == best.genome or context.known.measured(genome):
-        return None
-    now, then = context.expected([best.genome, genome])
-    return genome if then[level] <= now[level] * (1 + _NEAR) else None
-
-
-def _retimed(context: SearchContext, island: Island, count: int, turn: int) -> Iterator[Genome | None]:
-    """The best program of a level, of each in turn, with other loads ahead of its borders: only whole programs show what that saves."""
-    if "change_ahead" not in context.rules.moves or not island.members:
-        return
-    best = island.best(context.rules.order[turn % len(context.rules.order)]).genome
-    if count < 8 and turn % 2:  # so that there is a place for children
-        return
-    for steps in (1, 3) if count >= _MANY else ((1, 3)[turn // 2 % 2],):
-        changed = best
-        for _ in range(steps):
-            changed = change_ahead(context.unit, changed, island.rng) or changed
-        yield changed

@@ -24,7 +24,7 @@ from tuner.search.explore import first_genes, unknown
 from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual, Island
-from tuner.search.proposals import proposed, varied
+from tuner.search.proposals import proposed
 from tuner.search.segments import explore
 from tuner.search.strategy import StrategyContext
 
@@ -95,12 +95,11 @@ def _first_segments(context: SearchContext) -> list[Gene]:
 def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
     config, count = context.config, context.config.search.generation
     if context.rules.islands > 1 and exchanges(context.epoch, config.search.exchange_every):
-        island.admit(context.known.elites.get((context.island - 1) % context.rules.islands, []), config.search)
+        island.admit([each for elites in context.known.elites.values() for each in elites], config.search)
     yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context, turn))))
     yield from explore(context, island)
     wanted = yield from proposed(context, island, count, turn)
-    others = yield from varied(context, island, count - len(wanted), turn, wanted)
-    others += yield from children(context, island, count - len(wanted) - len(others), {*wanted, *others})
+    others = yield from children(context, island, count - len(wanted), turn, wanted)
     whole = yield from context.repaired([*wanted, *others])
     fitting = [genome for genome in whole if genome is not None and not context.known.measured(genome)]
     if context.placer is not None and not context.wide:

@@ -78,7 +78,6 @@ OTHERS = {
     ("tuner/measure/race.py", "FIRST_LOOK"): "rounds",
     ("tuner/measure/simulated.py", "SimulatedBoard.__call__"): "bytes of a seed",
     ("tuner/search/placing.py", "_STEPS"): "steps of a search",
-    ("tuner/search/proposals.py", "_MANY"): "programs",
 }
 """(module, name that it stands in) -> what the number is."""
 

@@ -12,7 +12,7 @@ from compiler.frontend import lower
 from compiler.kinds.build import make_unit
 from compiler.plan.plan import Infeasible
 from compiler.space.changes import CHANGES
-from compiler.space.gene import ALL, Gene, block_counts
+from compiler.space.gene import block_counts
 from compiler.space.moves import verify
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
@@ -23,14 +23,9 @@ from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import Local, LocalSearch
 from tuner.measure.measurement import Measurement, Request
-from tuner.measure.session import Session
-from tuner.search.asking import answered
 from tuner.search.border import border_of
 from tuner.search.epoch import EVOLVING, exchanges
-from tuner.search.explore import unlimited
-from tuner.search.names import genome_name
 from tuner.search.population import Individual
-from tuner.search.proposals import best_unlimited
 from tuner.store.schema import RESULTS
 
 
@@ -125,42 +120,17 @@ def test_a_share_of_the_segments_is_each_islands() -> None:
         assert sum(len(gene.cores) == 2 for gene in epoch.collector.segments) > 0.6 * share
 
 
-@pytest.mark.parametrize("window", [True, False])
-def test_the_best_program_is_proposed_without_a_limit_to_its_windows(window: bool) -> None:
-    """Where that fits and is not expected to be slower, so that no champion is slower for want of having tried; once."""
-    u = unit("residual_block")
-    search = LocalSearch(u, "search.islands=1", f"use.window={str(window).lower()}")
-    measure, island = Local(u), search.islands[0]
-    context = search.context(epoch=EVOLVING)
-    genome = (Gene(0, len(u.operators), 2),)
-    wide = unlimited(u, genome)
-    assert (wide[0].window, wide[0].sliding) == (ALL, True)
-    assert measure.evaluator.plan(wide[0]) is not None, "or this shows nothing"
-    for k in range(len(u.operators)):
-        context.table.add(Gene(k, k + 1), np.full(3, 1 << 30))
-    context.table.add(genome[0], np.full(3, 1000))
-    island.admit(answered(context.measure_programs([genome]), Session(measure)), context.config.search)
-    context.table.add(wide[0], np.array([1005, 1000, 1020]))
-    session = Session(measure)
-    turns = [search.rules.order.index(level) for level in range(3)]
-    assert [answered(best_unlimited(context, island, turn), session) for turn in turns] == ([wide, wide, None] if window else [None] * 3)
-    context.known.add_programs([genome_name(wide)])
-    assert not any(answered(best_unlimited(context, island, turn), session) for turn in turns), "not again"
-
-
-def test_islands_take_in_the_elites_of_their_neighbour() -> None:
+def test_islands_take_in_the_elites_of_all() -> None:
     u = unit("conv_chain")
-    search = LocalSearch(u, "search.exchange_every=3", "search.islands=3", "search.elites=2").steps(Local(u), 5)
+    search = LocalSearch(u, "search.exchange_every=3", "search.islands=3", "search.elites=3").steps(Local(u), 5)
     assert [exchanges(epoch, 3) for epoch in range(9)] == [False, False, False, False, False, True, False, False, True]
     genome = single_operators(u)
     assert not isinstance(genome, Infeasible)
     for number in range(3):
         search.known.elites[number] = [Individual(genome, np.array([1, 1, 1]), f"best of {number}")]
     search.step(Local(u))
-    for number, island in enumerate(search.islands):
-        names = {member.task for member in island.members}
-        assert f"best of {(number - 1) % 3}" in names
-        assert not names & {f"best of {number}", f"best of {(number + 1) % 3}"}
+    for island in search.islands:
+        assert {member.task for member in island.members} >= {f"best of {number}" for number in range(3)}
 
 
 def test_the_border_is_learnt_from_programs_and_their_segments() -> None:

@@ -1,0 +1,115 @@
+"""Children of an island: tried in whole programs by the simulator, for every level its share, and none of it a measurement."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from compiler.kinds.build import make_unit
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.space.moves import verify
+from compiler.space.starts import single_operators
+from compiler.unit.unit import Unit
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.models import small_graph
+from tests.tuner.search.searching import LEVELS, Local, LocalSearch
+from tuner.measure.evaluate import Evaluator
+from tuner.measure.measurement import Request
+from tuner.measure.npu import Npu
+from tuner.measure.session import Session
+from tuner.measure.target import results
+from tuner.search.asking import answered
+from tuner.search.children import _level, children
+from tuner.search.context import SearchContext
+from tuner.search.epoch import EVOLVING
+
+
+@lru_cache(maxsize=4)
+def unit(machine: str = "edge") -> Unit:
+    return make_unit(small_graph("inception_block"), load_machine(machine), DataType.float16)
+
+
+def begun(measure: Local, *overrides: str) -> LocalSearch:
+    """With the baseline in its first island, and nothing else."""
+    search = LocalSearch(measure.evaluator.unit, "search.islands=1", *overrides)
+    genome = single_operators(search.rules.unit)
+    assert not isinstance(genome, Infeasible)
+    context = search.context(epoch=EVOLVING)
+    search.islands[0].admit(answered(context.measure_programs([genome]), Session(measure)), context.config.search)
+    return search
+
+
+@pytest.mark.parametrize("machine", ["edge", "tiny"])
+def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
+    """It is new and legal, takes what was said when it was tried, and is faster than its parent: by single operators anything is."""
+    measure = Local(unit(machine))
+    search = begun(measure, "search.changes=24")
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    session = Session(measure)
+    found = answered(children(context, island, 3, 0, ()), session)
+    tried = [request.genome for request in measure.asked if request.kind == "program" and not request.measure]
+    assert len(found) == len(set(found)) == 3
+    assert not session.programs, "nothing of it is a measurement"
+    for level, genome in zip(levels(context, 3), found, strict=True):
+        verify(search.rules.unit, genome)
+        assert genome in tried
+        assert not context.known.measured(genome)
+        (child,) = answered(context.measure_programs([genome]), Session(measure))
+        assert child.cycles[level] == answered(context.foreseen(genome, level), Session(measure))
+        assert child.cycles[level] < island.best(level).cycles[level]
+
+
+def levels(context: SearchContext, count: int) -> list[int]:
+    return [_level(context, number) for number in range(count)]
+
+
+def test_levels_have_their_shares_of_the_children() -> None:
+    search = LocalSearch(unit(), "search.islands=1")
+    assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - 10).max() <= 1
+    search.rules.level_weights = np.array([1.0, 1.0, 3.0])
+    assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - [6, 6, 18]).max() <= 1
+    many = LocalSearch(unit(), "search.islands=4")
+    mine = [{_level(many.context(island, EVOLVING), number) for number in range(9)} for island in range(4)]
+    assert all(len(levels) == 1 for levels in mine)
+    assert set.union(*mine) == set(range(len(LEVELS)))
+
+
+def test_without_changes_there_are_no_children() -> None:
+    measure = Local(unit())
+    search = begun(measure, "search.changes=0")
+    asked = len(measure.asked)
+    assert answered(children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), Session(measure)) == []
+    assert len(measure.asked) == asked
+
+
+def test_changes_are_tried_on_the_machine_as_it_is_described() -> None:
+    """Whoever measures: a board, or a target that is not the NPU, where there is nothing to try on."""
+    u = unit()
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    slow = load_machine("edge").model_copy(update={"issue_cycles": 9})
+    described, board = Evaluator(u, LEVELS), Evaluator(u, LEVELS, Npu(u, LEVELS, clock=slow))
+    tried, measured = Request("program", genome, False), Request("program", genome)
+    truth = described.measure(measured)
+    assert (truth.cycles < board.measure(measured).cycles).all()
+    for evaluator in (described, board):
+        found = evaluator.measure(tried)
+        assert found.task == ""
+        assert found.cycles.tolist() == truth.cycles.tolist()
+    assert Evaluator(u, LEVELS, _Constant()).measure(tried).values is None
+
+
+class _Constant:
+    """A target that says the same of everything."""
+
+    def alone(self, plan: SegmentPlan, start: int) -> np.ndarray:
+        return results(len(LEVELS), cycles=1)
+
+    def stage(self, segments: object) -> np.ndarray:
+        return results(len(LEVELS), cycles=1)
+
+    def program(self, plan: Plan) -> np.ndarray:
+        return results(len(LEVELS), cycles=1)
