@@ -13,7 +13,7 @@ from compiler.bound.needs import needs_of
 from compiler.bound.phases import Phases, phases_of
 from compiler.bound.prefetch import Behind, behind, finished_before
 from compiler.bound.traffic import Excess, FusedGraph, excess, fused_of, once
-from compiler.bound.work import way_from, work_of
+from compiler.bound.work import Shared, way_from, work_of
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
@@ -106,15 +106,14 @@ class Bound:
     @cached_property
     def _worth(self) -> list[tuple[Floats, Floats]]:
         """Of every engine and weighting what operators' work is worth, and what it is without which none of their weights are finished."""
-        work, anywhere = self.work, Phases.one(len(self.unit.operators))
-        nothing = np.zeros(len(self.unit.operators))
-        *cube, fixpipe = work.behind_values.T
-        engines = [(work.loads, nothing, anywhere), (fixpipe, nothing, self.phases)]
-        engines += [(cycles, work.spread + starts, self.phases) for cycles, starts in zip(cube, work.starts.T, strict=True)]
+        work, count = self.work, len(self.unit.operators)
+        nothing = np.zeros(count)
+        free = Shared(nothing[:, None], nothing[:, None])
+        engines = [(work.loads, free, Phases.one(count)), (work.fixpipe, free, self.phases), (work.cube, work.spread, self.phases)]
         return [
-            (worth(cycles, work.on_vector, work.vector, w, phases), worth(spread, work.on_vector, nothing, w, phases))
-            for cycles, spread, phases in engines
-            for w in weightings(cycles, work.on_vector, work.vector, phases)
+            (worth(product, work.vector, w, phases), worth(spread, nothing, w, phases))
+            for product, spread, phases in engines
+            for w in weightings(product, work.vector, phases)
         ]
 
     @cached_property

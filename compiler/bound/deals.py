@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.bound.phases import Phases
+from compiler.bound.work import Shared
 
 Floats = NDArray[np.float64]
 GRID = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -37,23 +38,30 @@ def dealt(cycles: Floats, on_vector: Floats, vector: float) -> tuple[float, floa
     return float(second[at - 1] + part * other), other / (one + other)
 
 
-def worth(cycles: Floats, on_vector: Floats, vector: Floats, weights: Floats, phases: Phases) -> Floats:
-    """float64 [n]: what every operator's work is worth, in whichever of its phases that is least.
+def worth(product: Shared, vector: Floats, weights: Floats, phases: Phases) -> Floats:
+    """float64 [n]: what every operator's work is worth, each cell in whichever of its phases that is least.
 
-    cycles, on_vector: of the product that it is, on one engine of the matrix unit and on VECTOR.  vector: what only VECTOR does for it.
+    product: of one engine of the matrix unit, or VECTOR.  vector: float64 [n], what only VECTOR does for the operator.
     weights: of the first engine, for every phase.
     """
-    w = weights[:, None]
-    each = np.minimum(w * cycles, (1 - w) * on_vector) + (1 - w) * vector
-    phase = np.arange(phases.phases)[:, None]
-    least: Floats = np.where((phases.first <= phase) & (phase <= phases.last), each, np.inf).min(0)
+    w, phase = weights[:, None], np.arange(phases.phases)[:, None]
+    allowed = (phases.first <= phase) & (phase <= phases.last)
+    cells = np.minimum(w[:, None] * product.cycles, (1 - w[:, None]) * product.on_vector)
+    own = np.where(allowed, (1 - w) * vector, np.inf).min(0)
+    least: Floats = np.where(allowed[:, :, None], cells, np.inf).min(0).sum(1) + own
     return least
 
 
-def weightings(cycles: Floats, on_vector: Floats, vector: Floats, phases: Phases) -> Iterator[Floats]:
+def weightings(product: Shared, vector: Floats, phases: Phases) -> Iterator[Floats]:
     """Weights for every phase that are worth trying: the best of the whole, those of each phase's own deal, and the same everywhere."""
-    for everywhere in (dealt(cycles, on_vector, float(vector.sum()))[1], *GRID):
+    everything = np.ones(len(vector), np.bool_)
+    for everywhere in (_best(product, vector, everything), *GRID):
         yield np.full(phases.phases, everywhere)
     if phases.phases > 1:
         own = [(phases.first == phase) & (phases.last == phase) for phase in range(phases.phases)]
-        yield np.array([dealt(cycles[mine], on_vector[mine], float(vector[mine].sum()))[1] for mine in own])
+        yield np.array([_best(product, vector, mine) for mine in own])
+
+
+def _best(product: Shared, vector: Floats, mine: NDArray[np.bool_]) -> float:
+    """The weight of the first engine in the best deal of some operators."""
+    return dealt(product.cycles[mine].ravel(), product.on_vector[mine].ravel(), float(vector[mine].sum()))[1]

@@ -1,20 +1,23 @@
 """Theorem 1 of `docs/bounds.md`: cycles of engines that no tiling of an operator does without, and the best deal of all of them.
 
-| name      | dtype      | of every operator of a unit, in all images, on one core                                          |
-|-----------|------------|--------------------------------------------------------------------------------------------------|
-| matrix    | float [n, 3] | cycles of CUBE (without start-ups), MTE1 and FIXPIPE where the matrix unit makes a product       |
-| starts    | float [n, 4] | start-ups of CUBE: for what L0A, L0B and L0C hold of left operands, right ones, sums, and products |
-| spread    | float [n]  | cycles of CUBE for all of its weights, in proportion for a part of them (Theorem 2)              |
-| on_vector | float [n]  | cycles of VECTOR where that makes the same product                                               |
-| vector    | float [n]  | cycles of VECTOR of what only that can do                                                        |
-| back      | float [n]  | bytes of such a result that products read: MTE3 takes them out of UB                             |
-| weights   | int [n]    | bytes of weights and biases that some needed value is made of                                    |
+| name      | dtype         | of every operator of a unit, in all images, on one core                                       |
+|-----------|---------------|-----------------------------------------------------------------------------------------------|
+| matrix    | float [n, 3]  | cycles of CUBE (without start-ups), MTE1 and FIXPIPE where the matrix unit makes a product    |
+| starts    | float [n]     | start-ups of CUBE                                                                             |
+| on_vector | float [n]     | cycles of VECTOR where that makes the same product                                            |
+| rows      | float [n, 2]  | which part of CUBE's steps, and of rows, whole steps have                                     |
+| pairs     | float [n, 4, 2] | which part of pairs of blocks, and of products, is in `Cells`                               |
+| columns   | float [n, 2]  | which part of blocks of columns, and of columns, full blocks have                             |
+| lanes     | float [n, 2]  | which part of the lanes of CUBE's blocks, and of VECTOR's, have a channel                     |
+| vector    | float [n]     | cycles of VECTOR of what only that can do                                                     |
+| back      | float [n]     | bytes of such a result that products read: MTE3 takes them out of UB                          |
+| weights   | int [n]       | bytes of weights and biases that some needed value is made of                                 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, sqrt
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +30,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.cycles import CostTables, cost_tables, steps
 from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
 from simulator.npu.machine import Machine
-from simulator.npu.machine_parts import CubeUnit, DataPath
+from simulator.npu.machine_parts import DataPath
 from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES, DataType, Engine, Fractal, Memory
 
 REPEAT_BYTES = REPEAT_BLOCKS * BLOCK_BYTES
@@ -45,86 +48,177 @@ class LeastWork(NamedTuple):
 
     matrix: Floats
     starts: Floats
-    spread: Floats
     on_vector: Floats
+    rows: Floats
+    pairs: Floats
+    columns: Floats
+    lanes: Floats
     vector: Floats
     back: Floats
     weights: NDArray[np.int64]
 
     @property
-    def behind_values(self) -> Floats:
-        """float64 [n, 5]: cycles of CUBE with each kind of start-ups, and of FIXPIPE, which all follow the values that are multiplied."""
-        return np.column_stack((self.matrix[:, :1] + self.starts, self.matrix[:, 2]))
+    def cube(self) -> Shared:
+        """With start-ups.  By whole steps of rows and others, and pairs of blocks."""
+        steps, rows = (_parts(self.rows[:, i])[:, :, None] for i in range(2))
+        pairs, products = (self.pairs[:, None, :, i] for i in range(2))
+        cycles = (self.matrix[:, :1, None] * steps + self.starts[:, None, None] * rows) * pairs
+        return Shared(_flat(cycles), _flat(self.on_vector[:, None, None] * rows * products))
 
     @property
-    def loads(self) -> Floats:
-        """float64 [n]: cycles of MTE1, which may bring weights to L0B before."""
-        return self.matrix[:, 1]
+    def spread(self) -> Shared:
+        """Of CUBE for all weights, in proportion for a part of them (Theorem 2).  By whole steps of rows and others."""
+        steps, rows = (_parts(self.rows[:, i]) for i in range(2))
+        cycles = self.matrix[:, :1] * steps + self.starts[:, None] * rows
+        return Shared(self.lanes[:, :1] * cycles, self.lanes[:, 1:] * self.on_vector[:, None] * rows)
+
+    @property
+    def loads(self) -> Shared:
+        """Of MTE1, which may bring weights to L0B before.  By pairs of blocks."""
+        return Shared(self.matrix[:, 1:2] * self.pairs[:, :, 0], self.on_vector[:, None] * self.pairs[:, :, 1])
+
+    @property
+    def fixpipe(self) -> Shared:
+        """By full blocks of columns and others."""
+        blocks, columns = (_parts(self.columns[:, i]) for i in range(2))
+        return Shared(self.matrix[:, 2:] * blocks, self.on_vector[:, None] * columns)
+
+
+class Shared(NamedTuple):
+    """Of every operator's product, in cells that are done by one engine or the other: float64 [n, cells], cycles of either."""
+
+    cycles: Floats
+    on_vector: Floats
+
+
+def _parts(part: Floats) -> Floats:
+    """float64 [n, 2]: a part and the rest."""
+    return np.stack((part, 1 - part), 1)
+
+
+def _flat(cells: Floats) -> Floats:
+    return cells.reshape(len(cells), -1)
+
+
+class Blocks(NamedTuple):
+    """Along an axis: full blocks and others, and lanes in these."""
+
+    full: float
+    rest: float
+    full_lanes: float
+    rest_lanes: float
+
+    @classmethod
+    def of(cls, lanes: int, block: int, times: int = 1) -> Blocks:
+        full, rest = divmod(lanes, block)
+        return cls(times * full, times * bool(rest), times * full * block, times * rest)
 
 
 class Multiplied(NamedTuple):
-    """`times` products of [rows x inner] by [inner x columns].  inner: blocks of C0 lanes.  beside: pairs of a block of k and one of
-    columns that there are more, since groups end within blocks.  left: blocks of k of all left operands of a row.  macs: of all of them,
-    without lanes that have no channel.  weights: values, and biases where they are not zero."""
+    """`times` products of [rows x k] by [k x columns].
+
+    cells: float64 [4, 2], pairs of a block of k and one of columns, and products of a row in these: of full blocks of both, of full ones of
+    k and others of columns, the other way round, and of others of both.  left: blocks of k of all left operands of a row.
+    reuse: pairs that a block of k is in at most, and a block of columns.  weights: values, and biases where they are not zero.
+    """
 
     times: int
     rows: int
-    inner: int
     columns: int
-    beside: int
+    cells: Floats
     left: int
-    macs: int
+    reuse: tuple[float, float]
     weights: int
+
+    @property
+    def pairs(self) -> float:
+        return float(self.cells[:, 0].sum())
+
+    @property
+    def parts(self) -> tuple[Floats, float]:
+        """Of `LeastWork`: pairs; and lanes, of which no pair has more than that cell's that has most."""
+        total = self.cells.sum(0)
+        most = (self.cells[:, 1] / np.maximum(self.cells[:, 0], 1e-9)).max()
+        return self.cells / total, float(total[1] / (total[0] * most))
+
+    @property
+    def summed(self) -> float:
+        """Products that a sum is of."""
+        return float(self.cells[:, 1].sum()) / self.columns
 
 
 def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Fractal) -> Multiplied | None:
     """The product that makes a box of an operator's result; None where it is none.  channels: of its left operand."""
-    columns, c0 = int(box.channels.sum()), fractal.lanes
+    columns, c0, c1 = int(box.channels.sum()), fractal.lanes, fractal.columns
     if isinstance(op, Convolution):
         c_out, c_in, high, wide = op.weights.shape
-        taps = high * wide
-        inner = -(-c_in // c0) * taps
-        fours = -(-taps * FOUR // c0)
-        if op.groups == 1 and c_in <= FOUR:
-            inner = min(inner, fours)
-        groups = -(-columns * op.groups // c_out)
-        left = inner if op.groups == 1 else max(inner, -(-groups * c_in // c0) * taps)
-        rows = images * box.pixels
-        weights = columns * c_in * taps
-        beside = _pairs_beside(op, fractal) * taps if columns == c_out else 0
-        return Multiplied(1, rows, inner, columns, beside, left, rows * weights, weights + columns * bool(np.any(op.bias)))
+        taps, rows = high * wide, images * box.pixels
+        inner, left, reuse = Blocks.of(c_in, c0, taps), -(-c_in // c0) * taps, (inf, inf)
+        if op.groups == 1:
+            if c_in <= FOUR and -(-taps * FOUR // c0) < left:
+                fours, used = Blocks.of(taps * FOUR, c0), c_in / FOUR
+                inner, left = fours._replace(full_lanes=fours.full_lanes * used, rest_lanes=fours.rest_lanes * used), -(-taps * FOUR // c0)
+            cells = _cells(inner, Blocks.of(columns, c1))
+        else:
+            groups = -(-columns * op.groups // c_out)
+            left = max(left, -(-groups * c_in // c0) * taps)
+            reuse = c_out / op.groups / c1, c_in * taps / c0
+            cells = _in_groups(op, columns, fractal)
+        return Multiplied(1, rows, columns, cells, left, reuse, columns * (c_in * taps + bool(np.any(op.bias))))
     if isinstance(op, HeadedProduct):
-        inner, columns = channels // op.heads, columns // op.heads
-        blocks, times = -(-inner // c0), images * op.heads
-        return Multiplied(times, box.pixels, blocks, columns, 0, blocks, times * box.pixels * inner * columns, 0)
+        lanes, columns = channels // op.heads, columns // op.heads
+        cells = _cells(Blocks.of(lanes, c0), Blocks.of(columns, c1))
+        return Multiplied(images * op.heads, box.pixels, columns, cells, -(-lanes // c0), (inf, inf), 0)
     return None
 
 
-def _blocks_on_vector(op: Operator, dtype: DataType, p: Multiplied) -> float:
-    """Blocks of products, one in every lane (docs/bounds.md, Lemma 3)."""
-    summed = p.macs // (p.times * p.rows * p.columns)
-    lanes = BLOCK_BYTES // (SUM_BYTES if summed > SHORT or not dtype.is_float else dtype.size_bytes)
-    if isinstance(op, Convolution) and op.is_depthwise and p.columns > FOUR:
-        return p.rows * summed * -(-p.columns // lanes)  # a pixel's channels, by planes
-    return p.macs / lanes
+def _cells(inner: Blocks, columns: Blocks) -> Floats:
+    """`Multiplied.cells`, each block of one with each of the other."""
+    pairs, products = (np.outer(inner[i : i + 2], columns[i : i + 2]).ravel() for i in (0, 2))
+    return np.stack((pairs, products), 1).astype(np.float64)
 
 
-def _pairs_beside(op: Convolution, fractal: Fractal) -> int:
-    """Of a tap: pairs of blocks beyond those of one group for each block of columns (docs/bounds.md, Lemma 2)."""
-    c_out, c_in, *_ = op.weights.shape
-    most = min(op.groups, fractal.columns)  # groups of a block of columns
-    if most == 1:
-        return 0
-    blocks = -(-np.arange(1, most + 1) * c_in // fractal.lanes)  # of k that so many groups have at least
-    more = ((blocks[1:] - blocks[0]) / np.arange(1, most)).min()
-    several = op.groups * -(-(c_out // op.groups) // fractal.columns)  # pairs of a group and a block of columns that it has channels in
-    return int(max(0, several - -(-c_out // fractal.columns)) * more)
+def _in_groups(op: Convolution, columns: int, fractal: Fractal) -> Floats:
+    """The same of groups (docs/bounds.md, Lemma 2)."""
+    c_out, c_in, high, wide = op.weights.shape
+    taps, c0, c1 = high * wide, fractal.lanes, fractal.columns
+    if op.is_depthwise:
+        return np.array([(taps * -(-columns // c1), taps * columns), (0, 0), (0, 0), (0, 0)], np.float64)
+    cells = np.zeros((4, 2))
+    if columns == c_out and c_in > c0:
+        cells = _cells(Blocks.of(c_in - c0, c0, taps), Blocks.of(c_out // op.groups, c1, op.groups))
+    cells[0] += taps * columns / c1, taps * columns * min(c_in, c0)
+    return cells
+
+
+def _on_vector(op: Operator, t: CostTables, dtype: DataType, p: Multiplied) -> tuple[float, float]:
+    """Cycles of VECTOR; which part of the lanes of its blocks have a channel (docs/bounds.md, Lemma 3)."""
+    lanes = BLOCK_BYTES // (SUM_BYTES if p.summed > SHORT or not dtype.is_float else dtype.size_bytes)
+    blocks = p.columns / lanes
+    if isinstance(op, Convolution) and op.is_depthwise and p.columns > FOUR:  # a pixel's channels by planes
+        blocks = -(-p.columns // lanes)
+    return _repeats(t, p.times * p.rows * p.summed * blocks / REPEAT_BLOCKS, Op.VMADD), p.columns / (lanes * blocks)
+
+
+def _full_rows(rows: int, axis: NDArray[np.int64]) -> tuple[float, float]:
+    """Which part of steps, and of rows, is in whole steps."""
+    whole = rows // int(axis[0]) * int(axis[0])
+    return (steps(whole, axis) / steps(rows, axis), whole / rows) if whole else (1.0, 1.0)
+
+
+def _full_columns(op: Operator, columns: int, block: int) -> tuple[float, float]:
+    """Which part of blocks of columns, and of columns, is in full ones."""
+    if columns < block or (isinstance(op, Convolution) and op.is_depthwise):  # of which VECTOR takes planes, too
+        return 1.0, 1.0
+    return (columns // block) / -(-columns // block), columns // block * block / columns
 
 
 def work_of(unit: Unit, needs: Needs) -> LeastWork:
     count, machine, t = len(unit.operators), unit.machine, cost_tables(unit.machine)
-    none = [np.zeros(count) for _ in range(4)]
-    found = LeastWork(np.zeros((count, 3)), np.zeros((count, 4)), none[0], none[1], none[2], none[3], np.zeros(count, np.int64))
+    starts, on_vector, own, back = (np.zeros(count) for _ in range(4))
+    rows, pairs, columns, lanes = (np.ones((count, *shape)) for shape in ((2,), (4, 2), (2,), (2,)))
+    weights = np.zeros(count, np.int64)
+    found = LeastWork(np.zeros((count, 3)), starts, on_vector, rows, pairs, columns, lanes, own, back, weights)
     loaded, added_up = _loaded_for_it(unit, needs), _added_up(unit, needs)
     added = set(unit.layout.copies)  # this compiler's own, not of the graph
     shapes = unit.graph.shapes
@@ -137,9 +231,11 @@ def work_of(unit: Unit, needs: Needs) -> LeastWork:
         if product is not None:
             found.matrix[k], found.starts[k] = _matrix(machine, t, dtype, product, loaded[k])
             if added_up[k]:
-                found.matrix[k, 2] = found.starts[k, 2] = 0
-            found.spread[k] = _spread(machine, dtype, product)
-            found.on_vector[k] = _repeats(t, _blocks_on_vector(op, dtype, product) / REPEAT_BLOCKS, Op.VMADD)
+                found.matrix[k, 2] = 0
+            found.rows[k] = _full_rows(product.rows, t.matrix[dtype, 0])
+            found.pairs[k], found.lanes[k, 0] = product.parts
+            found.columns[k] = _full_columns(op, product.columns, machine.fractal(dtype).columns)
+            found.on_vector[k], found.lanes[k, 1] = _on_vector(op, t, dtype, product)
             found.weights[k] = product.weights * dtype.size_bytes
             continue
         made, read = leaf.needed_bytes, sum(r.box.values * of.images * of.size_bytes for of, r in needs.read_by(k))
@@ -198,26 +294,39 @@ def _added_up(unit: Unit, needs: Needs) -> list[bool]:
     return found
 
 
-def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, loaded: OwnLoads) -> tuple[Floats, Floats]:
-    """float64 [3]: cycles of CUBE, MTE1 and FIXPIPE; [4]: of CUBE's start-ups (docs/bounds.md, Lemma 2)."""
+def _matrix(machine: Machine, t: CostTables, dtype: DataType, p: Multiplied, loaded: OwnLoads) -> tuple[Floats, float]:
+    """float64 [3]: cycles of CUBE, MTE1 and FIXPIPE; of CUBE's start-ups (docs/bounds.md, Lemma 2)."""
     fractal, axes = machine.fractal(dtype), t.matrix[dtype]
-    n1 = -(-p.columns // fractal.columns)
-    pairs, blocks = p.inner * n1 + p.beside, machine.buffers_bytes.L0C // (fractal.columns * SUM_BYTES)
-    each = _least_step(axes[1], fractal.lanes, p.times * p.left)
-    each *= _least_step(axes[2], fractal.columns, blocks if loaded.shared else p.times * n1)
-    cycles = p.times * steps(p.rows, axes[0]) * pairs * each * int(t.step_cycles[dtype])
+    n1, blocks = -(-p.columns // fractal.columns), machine.buffers_bytes.L0C // (fractal.columns * SUM_BYTES)
+    columns = blocks if loaded.shared or p.reuse[0] < inf else min(blocks, p.times * n1)
+    each = _least_step(axes[1], fractal.lanes, p.times * p.left) * _least_step(axes[2], fractal.columns, columns)
+    cycles = p.times * steps(p.rows, axes[0]) * p.pairs * each * int(t.step_cycles[dtype])
     left = p.times * p.rows * p.left * BLOCK_BYTES * loaded.left
-    right = p.times * pairs * fractal.weight_blocks * BLOCK_BYTES if loaded.right else 0
+    right = p.times * p.pairs * fractal.weight_blocks * BLOCK_BYTES if loaded.right else 0
     out = p.times * p.rows * n1 * fractal.columns * SUM_BYTES
     into_a, into_b, out_of_c = way_to(machine, Memory.L0A), way_to(machine, Memory.L0B), way_from(machine, Memory.L0C, Engine.FIXPIPE)
     a, b, c = (machine.buffers_bytes.there.get(name, 0) for name in ("L0A", "L0B", "L0C"))
-    starts = np.zeros(4)
+    starts = 0.0
     if a and b:
-        volume = p.times * p.rows * pairs * fractal.lanes * fractal.columns
-        most = sqrt((a / dtype.size_bytes) * (b / dtype.size_bytes) * (c / SUM_BYTES))  # Loomis and Whitney
-        starts = np.array((left / a, right / b, out / c, volume / most)) * machine.matrix.startup_cycles
-    moved = (cycles, into_a.cycles(left, a) + into_b.cycles(right, b), out_of_c.cycles(out, c))
-    return np.array(moved, np.float64), starts
+        rooms = a // BLOCK_BYTES, b // (fractal.weight_blocks * BLOCK_BYTES), c // (fractal.columns * SUM_BYTES)
+        most = _most(rooms, (p.rows, p.times * p.left, columns), p.reuse)
+        of_row = p.pairs if p.reuse[0] == inf else p.summed * p.columns / (fractal.lanes * fractal.columns)
+        starts = p.times * p.rows * of_row / most * machine.matrix.startup_cycles
+    return np.array((cycles, into_a.cycles(left, a) + into_b.cycles(right, b), out_of_c.cycles(out, c)), np.float64), starts
+
+
+def _most(rooms: tuple[int, int, int], axes: tuple[int, int, int], reuse: tuple[float, float]) -> float:
+    """The most pairs of blocks, for a row each, that one MMAD makes; of groups in pairs whose lanes are all full.
+
+    rooms: of L0A in blocks of k of a row, of L0B in pairs of blocks, of L0C in blocks of columns of a row.  axes: rows, blocks of k and of
+    columns that there are.  reuse: as in `Multiplied`.
+    """
+    (left, right, sums), (rows, *others) = rooms, axes
+    inner, columns = np.meshgrid(*(np.arange(1, min(count, right) + 1) for count in others))
+    fits = inner * columns <= right
+    k, n = inner[fits], columns[fits]
+    useful = np.minimum(k * n, np.minimum(k * reuse[0], n * reuse[1]))
+    return float((np.minimum(np.minimum(left // k, sums // n), rows) * useful).max())
 
 
 class FastestPath(NamedTuple):
@@ -251,15 +360,6 @@ def _least_step(axis: NDArray[np.int64], size: int, most: int) -> float:
     unit, least, fill = axis.tolist()
     blocks = np.arange(1, most + 1)
     return float(((np.maximum(-(-blocks * size // unit), least) + fill) / blocks).min())
-
-
-def _spread(machine: Machine, dtype: DataType, p: Multiplied) -> float:
-    """Cycles of CUBE in proportion to multiply-accumulates, rows in whole cubes (docs/bounds.md, Theorem 2)."""
-    peak = machine.macs_per_cycle[dtype.product.name]
-    if not isinstance(machine.matrix, CubeUnit):
-        return float(p.macs / peak)
-    rows = machine.matrix.by_type[dtype.product].m0
-    return float(p.macs / peak * (-(-p.rows // rows) * rows) / p.rows)
 
 
 def _repeats(t: CostTables, repeats: float, *ops: Op) -> float:

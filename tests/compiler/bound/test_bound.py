@@ -47,8 +47,9 @@ def held(made: Graph, machine: Machine, dtype: DataType, seed: int) -> int:
             assert timing.ddr_read_bytes >= bound.once.inputs + bound.once.weights
             assert timing.ddr_write_bytes >= bound.once.outputs
             busy = timing.busy_cycles.sum(0)  # programs of today make products on the matrix unit
-            assert (busy[[Engine.CUBE] * 4 + [Engine.FIXPIPE]] >= bound.work.behind_values.sum(0) - 1).all()
-            assert busy[Engine.MTE1] >= bound.work.loads.sum() - 1
+            assert busy[Engine.CUBE] >= bound.work.cube.cycles.sum() - 1
+            assert busy[Engine.FIXPIPE] >= bound.work.fixpipe.cycles.sum() - 1
+            assert busy[Engine.MTE1] >= bound.work.loads.cycles.sum() - 1
             assert busy[Engine.VECTOR] >= bound.work.vector.sum() - 1
             timed += 1
     return timed

@@ -13,6 +13,7 @@ from compiler.bound.needs import needs_of
 from compiler.bound.phases import Phases, before_first
 from compiler.bound.prefetch import ChannelShare, behind, finished_before
 from compiler.bound.traffic import FusedGraph, excess
+from compiler.bound.work import Shared
 from compiler.ir.operators import Conv, Operator, Shuffle
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode_all
@@ -29,36 +30,65 @@ EDGE = load_machine("edge")
 def test_a_product_takes_its_cubes_and_its_moves() -> None:
     """49 pixels are 4 rows of cubes, 40 channels 3 blocks of 9 taps, 24 columns 2: 216 cubes, of which VECTOR takes what it can."""
     bound = Bound(unit(EDGE, (1, 40, 7, 7), conv("y", "x", (40, 24))))
-    cube, mte1, fixpipe = bound.work.matrix[0].tolist()
+    work = bound.work
+    cube, mte1, fixpipe = work.matrix[0].tolist()
     left, right, out = 49 * 27 * 32, 27 * 2 * 512, 49 * 32 * 4
     assert cube == 4 * 27 * 2
+    assert work.starts[0] == pytest.approx(8)
     assert mte1 == pytest.approx(left * (1 / 512 + 8 / 65536) + right * (1 / 256 + 8 / 65536))
     assert fixpipe == pytest.approx(out * (1 / 256 + 8 / 262144))
-    assert bound.work.starts[0, :3] == pytest.approx([8 * left / 65536, 8 * right / 65536, 8 * out / 262144])
-    cube += 8 * left / 65536
     vector = 49 * 24 * 360 / 64 * (1 + 6 / 255)
-    assert bound.work.on_vector[0] == pytest.approx(vector)
-    shared = cube * vector / (cube + vector)
+    assert work.on_vector[0] == pytest.approx(vector)
+    cells = Shared(*(np.reshape(each[0], (2, 2, 2)) for each in work.cube))  # rows, k, columns, in full blocks and others
+    assert cells.cycles[1].sum() == pytest.approx(54 + 8 / 49), "the last row is a fourth of CUBE's steps"
+    assert cells.on_vector[1].sum() == pytest.approx(vector / 49)
+    assert cells.cycles[0, 1, 1] == pytest.approx(3 * 9 + 8 * 48 / 49 * 9 / 54), "blocks of k with 8 channels, one of columns with 8"
+    assert cells.on_vector[0, 1, 1] == pytest.approx(vector * 48 / 49 * 8 / 40 * 8 / 24)
+    assert work.fixpipe.on_vector[0] == pytest.approx([vector * 2 / 3, vector / 3])
+    deals = [dealt(product.cycles[0], product.on_vector[0], 0.0)[0] for product in (work.cube, work.loads, work.fixpipe)]
     waits = first_data_cycles(EDGE, "none") + last_data_cycles(EDGE, "none")
-    assert bound.of("none").engines == waits + int(np.ceil(max(shared, mte1 * vector / (mte1 + vector))))
+    assert bound.of("none").engines == waits + int(np.ceil(max(deals)))
 
 
 def test_groups_that_end_within_blocks() -> None:
-    """Four groups of 34 channels: 9 blocks of columns of 3 blocks of k each, and 3 of them that two groups share need 2 more at least."""
+    """Four groups of 34 channels: 136 columns of a first block of k fill 8.5, and two more of each group are 3 blocks of columns each."""
     cube = Bound(unit(EDGE, (1, 136, 16, 16), conv("y", "x", (136, 136), kernel=1, groups=4))).work.matrix[0, 0]
-    assert cube == 16 * (9 * 3 + 3 * 2)
+    assert cube == 16 * (8.5 + 2 * 4 * 3)
     cube = Bound(unit(EDGE, (1, 128, 16, 16), conv("y", "x", (128, 128), kernel=1, groups=4))).work.matrix[0, 0]
     assert cube == 16 * 8 * 2, "groups of whole blocks"
     cube = Bound(unit(EDGE, (1, 64, 16, 16), conv("y", "x", (64, 64), groups=64))).work.matrix[0, 0]
     assert cube == 16 * 4 * 9, "a block of sixteen groups of one channel needs no more than one of one"
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_share_of_a_product_is_worth_less(seed: int) -> None:
+    """VECTOR makes some rows of some lanes and columns, in blocks of any channels: CUBE's steps of what is left, both weighted."""
+    rng = np.random.default_rng(seed)
+    groups = int(rng.choice([1, 1, 2, 4]))
+    c_in, c_out, size = int(rng.integers(2, 50)), int(rng.integers(1, 50)), int(rng.integers(2, 8))
+    work = Bound(unit(EDGE, (1, groups * c_in, size, size), conv("y", "x", (groups * c_in, groups * c_out), kernel=1, groups=groups))).work
+    needed = np.kron(np.eye(groups, dtype=np.bool_), np.ones((c_in, c_out), np.bool_))
+    of_k, of_columns = (rng.permutation(np.arange(count + rng.integers(20)))[:count] // 16 for count in needed.shape)
+    if rng.integers(2):
+        of_k, of_columns = np.arange(len(of_k)) // 16, np.arange(len(of_columns)) // 16
+    for weight in rng.uniform(0, 1, 5):
+        least = float(worth(work._replace(starts=np.zeros(1)).cube, np.zeros(1), np.array([weight]), Phases.one(1))[0])
+        for _ in range(20):
+            rows = np.arange(size * size) < rng.choice([0, size * size // 16 * 16, rng.integers(size * size + 1)])
+            taken = np.zeros((len(rows), *needed.shape), np.bool_)  # by VECTOR
+            taken[~rows] = True
+            lanes, columns = (rng.random(count) < rng.choice([0, 0.1, 0.5]) for count in needed.shape)
+            taken |= lanes[:, None] | columns
+            left = needed & ~taken
+            pairs = [left[:, of_k == i][:, :, of_columns == j].any((1, 2)).sum() for i in set(of_k) for j in set(of_columns)]
+            vector = (needed & taken).sum() / (128 if c_in <= 64 else 64) * (1 + 6 / 255)
+            assert weight * sum(-(-int(count) // 16) for count in pairs) + (1 - weight) * vector >= least - 1e-6
+
+
 def test_what_two_products_read_is_loaded_once() -> None:
-    """Two convolutions of x: the second may find its left operand in L0A; its sums and its weights are its own."""
+    """Two convolutions of x: an MMAD may have columns of both, so that 64 rows of two blocks of k and 64 of columns are one."""
     u = unit(EDGE, (1, 48, 8, 8), conv("a", "x", (48, 32), kernel=1), conv("b", "x", (48, 16), kernel=1), outputs=["a", "b"])
-    left, right, _, _ = Bound(u).work.starts.T
-    assert left == pytest.approx([8 * 64 * 3 * 32 / 65536, 0.0])
-    assert right == pytest.approx([8 * 3 * 2 * 512 / 65536, 8 * 3 * 512 / 65536])
+    assert Bound(u).work.starts == pytest.approx([8 * 64 * 6 / 8192, 8 * 64 * 3 / 8192])
 
 
 def test_what_is_complete_before_a_value_behind_a_mean() -> None:
@@ -94,9 +124,9 @@ def test_phases_share_no_cycle() -> None:
 def test_work_is_worth_least_where_it_may_float() -> None:
     """A product of 8 cycles that may be in either phase: 4 under (1/2, 1/2), nothing where VECTOR alone counts."""
     phases = Phases(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
-    cycles, on_vector, vector = np.array([8.0, 8.0, 0.0]), np.array([80.0, 80.0, 0.0]), np.array([0.0, 0.0, 30.0])
-    assert worth(cycles, on_vector, vector, np.array([0.5, 0.5]), phases).tolist() == [4.0, 4.0, 15.0]
-    assert worth(cycles, on_vector, vector, np.array([0.5, 0.0]), phases).tolist() == [4.0, 0.0, 30.0]
+    product, vector = Shared(np.array([[8.0], [8.0], [0.0]]), np.array([[80.0], [80.0], [0.0]])), np.array([0.0, 0.0, 30.0])
+    assert worth(product, vector, np.array([0.5, 0.5]), phases).tolist() == [4.0, 4.0, 15.0]
+    assert worth(product, vector, np.array([0.5, 0.0]), phases).tolist() == [4.0, 0.0, 30.0]
 
 
 def test_weights_wait_for_vector_too() -> None:
