@@ -72,7 +72,7 @@ class ResumingRuns:
         self._count = 0
         self._none, self._nothing = nothing_alike(cores)
         self._alike: Alike | None = None  # with what the next program ends
-        self._kept, self._slots = np.empty((2, 0), np.int64), 0  # room for times and flags of the last run; how many flags it had
+        self._flags, self._slots = np.empty(0, np.int64), 0  # room for flags of the last run; how many it had
         self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run and its cycles; whether it was of the last program
 
     def differs(self, words: Ints, rows: Ints, alike: Alike | None) -> None:
@@ -127,9 +127,7 @@ class ResumingRuns:
             self._count = len(kept)
         if alike is None or not len(left):
             return self._none, self._nothing
-        room = max(len(s.time), len(s.flag))
-        if room > self._kept.shape[1]:
-            self._kept = np.empty((2, room), np.int64)
-        time, flag = self._kept
-        flag[: self._slots] = s.flag[: self._slots]
-        return alike, Before(time, flag, s.unit.copy(), left, self._cycles)
+        if len(s.flag) > len(self._flags):
+            self._flags = np.empty(len(s.flag), np.int64)
+        self._flags[: self._slots] = s.flag[: self._slots]
+        return alike, Before(self._flags, s.unit.copy(), left, self._cycles)

@@ -13,7 +13,7 @@ idle queue did, of completions and of flags before that nothing is left but that
 | queues | int64 [queues, 2] | from which entry on a queue is as before, and how much further behind in its array than it was then       |
 | rows   | int64 [cores, 2]  | the same of a core's stream                                                                            |
 | slots  | int               | by how much the numbers of flags have grown                                                            |
-| then   | int64 [n], [slots] | `time` and `flag` as the run before left them                                                         |
+| flag   | int64 [slots]     | flags as the run before left them                                                                      |
 | left   | int64 [rows, row] | its snapshots                                                                                          |
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simulator.timing_snapshot import DDR, NOW, UNIT
+from simulator.timing_snapshot import DDR, NOW, UNIT, seen, seen_room
 from simulator.timing_state import (
     ACTIVE,
     BEGAN,
@@ -85,7 +85,6 @@ class Alike(NamedTuple):
 class Before(NamedTuple):
     """What a run knows of the one before.  unit: as that left it; cycles: it took so many."""
 
-    time: Ints
     flag: Ints
     unit: Ints
     left: Ints
@@ -95,19 +94,7 @@ class Before(NamedTuple):
 def nothing_alike(cores: int) -> tuple[Alike, Before]:
     """Of a run that knows of none before."""
     none, behind = np.zeros(0, np.int64), Alike(np.zeros((cores * ENGINES, 2), np.int64), np.zeros((cores, 2), np.int64), 0)
-    return behind, Before(none, none, none, np.zeros((0, 0), np.int64), 0)
-
-
-@njit(cache=True)
-def keep(snapshots: Ints, row: int, time: Ints, unit: Ints, port: Ints, queues: Ints, before: Before) -> None:
-    """Fills `before.time` with what a run from a snapshot, or with row -1 from the beginning, may write over."""
-    for q in range(queues.shape[0]):
-        u = q // ENGINES * CORE + q % ENGINES * COLUMNS
-        begin = queues[q, 0]
-        if row >= 0:
-            o = UNIT + u
-            begin = max(begin, min(snapshots[row, o + DATA], snapshots[row, o + HEAD], snapshots[row, o + TAIL] - port[QUEUE_DEPTH]))
-        before.time[begin : before.unit[u + STOP]] = time[begin : before.unit[u + STOP]]
+    return behind, Before(none, none, np.zeros((0, 0), np.int64), 0)
 
 
 @njit(cache=True)
@@ -222,14 +209,10 @@ def _queue_meets(
             return False
     if settled < start or (move != 0 and min(tail, tail - move) < first + depth):
         return False
-    for i in range(head, tail):
-        if time[i] != row[held + i - head] + d:
-            return False
-    for i in range(settled, head):
-        if time[i] != before.time[i - move] + d:
-            return False
-    for i in range(max(first, tail - depth), settled):  # who is handed out `depth` entries later leaves room
-        if _seen(time[i], before.time[i - move] + d, issued):
+    begin, _ = seen(unit, 0, u, e, depth)
+    for i in range(begin, tail):
+        then = row[held + i - begin] + d
+        if time[i] != then and (i >= settled or _seen(time[i], then, issued)):  # places of those that are over are free by then
             return False
     bound = _next_leaves(unit, time, u)
     front, done = row[o + FRONT] + d, row[o + DONE] + d
@@ -284,7 +267,7 @@ def meets(
     held = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
     for q in range(alike.queues.shape[0]):
         u, start, move = q // ENGINES * CORE + q % ENGINES * COLUMNS, alike.queues[q, 0], alike.queues[q, 1]
-        at = held + q * port[QUEUE_DEPTH]
+        at = held + q * seen_room(port[QUEUE_DEPTH])
         if not _queue_meets(row, at, d, u, start, move, issued, time, flag, unit, port, word, alike.slots, before):
             return False
     return _ports_meet(row, d, time, unit, dma, ends, port, alike)
@@ -292,7 +275,7 @@ def meets(
 
 @njit(cache=True)
 def take_over(
-    k: int, now: int, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, alike: Alike, before: Before, snapshots: Ints,
+    k: int, now: int, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, alike: Alike, before: Before, snapshots: Ints,
     count: int,
 ) -> int:  # fmt: skip
     """From snapshot `k` of the run before on this one is the same: fills what is left, with snapshots behind the `count` that there are.
@@ -308,14 +291,12 @@ def take_over(
         moved[DDR + SERVED + side] = port[SERVED + side] - row[DDR + SERVED + side]
     held = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0]
     for q in range(alike.queues.shape[0]):
-        u, move, depth = q // ENGINES * CORE + q % ENGINES * COLUMNS, alike.queues[q, 1], port[QUEUE_DEPTH]
+        u, move, room = q // ENGINES * CORE + q % ENGINES * COLUMNS, alike.queues[q, 1], seen_room(port[QUEUE_DEPTH])
         o = UNIT + u
         moved[o + HEAD] = moved[o + TAIL] = moved[o + DATA] = moved[o + STOP] = move
         moved[o + FRONT] = moved[o + DONE] = d
         moved[o + MOVED] = unit[u + MOVED] - row[o + MOVED]
-        moved[held + q * depth : held + (q + 1) * depth] = d
-        for i in range(unit[u + HEAD], unit[u + STOP]):
-            time[i] = before.time[i - move] + d
+        moved[held + q * room : held + (q + 1) * room] = d
     for core in range(alike.rows.shape[0]):
         u = core * CORE + SCALAR
         o = UNIT + u

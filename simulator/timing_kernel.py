@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.pointer import Pointer, pointer
-from simulator.timing_again import Alike, Before, keep, meets, take_over
+from simulator.timing_again import Alike, Before, meets, take_over
 from simulator.timing_dma import advance_dma, complete, held_until, start_data
 from simulator.timing_queues import advance, dispatch, engine_of, inlined, wake
 from simulator.timing_snapshot import COUNT, FROM, INTERVAL, NOW, UNIT, resume, save
@@ -117,8 +117,6 @@ def run(
     a load of one step.
     """
     now, step, pause, met = 0, 0, control[INTERVAL], 0
-    if before.left.shape[0]:
-        keep(snapshots, control[FROM], time_array, unit_array, port_array, queues, before)
     if control[FROM] >= 0:
         row = snapshots[control[FROM]]
         now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams)
@@ -141,8 +139,8 @@ def run(
                 met += 1
             k = met
             while k < before.left.shape[0] and before.left[k, UNIT + SCALAR + PC] == pc:
-                ours = time_array, flag_array, unit_array, dma_array, ends_array, port_array
-                if meets(before.left[k], now, *ours, word_array, alike, before):
+                ours = flag_array, unit_array, dma_array, ends_array, port_array
+                if meets(before.left[k], now, time_array, *ours, word_array, alike, before):
                     control[COUNT] = take_over(k, now, *ours, alike, before, snapshots, control[COUNT])
                     return before.cycles + now - before.left[k, NOW]
                 k += 1
@@ -150,8 +148,7 @@ def run(
         if pause == 0:
             pause = control[INTERVAL]
             if control[COUNT] < snapshots.shape[0]:
-                save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
-                control[COUNT] += 1
+                control[COUNT] += save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
         at = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
         read_rate, write_rate = rate[at], rate[at + 1]
         upcoming, read_end, write_end = FAR, FAR, FAR
