@@ -1,7 +1,8 @@
 """Programs timed one after the other at a level, each from where it differs from the one before.
 
 A run leaves snapshots (`timing_snapshot`).  The next one goes on from the last of them that dispatched nothing but what both programs begin
-with, so it ends as if it had run from its first cycle.  Nothing here changes a time: without snapshots every run begins at the beginning.
+with, so it ends as if it had run from its first cycle.  Where it comes to one of the others with nothing ahead but what both end with, it
+stops (`timing_again`).  Nothing here changes a time: without snapshots every run begins at the beginning.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from simulator import timing_state as columns
 from simulator.npu.errors import DeadlockError
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
+from simulator.timing_again import Alike, Before, nothing_alike
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import CONTROL, COUNT, FROM, INTERVAL, UNIT, row_length
 from simulator.timing_state import ENGINES, Ints
@@ -68,12 +70,18 @@ class ResumingRuns:
         room = min(SNAPSHOTS, _BYTES // (8 * row)) if resuming else 0
         self._snapshots = np.empty((room, row if room else 0), np.int64)
         self._count = 0
+        self._none, self._nothing = nothing_alike(cores)
+        self._alike: Alike | None = None  # with what the next program ends
+        self._flags, self._slots = np.empty(0, np.int64), 0  # room for flags of the last run; how many it had
+        self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run and its cycles; whether it was of the last program
 
-    def differs(self, words: Ints, rows: Ints) -> None:
+    def differs(self, words: Ints, rows: Ints, alike: Alike | None) -> None:
         """Tells how far the next program is what the last one was; if nothing was run of that, both are told.
 
-        Up to entry words[q] of queue q, and up to row rows[c] of stream c, the end of a stream counted as a row.
+        Up to entry words[q] of queue q, and up to row rows[c] of stream c, the end of a stream counted as a row.  alike: with what both
+        end; None: nothing is known of that.
         """
+        self._alike, self._ran = alike if self._ran else None, False
         unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
         fit = (unit[:, :, :ENGINES, columns.TAIL] <= words.reshape(self._cores, ENGINES)).all((1, 2))
         fit &= (unit[:, :, columns.SCALAR_UNIT, columns.PC] < rows).all(1)
@@ -81,32 +89,45 @@ class ResumingRuns:
 
     def forget(self) -> None:
         """The next program has nothing in common with the last one."""
-        self._count = 0
+        self._count, self._ran = 0, False
 
     def run(self, program: Entries) -> Times:
         """Raises `DeadlockError`."""
-        self._make_room(program)
+        before = self._before(program)
         control = np.empty(CONTROL, np.int64)
         control[FROM], control[COUNT] = self._count - 1, self._count
         control[INTERVAL] = 1 + _STEPS * program.transfers // _BETWEEN if len(self._snapshots) else 0
         s, p = self._state, program
-        ours = *self._load, self._port.copy(), self._snapshots, control
+        ours = *self._load, self._port.copy(), *before, self._snapshots, control
         arrays = s.time, s.flag[: p.slots], *s[2:], p.word, p.engine, p.queues, p.streams, *ours
         cycles = int(run(*arrays))
-        self._count = int(control[COUNT])
+        self._left = self._count = int(control[COUNT])
+        self._cycles, self._slots, self._ran = cycles, p.slots, cycles >= 0
         if cycles < 0:
             self._count = 0
             raise DeadlockError("deadlock: an entry waits for a SET that does not come")
         unit = s.unit.reshape(self._cores, columns.UNITS, columns.COLUMNS)
         return Times(cycles, unit[:, :ENGINES, columns.MOVED].copy(), int(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].sum()))
 
-    def _make_room(self, program: Entries) -> None:
-        """Longer arrays hold nothing of an earlier run; a full table of snapshots keeps every second one."""
-        if len(program.word) > len(self._state.time) or program.slots > len(self._state.flag):
-            slots = max(2 * program.slots, len(self._state.flag))
-            self._state = self._state._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
-            self._count = 0
+    def _before(self, program: Entries) -> tuple[Alike, Before]:
+        """What the next run may know of the last one, with room for its own.
+
+        Longer arrays hold nothing of an earlier run; a full table of snapshots keeps every second one.
+        """
+        alike, self._alike = self._alike, None
+        s = self._state
+        if len(program.word) > len(s.time) or program.slots > len(s.flag):
+            slots = max(2 * program.slots, len(s.flag))
+            self._state = s._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
+            self._count, alike = 0, None
+        left = self._snapshots[self._count : self._left].copy() if alike is not None else self._nothing.left
         if 2 * self._count > len(self._snapshots):
             kept = self._snapshots[: self._count : 2].copy()
             self._snapshots[: len(kept)] = kept
             self._count = len(kept)
+        if alike is None or not len(left):
+            return self._none, self._nothing
+        if len(s.flag) > len(self._flags):
+            self._flags = np.empty(len(s.flag), np.int64)
+        self._flags[: self._slots] = s.flag[: self._slots]
+        return alike, Before(self._flags, s.unit.copy(), left, self._cycles)

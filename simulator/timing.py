@@ -50,6 +50,7 @@ from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code, Program
+from simulator.timing_again import nothing_alike
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import no_snapshots
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
@@ -297,7 +298,8 @@ def _run(p: Prepared, state: State, load: BackgroundLoad, record: bool) -> Timin
     port = p.constants.copy()
     port[columns.RECORD] = record
     port[columns.STEPS] = len(load.rates)
-    cycles = int(run(*state, p.word, p.engine, p.queues, p.streams, load.rates, load.steps, port, *no_snapshots()))
+    alone = *nothing_alike(p.cores), *no_snapshots()
+    cycles = int(run(*state, p.word, p.engine, p.queues, p.streams, load.rates, load.steps, port, *alone))
     if cycles < 0:
         raise DeadlockError(_deadlock(p, state))
     unit = state.unit.reshape(p.cores, columns.UNITS, columns.COLUMNS)

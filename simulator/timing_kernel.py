@@ -8,7 +8,7 @@ Exact, because whatever is still unknown then waits for a transfer that has not 
 `timing_state` says what the arrays are, `timing_queues` and `timing_dma` what happens to queues and to their transfers.
 
 Between two steps of the clock, when nothing can run ahead any more, a run is fully described by its state; there it may leave a snapshot,
-and a later run may go on from one (`timing_snapshot`).
+and a later run may go on from one (`timing_snapshot`), or end where it meets one (`timing_again`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.pointer import Pointer, pointer
+from simulator.timing_again import Alike, Before, meets, take_over
 from simulator.timing_dma import advance_dma, complete, held_until, start_data
 from simulator.timing_queues import advance, dispatch, engine_of, inlined, wake
-from simulator.timing_snapshot import COUNT, FROM, INTERVAL, resume, save
+from simulator.timing_snapshot import COUNT, FROM, INTERVAL, NOW, UNIT, resume, save
 from simulator.timing_state import (
     ACTIVE,
     BEGAN,
@@ -42,6 +43,7 @@ from simulator.timing_state import (
     MTE3,
     NEXT,
     OWNER,
+    PC,
     PORT_COLUMNS,
     PORTS,
     QUEUE_DEPTH,
@@ -102,6 +104,8 @@ def run(
     rates: Ints,
     load_array: Ints,
     port_array: Ints,
+    alike: Alike,
+    before: Before,
     snapshots: Ints,
     control: Ints,
 ) -> int:
@@ -109,9 +113,10 @@ def run(
 
     queues: int64 [queues, 2], from which entry to which; streams: int64 [cores, 2], the same of `engine_array`.
     rates: int64 [steps, load ports + 1, store ports + 1, 2] (see `ddr`); rates[i] from load_array[i] on, of which the first is 0.
-    snapshots, control: see `timing_snapshot`; a run that goes on from one has a load of one step.
+    snapshots, control: see `timing_snapshot`; alike, before: see `timing_again`; a run that goes on from a snapshot, or may end at one, has
+    a load of one step.
     """
-    now, step, pause = 0, 0, control[INTERVAL]
+    now, step, pause, met = 0, 0, control[INTERVAL], 0
     if control[FROM] >= 0:
         row = snapshots[control[FROM]]
         now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams)
@@ -128,12 +133,22 @@ def run(
     rate, loads, stores = pointer(rates), rates.shape[1] - 1, rates.shape[2] - 1
     while True:
         _drain(unit, port, time, flag, dma, ends, load, record, word, engine, now)
+        if met < before.left.shape[0]:
+            pc = unit[SCALAR + PC] - alike.rows[0, 1]
+            while met < before.left.shape[0] and before.left[met, UNIT + SCALAR + PC] < pc:
+                met += 1
+            k = met
+            while k < before.left.shape[0] and before.left[k, UNIT + SCALAR + PC] == pc:
+                ours = flag_array, unit_array, dma_array, ends_array, port_array
+                if meets(before.left[k], now, time_array, *ours, word_array, alike, before):
+                    control[COUNT] = take_over(k, now, *ours, alike, before, snapshots, control[COUNT])
+                    return before.cycles + now - before.left[k, NOW]
+                k += 1
         pause -= 1
         if pause == 0:
             pause = control[INTERVAL]
             if control[COUNT] < snapshots.shape[0]:
-                save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
-                control[COUNT] += 1
+                control[COUNT] += save(snapshots[control[COUNT]], time_array, unit_array, dma_array, ends_array, port_array, now)
         at = ((step * (loads + 1) + port[ACTIVE]) * (stores + 1) + port[ACTIVE + 1]) * 2
         read_rate, write_rate = rate[at], rate[at + 1]
         upcoming, read_end, write_end = FAR, FAR, FAR

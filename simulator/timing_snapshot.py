@@ -1,12 +1,12 @@
 """Snapshots of a run between two steps of its clock, and a run that goes on from one.
 
 A snapshot tells nothing of entries that are not dispatched, but that each stream goes on with one for a full queue, or has ended.
-Whatever program has the same ones up to there goes on from it and ends as if it had run from its first cycle on.  `time` and `flag` stay
-where they are from run to run; a snapshot has of them what later cycles overwrite.
+Whatever program has the same ones up to there goes on from it and ends as if it had run from its first cycle on.  `flag` stays where it
+is from run to run; of `time` a snapshot has all that later cycles look at.
 
 | name      | dtype, shape      | meaning                                                                                             |
 |-----------|-------------------|-----------------------------------------------------------------------------------------------------|
-| snapshots | int64 [room, row] | a row: NOW, the state of the DDR port, `unit`, `dma`, `ends`, then per queue `time` of what it holds |
+| snapshots | int64 [room, row] | a row: NOW, the state of the DDR port, `unit`, `dma`, `ends`, then per queue `time` of `seen` entries    |
 | control   | int64 [3]         | FROM, COUNT, INTERVAL                                                                               |
 """
 
@@ -20,6 +20,7 @@ from simulator.timing_state import (
     CORE,
     DATA,
     ENGINES,
+    FIRST,
     HEAD,
     KIND_BITS,
     KIND_MASK,
@@ -53,24 +54,47 @@ def no_snapshots() -> tuple[Ints, Ints]:
 
 def row_length(items: int, queues: int, depth: int) -> int:
     """Items of a row: of `unit`, `dma` and `ends` with so many together, and queues of so many entries."""
-    return UNIT + items + queues * depth
+    return UNIT + items + queues * seen_room(depth)
 
 
 @njit(cache=True)
-def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, now: int) -> None:
-    """Nothing is on the worklist."""
+def seen_room(depth: int) -> int:
+    """For how many times of a queue a row has room: those that it holds, and of a DMA as many that are issued."""
+    return 2 * depth
+
+
+@njit(cache=True)
+def seen(unit: Ints, at: int, u: int, e: int, depth: int) -> tuple[int, int]:
+    """Entries of queue u, of engine e, at whose times later cycles look.  unit: with the state of `timing_state`, from `at` on.
+
+    Those that are dispatched; before them those whose places the next ones take; and of a DMA those that are issued.
+    """
+    tail, head = unit[at + u + TAIL], unit[at + u + HEAD]
+    begin = min(head, tail - depth)
+    if e in (MTE2, MTE3):
+        begin = min(begin, unit[at + u + DATA])
+    return max(begin, unit[at + u + FIRST]), tail
+
+
+@njit(cache=True)
+def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, now: int) -> bool:
+    """Nothing is on the worklist.  Returns whether a row has room for it."""
+    depth = port[QUEUE_DEPTH]
+    at, room = UNIT + unit.shape[0] + dma.shape[0] + ends.shape[0], seen_room(depth)
+    for core in range(unit.shape[0] // CORE):
+        for e in range(ENGINES):
+            begin, end = seen(unit, 0, core * CORE + e * COLUMNS, e, depth)
+            if end - begin > room:
+                return False
+            row[at : at + end - begin] = time[begin:end]
+            at += room
     row[NOW] = now
     row[DDR:UNIT] = port[:TOP]
     at = UNIT
     for array in (unit, dma, ends):
         row[at : at + array.shape[0]] = array
         at += array.shape[0]
-    for core in range(unit.shape[0] // CORE):
-        for e in range(ENGINES):
-            u = core * CORE + e * COLUMNS
-            held = unit[u + TAIL] - unit[u + HEAD]
-            row[at : at + held] = time[unit[u + HEAD] : unit[u + TAIL]]
-            at += port[QUEUE_DEPTH]
+    return True
 
 
 @njit(cache=True)
@@ -92,8 +116,9 @@ def resume(
             u, stop = core * CORE + e * COLUMNS, queues[core * ENGINES + e, 1]
             unit[u + STOP] = stop
             head = unit[u + HEAD]
-            time[head : unit[u + TAIL]] = row[at : at + unit[u + TAIL] - head]
-            at += port[QUEUE_DEPTH]
+            begin, end = seen(unit, 0, u, e, port[QUEUE_DEPTH])
+            time[begin:end] = row[at : at + end - begin]
+            at += seen_room(port[QUEUE_DEPTH])
             for i in range(unit[u + DATA] if e in (MTE2, MTE3) else head, stop):
                 if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
                     flag[word[i] >> KIND_BITS] = -1

@@ -27,9 +27,10 @@ from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.resuming import Entries, ResumingRuns
 from simulator.timing import Prepared, prepare, simulate, simulate_levels
+from simulator.timing_again import Alike, alike
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import FROM
-from simulator.timing_state import ENGINES, KIND_BITS, KIND_MASK, SET, SET_REMOTE, WAIT, Ints
+from simulator.timing_state import COLUMNS, ENGINES, HEAD, KIND_BITS, KIND_MASK, SET, SET_REMOTE, STOP, WAIT, Ints
 from tests.everywhere import MACHINES
 from tests.models import random_model
 from tests.programs import programs
@@ -41,11 +42,12 @@ WHERE = MACHINES | {name: load_machine(name) for name in ("edge-shared", "ascend
 
 
 class Laid(NamedTuple):
-    """A program in arrays with room, and up to where it is what lay there before."""
+    """A program in arrays with room, up to where it is what lay there before, and with what both end."""
 
     entries: Entries
     words: Ints
     rows: Ints
+    alike: Alike
 
 
 def joined(parts: tuple[Program, ...]) -> Program:
@@ -79,10 +81,14 @@ class Layout:
         self.words: Ints = np.arange(cores * ENGINES, dtype=np.int64) * ROOM
         self.rows: Ints = np.arange(cores, dtype=np.int64) * ROOM
         self.queue_stop, self.stream_stop = self.words.copy(), self.rows.copy()
+        self.slots = 0
 
     def lay(self, machine: Machine, parts: tuple[Program, ...]) -> Laid:
         p = prepare(joined(parts), machine)
         word = numbered(p, parts)
+        bounds = (self.words, self.queue_stop), (self.rows, self.stream_stop)
+        queues_then, streams_then = map(np.column_stack, bounds)
+        then = self.word.copy(), queues_then, self.engine.copy(), streams_then
         new = [word[a:b] for a, b in zip(p.queue_start[:-1], p.queue_start[1:], strict=True)]
         same = [_replaced(self.word, int(at), int(stop), of) for at, stop, of in zip(self.words, self.queue_stop, new, strict=True)]
         streams = np.split(p.engine, p.stream_start[1:-1])
@@ -92,7 +98,9 @@ class Layout:
         self.queue_stop, self.stream_stop = self.words + np.array(list(map(len, new))), self.rows + np.array(list(map(len, streams)))
         queues, rows_of = np.column_stack((self.words, self.queue_stop)), np.column_stack((self.rows, self.stream_stop))
         entries = Entries(self.word, queues, self.engine, rows_of, p.flag_slots, int(p.transfers.sum()))
-        return Laid(entries, np.array(same), np.array(rows))
+        end = alike(self.word, queues, self.engine, rows_of, *then, p.flag_slots - self.slots)
+        self.slots = p.flag_slots
+        return Laid(entries, np.array(same), np.array(rows), end)
 
 
 def _replaced(array: NDArray[Any], at: int, stop: int, new: NDArray[Any]) -> int:
@@ -104,15 +112,20 @@ def _replaced(array: NDArray[Any], at: int, stop: int, new: NDArray[Any]) -> int
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data(), TIMED, st.lists(st.integers(0, 3), min_size=2, max_size=6), st.sampled_from([1 << 16, 30_000, 9_001]))
-def test_any_programs_that_begin_alike(data: st.DataObject, machine: Machine, kept: list[int], share: int) -> None:
-    """kept: with how many parts of the program before each one begins."""
+@given(
+    st.data(),
+    TIMED,
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=2, max_size=6),
+    st.sampled_from([1 << 16, 30_000, 9_001]),
+)
+def test_any_programs_that_begin_and_end_alike(data: st.DataObject, machine: Machine, kept: list[tuple[int, int]], share: int) -> None:
+    """kept: with how many parts of the program before each one begins, and with how many it ends."""
     layout, level = Layout(machine.cores), Level.of_units(share, 3)
     runs, parts = ResumingRuns(machine, level, machine.cores), tuple[Program, ...]()
-    for count in kept:
-        parts = (*parts[:count], *(data.draw(programs(machine, 12)) for _ in range(2)))
+    for head, tail in kept:
+        parts = (*parts[:head], *(data.draw(programs(machine, 12)) for _ in range(2)), *parts[len(parts) - tail :])
         laid = layout.lay(machine, parts)
-        runs.differs(laid.words, laid.rows)
+        runs.differs(laid.words, laid.rows, laid.alike)
         found, wanted = runs.run(laid.entries), simulate(joined(parts), machine, level)
         assert found.cycles == wanted.cycles
         assert found.load_store_cycles == wanted.load_store_cycles
@@ -121,11 +134,18 @@ def test_any_programs_that_begin_alike(data: st.DataObject, machine: Machine, ke
 
 
 def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The properties here would hold as well of runs that always begin at the beginning."""
+    """The properties here would hold as well of runs that always begin at the beginning, or always go on to the end."""
     machine = load_machine("edge")
     unit = make_unit(lower(random_model(3)), machine, DataType.float16)
-    timers, compiler, begun = Timers(Compiler(unit), machine), Compiler(unit), list[int]()
-    monkeypatch.setattr(resuming, "run", lambda *arrays: begun.append(int(arrays[-1][FROM])) or run(*arrays))
+    timers, compiler, begun, met = Timers(Compiler(unit), machine), Compiler(unit), list[int](), list[bool]()
+
+    def watched(*arrays: Any) -> int:
+        begun.append(int(arrays[-1][FROM]))
+        cycles, queues = run(*arrays), arrays[2].reshape(-1, COLUMNS)
+        met.append(bool((queues[:, HEAD] != queues[:, STOP]).any()))
+        return int(cycles)
+
+    monkeypatch.setattr(resuming, "run", watched)
     for genome in islice(mutations(unit, 3), 12):
         parts = parts_of(compiler, unit, genome)
         timers.times(parts, ("none",))
@@ -133,6 +153,7 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timer.scheduled(parts).kept > 0
     assert begun[0] == -1
     assert max(begun) >= 0
+    assert any(met)
 
 
 def parts_of(compiler: Compiler, unit: Unit, genome: Genome) -> list[CorePart]:

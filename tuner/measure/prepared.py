@@ -18,6 +18,7 @@ from compiler.schedule.part import RECORDS, part_of, part_table
 from compiler.schedule.write import Schedule
 from simulator.pointer import pointer
 from simulator.resuming import Entries
+from simulator.timing_again import Alike, alike
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
@@ -136,17 +137,25 @@ class Preparer:
     def __init__(self) -> None:
         self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
         self._limit, self._cursors = np.empty(0, np.int64), np.empty((0, 0), np.int64)
+        # of the last schedule: entries that the next one may write over, and where; engines of its streams, and where these lie; flags
+        self._then, self._known = np.empty(0, np.int64), np.empty((0, 2), np.int64)
+        self._engine, self._streams, self._slots = np.empty(0, np.uint8), np.empty((0, 2), np.int64), 0
 
-    def entries(self, schedule: Schedule, parts: Sequence[Footprint]) -> tuple[Entries, Ints, Ints]:
+    def forget(self) -> None:
+        """The next schedule has nothing in common with the last one."""
+        self._limit = np.empty(0, np.int64)
+
+    def entries(self, schedule: Schedule, parts: Sequence[Footprint]) -> tuple[Entries, Ints, Ints, Alike | None]:
         """The schedule of `parts`, on the cores that it uses: the first len(schedule.lengths) of the machine.
 
         Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before, the end of a
-        stream counted as a row.  Arrays are written again by the next call.
+        stream counted as a row; and with what both end.  Arrays are written again by the next call.
         """
         s, cores = schedule, len(schedule.lengths)
         same = None
-        if s.kept and len(self._limit) == cores * ENGINES and len(s.engine) // _EVERY < len(self._cursors):
+        if len(self._limit) == cores * ENGINES and len(s.engine) // _EVERY < len(self._cursors):
             same = self._filled(s, parts, min(s.kept, int(s.changed.min())))
+        stays = same is not None
         if same is None:
             self._lay_out(s, cores)
             same = self._filled(s, parts, 0)
@@ -154,20 +163,31 @@ class Preparer:
             same[:] = -1  # what was there is elsewhere
         start = np.array(s.stream_start, np.int64)
         streams = np.column_stack((start, start + s.lengths))
-        transfers = sum(part.transfers for part in parts)
-        return Entries(self._word, self._queues, s.stream, streams, len(s.edge_from), transfers), same, start + s.same_rows
+        slots = len(s.edge_from)
+        behind = None
+        if stays and len(streams) == len(self._streams):
+            behind = alike(
+                self._word, self._queues, s.stream, streams, self._then, self._known, self._engine, self._streams, slots - self._slots
+            )
+        if len(self._engine) != len(s.stream):
+            self._engine = np.empty_like(s.stream)
+        for begin, end in streams.tolist():
+            self._engine[begin:end] = s.stream[begin:end]
+        self._streams, self._slots = streams, slots
+        transfers = sum([part.transfers for part in parts])
+        return Entries(self._word, self._queues, s.stream, streams, slots, transfers), same, start + s.same_rows, behind
 
     def _lay_out(self, s: Schedule, cores: int) -> None:
         """Room for the entries of a schedule, and some more."""
         length = np.zeros(cores * ENGINES, np.int64)
         _lengths(s.core, s.engine, s.edge_start, s.edge_from, length)
-        room = length + length // 4 + _EVERY
+        room = 2 * length + _EVERY  # next to none of it is ever touched
         self._limit = np.cumsum(room)
         begin = self._limit - room
         self._queues = np.column_stack((begin, begin))
         if self._limit[-1] > len(self._word):
             self._word = np.empty(self._limit[-1], np.int64)
-        self._cursors = np.empty((len(s.engine) // _EVERY * 5 // 4 + 2, cores * ENGINES), np.int64)
+        self._cursors = np.empty((len(s.engine) // _EVERY * 2 + 2, cores * ENGINES), np.int64)
         self._cursors[0] = begin
 
     def _filled(self, s: Schedule, parts: Sequence[Footprint], kept: int) -> Ints | None:
@@ -177,6 +197,11 @@ class Preparer:
         """
         row = kept // _EVERY
         cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
+        if len(self._then) < len(self._word):
+            self._then = np.empty_like(self._word)
+        self._known = np.column_stack((cursor, self._queues[:, 1]))
+        for begin, end in self._known.tolist():
+            self._then[begin:end] = self._word[begin:end]
         edges = s.edge_start, s.edge_to, s.set_head, s.set_next
         known = self._word, self._limit, self._queues[:, 1].copy(), cursor, same, self._cursors
         if not _fill_parts(part_table([part.row for part in parts]), row * _EVERY, s.core, s.engine, *edges, *known):

@@ -1,8 +1,9 @@
 """Times of programs by the simulator, where a search asks for many that are alike.
 
-A program is scheduled, prepared and simulated from where it differs from one that was timed before; everything before that is as it was
-then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes the next one over it.  A few timers
-are kept, because a search turns from one parent to another; a program goes to the one whose program begins most like it.
+A program is scheduled, prepared and simulated from where it differs from one that was timed before, and simulated to where it is that one
+again; everything else is as it was then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes
+the next one over it.  A few timers are kept, because a search turns from one parent to another; a program goes to the one whose program
+begins and ends most like it.
 """
 
 from __future__ import annotations
@@ -49,13 +50,10 @@ class Timer:
         self.instructions = 0  # of the last program
 
     def alike(self, parts: Sequence[CorePart]) -> int:
-        """Instructions with which a program begins as the last one does."""
-        same = 0
-        for new, old in zip(parts, self._parts, strict=False):
-            if new.lowered is not old.lowered or new.core != old.core:
-                break
-            same += new.lowered.records
-        return same
+        """Instructions with which a program begins and ends as the last one does."""
+        begin, same = _begin_alike(parts, self._parts)
+        _, behind = _begin_alike(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
+        return same + behind
 
     def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """Of the program that these parts are, at some levels of the clock's machine."""
@@ -65,17 +63,18 @@ class Timer:
         """Valid until the next call."""
         if not self._resuming:
             self._synchroniser.forget_borders()
+            self._preparer.forget()
         self._parts, self.instructions = parts, _instructions(parts)
         return self._compiler.schedule(parts, self._synchroniser)
 
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """schedule: of the parts that were scheduled last; each is simulated once."""
         footprints = [part.lowered.footprint for part in self._parts]
-        program, words, rows = self._preparer.entries(schedule, footprints)
+        program, words, rows, alike = self._preparer.entries(schedule, footprints)
         cores = len(schedule.lengths)
         for (_, of_cores), runs in self._runs.items():
             if of_cores == cores:
-                runs.differs(words, rows)
+                runs.differs(words, rows, alike)
             else:
                 runs.forget()
         busy = np.concatenate([footprint.totals for footprint in footprints]).reshape(-1, 2, len(Engine))[:, 0].sum(0)
@@ -87,6 +86,16 @@ class Timer:
                 self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
             found[level] = _of_level(busy, self._runs[key].run(program))
         return found
+
+
+def _begin_alike(parts: Sequence[CorePart], others: Sequence[CorePart]) -> tuple[int, int]:
+    """With how many parts, and instructions of these, both begin."""
+    count = same = 0
+    for new, old in zip(parts, others, strict=False):
+        if new.lowered is not old.lowered or new.core != old.core:
+            break
+        count, same = count + 1, same + new.lowered.records
+    return count, same
 
 
 def _instructions(parts: Sequence[CorePart]) -> int:
