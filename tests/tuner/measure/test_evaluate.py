@@ -161,17 +161,24 @@ def test_without_a_plan_cores_are_used_where_that_looks_faster() -> None:
 def test_features_of_a_program_are_the_sum_of_its_segments() -> None:
     u = unit("inception_block")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
-    whole = evaluator.measure(Request("program", genome, False))
+    whole = evaluator.measure(Request("program", genome))
     parts = [evaluator.measure(Request("segment", (gene,), False)) for gene in genome]
-    assert (whole.values, whole.payload) == (None, "")
     assert whole.features is not None
     assert whole.features == pytest.approx(np.sum([part.features for part in parts], 0))
-    measured = evaluator.measure(Request("program", genome))
-    assert np.array_equal(measured.features, whole.features)
     plan = decode(u, genome[0])
     assert plan is not None
     assert np.array_equal(parts[0].features, raw_features(u, plan, 0))
     assert whole.features[FEATURES.index("segments")] == len(genome)
+
+
+def test_a_program_that_is_not_to_be_measured_is_simulated_and_has_no_task() -> None:
+    u = unit("inception_block")
+    evaluator, genome = Evaluator(u, LEVELS), singles(u)
+    foreseen, measured = evaluator.measure(Request("program", genome, False)), evaluator.measure(Request("program", genome))
+    assert (foreseen.status, foreseen.task, foreseen.payload) == ("ok", "", "")
+    assert foreseen.values is not None
+    assert measured.values is not None
+    assert np.array_equal(foreseen.values[:, CYCLES], measured.values[:, CYCLES])
 
 
 def test_measurements_follow_from_the_request_alone() -> None:
