@@ -17,7 +17,7 @@ from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_w
 from compiler.space.pins import pins_of
 from compiler.unit.unit import Unit
 
-_TWICE = 2  # place in `gene.UB_SLOTS` of twice the usual slots
+_HALF, _TWICE = 1, 2  # places in `gene.UB_SLOTS` of half and twice the usual slots
 
 
 Change = Callable[[Unit, Gene], Gene]
@@ -112,13 +112,23 @@ def _as_emitted(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(urgent=False)
 
 
-def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
-    """Of everything that VECTOR does: fewer, longer instructions."""
+def _vector_tiles(place: int, unit: Unit, gene: Gene) -> Gene:
+    """Of everything that VECTOR does: the slots at a place of `gene.UB_SLOTS`."""
     chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
     for at, spec in enumerate(unit.operators[gene.start : gene.stop]):
         if spec.runs_on != "CUBE":
-            chosen[at] = _TWICE
+            chosen[at] = place
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+
+
+def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
+    """Fewer, longer instructions."""
+    return _vector_tiles(_TWICE, unit, gene)
+
+
+def _small_vector_tiles(unit: Unit, gene: Gene) -> Gene:
+    """Operators have places in UB of their own, so that none waits for another's last tile, and the first tile is there sooner."""
+    return _vector_tiles(_HALF, unit, gene)
 
 
 def _channels_first(unit: Unit, gene: Gene) -> Gene:
@@ -159,6 +169,6 @@ def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[Change, ...] = (
-    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _little_behind, _sliding, _one_slot,
+    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind, _sliding, _one_slot,
     _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _four_passes, _twelve_passes,
 )  # fmt: skip

@@ -145,7 +145,7 @@ def graph_of(name: str) -> Graph:
 def plans(unit: Unit, count: int, seed: int) -> list[SegmentPlan]:
     """Any plans that the machine can hold: blocks, strips, cores, tilings."""
     rng = np.random.default_rng(seed)
-    drawn = [random_segment(unit, 0, 1, rng, strips=True) for _ in range(2 * count)]
+    drawn = [random_segment(unit, 0, 1, rng, strips=True) for _ in range(4 * count)]
     return [plan for plan in drawn if plan is not None and isinstance(Compiler(unit).alone(plan, 0), list)][:count]
 
 
