@@ -17,10 +17,11 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.source import Opened
 from compiler.space.changes import CHANGES, where_it_fits
-from compiler.space.decode import decode_all
-from compiler.space.gene import Genome
+from compiler.space.decode import decode, decode_all
+from compiler.space.gene import Gene, Genome
 from compiler.space.holding import held_by_measure
 from compiler.space.order import ordered
+from compiler.space.pins import pins_of
 from compiler.space.predicted import Predict, by_estimate, segmentations
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
@@ -71,7 +72,50 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Ge
         if not isinstance(now, Infeasible):
             genes = [new if faster else old for new, old, faster in zip(changed, genes, (now < took).tolist(), strict=True)]
             took = np.minimum(now, took)
-    return _held(compiler, unit, tuple(genes), level)
+    return _held(compiler, unit, _joined(compiler, unit, genes, took, level), level)
+
+
+def _joined(compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray[np.int64], level: str) -> Genome:
+    """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
+
+    Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  took: of each segment.  Pairs are tried side by side in one program,
+    those that begin at even places and those at odd ones in turn, until neither kind has one that is faster.
+    """
+    failed = 0
+    while failed < 2 and len(genes) > 1:
+        tried, pair_of = list[Gene](), list[tuple[int, int]]()
+        at, first = 0, failed  # what begins at even places comes first
+        while at < len(genes):
+            joined = _join(unit, genes[at], genes[at + 1]) if at + 1 < len(genes) and at % 2 == first else None
+            tried.append(genes[at] if joined is None else joined)
+            pair_of.append((at, at + 1 + (joined is not None)))
+            at = pair_of[-1][1]
+        plan = decode_all(unit, tuple(tried)) if len(tried) < len(genes) else None
+        now = None if plan is None or isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
+        faster = [
+            stop - begin == 1 or (now is not None and not isinstance(now, Infeasible) and now[i] < took[begin:stop].sum())
+            for i, (begin, stop) in enumerate(pair_of)
+        ]
+        if now is None or isinstance(now, Infeasible) or not any(f and b - a > 1 for f, (a, b) in zip(faster, pair_of, strict=True)):
+            failed += 1
+            continue
+        kept, cycles = list[Gene](), list[int]()
+        for i, (begin, stop) in enumerate(pair_of):
+            kept += [tried[i]] if faster[i] else genes[begin:stop]
+            cycles += [now[i]] if faster[i] else took[begin:stop].tolist()
+        genes, took, failed = kept, np.array(cycles, np.int64), 0
+    return tuple(genes)
+
+
+def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
+    """Two neighbours as one gene, with the tilings that they have; None where that is none, or does not fit."""
+    plans = [decode(unit, gene) for gene in (one, other)]
+    alike = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other)) and one.cores == other.cores
+    if not alike or any(plan is None for plan in plans):
+        return None
+    pins = pins_of([tiling for plan in plans if plan is not None for tiling in plan.tilings])
+    joined = one._replace(stop=other.stop, choices=(), pinned=pins, overtake=one.overtake or other.overtake)
+    return joined if decode(unit, joined) is not None else None
 
 
 def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:

@@ -42,15 +42,16 @@ def expanding(kind: Kind, tiling: ConvTiling) -> Expanding:
         return _NOTHING
     resident = tiling.weights == "resident"
     chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
-    return _expanding(kind, resident, *chunk, tiling.tile_k1 if spec.needed.size else 1)
+    tile_n1 = tiling.tile_n1 if resident and spec.is_packed else 1
+    return _expanding(kind, resident, *chunk, tile_n1, tiling.tile_k1 if spec.needed.size else 1)
 
 
 @lru_cache(maxsize=1 << 12)
-def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int, tile_k1: int) -> Expanding:
+def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int) -> Expanding:
     spec = product_of(kind.spec)
     assert spec is not None
     assert spec.expansion is not None
-    tiling = tiling_of("resident" if resident else "streamed", chunk_n1, chunk_k1, 0, 0, 0, 0)
+    tiling = tiling_of("resident" if resident else "streamed", chunk_n1, chunk_k1, 0, tile_n1, tile_k1, 0)
     job, runs = spec.expansion_job(tiling), np.array(spec.expansion.runs, np.int64)
     needed, used, room = multiplied(spec.needed, chunk_k1, tile_k1), -1, _FIRST
     while used < 0:
@@ -67,14 +68,15 @@ def _records(
     out: Code, j: ExpansionJob, runs: Ints, needed: Ints, resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
 ) -> int:  # fmt: skip
     """All of them, at places that mean nothing; -1 where `out` is too short."""
-    parity, at = np.zeros(PARITIES, np.int64), 0
+    parity, at, nowhere = np.zeros(PARITIES, np.int64), 0, np.empty((0, 0), np.int64)
     if resident:
         return expand_all(out, at, j, runs, needed, 0, parity, 0, groups, k1, n1, 0)
     for _ in range(groups):
         for n in range(0, n1, chunk_n1):
             for k in range(0, k1, chunk_k1):
                 size = min(chunk_k1, k1 - k)
-                at = expand(out, at, j, runs, needed, 0, parity, 0, 1, k, size, n, min(chunk_n1, n1 - n), 0, size * COLUMNS, 0)
+                some = min(chunk_n1, n1 - n)
+                at = expand(out, at, j, runs, needed, nowhere, 0, parity, 0, 1, k, size, n, some, 0, size * COLUMNS, 0)
                 if at < 0:
                     return -1
     return at

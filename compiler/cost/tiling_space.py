@@ -39,6 +39,7 @@ from simulator.npu.parts import DataType, Memory
 from simulator.npu.tiles import ROWS
 
 _SMALL, _PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), 16  # tile sizes that are looked at, and into how many parts an axis is cut
+_OVERLAP = 2  # a quarter of the work of CUBE and MTE1 counts beside that of the busiest engine
 
 
 class Shape(NamedTuple):
@@ -239,7 +240,9 @@ def side_by_side(s: Shape, c: Cost, cube: int, moves: int, products: int, fill: 
     # halves of L0 that are released when results are out: of two tiles in flight, each takes its move, its product and the latency
     released = (cube + moves + products * c.cube_latency) >> 1
     repeats = s.groups * s.chunks_n * s.chunks_k
-    return repeats * (max(cube, moves, fix, released) + (products >> 2)) + fill + stalls + c.cube_latency
+    # operators overlap: what an engine does beside the busiest one keeps it from the next operator, or from the one before
+    shared = (cube + moves) >> _OVERLAP
+    return repeats * (max(cube, moves, fix, released) + shared + (products >> 2)) + fill + stalls + c.cube_latency
 
 
 @njit(cache=True)

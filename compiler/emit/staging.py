@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS, product_of
+from compiler.kinds.conv import product_of
+from compiler.kinds.conv_emitter import WEIGHT_PIECE_BLOCKS
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.writers import DDR, MTE2, SHARED, Ints, copy
 from compiler.segment.memory import named

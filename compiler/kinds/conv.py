@@ -15,7 +15,7 @@ from compiler.ir.layout import Placement
 from compiler.ir.operators import Conv, Convolution
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, block_of_channels, run_of_planes
-from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHTS, ConvJob
+from compiler.kinds.conv_emitter import TO_DDR, TO_L1, TO_L1_BY_UB, WEIGHT_PIECE_BLOCKS, WEIGHTS, ConvJob
 from compiler.kinds.counts import l0_blocks
 from compiler.kinds.expansion_emitter import ExpansionJob, overlaid_steps
 from compiler.kinds.window import all_padding, padded_columns
@@ -24,7 +24,7 @@ from compiler.unit import weights
 from compiler.unit.constants import Bytes
 from compiler.unit.expansion import Expansion, overlay, pack_masks, pack_overlaid
 from compiler.unit.machine import ALONE, L0, l0_of, least_ub_blocks, tile_slot, writes_l1
-from compiler.unit.needed import EVERYWHERE, everywhere
+from compiler.unit.needed import EVERYWHERE, everywhere, multiplied
 from compiler.unit.nest import Nest, Operand
 from compiler.unit.operators import Fetch, Given, OperatorSpec, Strip, UbBuffers, rounded
 from compiler.unit.storages import Piece, StorageSpec
@@ -42,7 +42,6 @@ OF_INTEGERS = (  # fields of `ConvJob`
 _FIELD = {name: at for at, name in enumerate(ConvJob._fields)}
 EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
-WEIGHT_PIECE_BLOCKS = 2048  # resident weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight
 
 
 class Window(NamedTuple):
@@ -295,7 +294,24 @@ class ConvSpec(OperatorSpec):
         assert isinstance(tiling, ConvTiling)
         if tiling.weights == "streamed":
             return 2, min(tiling.chunk_n1, self.n1) * min(tiling.chunk_k1, self.k1) * self.fractal.weight_blocks
+        if self.is_packed:
+            return 1, self.groups * self._multiplied(tiling.tile_k1) * self.fractal.weight_blocks
         return (1, self.weight_blocks) if self.weight_blocks else (0, 0)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether weights that stay lie in L1 without zeros beside their groups."""
+        return self.expansion is not None and self.needed.size > 0 and self.expansion.overlaid >= REPEAT_BLOCKS
+
+    def _multiplied(self, tile_k1: int) -> int:
+        """A group's blocks of weights that are multiplied with tiles of so many along k."""
+        if tile_k1 not in self._blocks_multiplied:
+            self._blocks_multiplied[tile_k1] = int(multiplied(self.needed, self.k1, tile_k1).sum())
+        return self._blocks_multiplied[tile_k1]
+
+    @cached_property
+    def _blocks_multiplied(self) -> dict[int, int]:
+        return {}
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         assert isinstance(tiling, ConvTiling)
@@ -449,8 +465,7 @@ class ConvSpec(OperatorSpec):
             right_planes=right_planes,
             right_pixels=right_pixels,
             **self.of_integers(given),
-            **self._of_tiling(given),
-            **(ExpansionJob()._asdict() | self._of_places(given)),
+            **(ExpansionJob()._asdict() | self._of_tiling(given) | self._of_places(given)),
         )
 
     def expansion_job(
@@ -473,7 +488,8 @@ class ConvSpec(OperatorSpec):
             first = second = masks_at + e.mask_blocks
         slots = masks_at, first, second, *_two(expanded), room
         across = int(e.overlaid < REPEAT_BLOCKS)
-        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.kept and not resident))
+        tile = int(self.is_packed and resident), tiling.tile_n1, tiling.tile_k1
+        return ExpansionJob(e.overlaid, e.masks, e.planes, e.taps, across, *slots, int(e.kept and not resident), e.startup, *tile)
 
     def tables(self) -> list[NDArray[np.int64]]:
         """Runs of columns of an expansion, and which blocks of weights are needed."""
@@ -533,7 +549,8 @@ def placed_expansion(found: Expansion, groups: int, machine: Machine) -> Expansi
     if 2 * (found.mask_blocks + min(stored, piece) + room) > ub // 4 * 3:
         return None
     deep = max(1, ub // _KEPT_OF_UB // found.overlaid)  # two slots take half of UB
-    return found._replace(kept=found.mask_blocks + stored <= ub // _KEPT_OF_UB, room=room, deep=deep)
+    kept, startup = found.mask_blocks + stored <= ub // _KEPT_OF_UB, machine.vector.startup_cycles
+    return found._replace(kept=kept, room=room, deep=deep, startup=startup)
 
 
 def way_out(machine: Machine, inside: bool) -> int:

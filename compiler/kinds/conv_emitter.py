@@ -55,7 +55,7 @@ from compiler.records.writers import (
     side_by_side,
 )
 from compiler.unit.machine import MOST_SLOTS
-from compiler.unit.needed import begin, multiplied, panel
+from compiler.unit.needed import begin, multiplied, packed, panel
 from simulator.npu.isa import MAX_WINDOW, PAD
 from simulator.npu.program import Code
 
@@ -74,7 +74,7 @@ class ConvJob(NamedTuple):
     left_less, left_less_1: bytes of `left_type` that are added to all of the left operand, 0 for none.  zeros: how many bytes of
     `zeros_type` are added to all of the right one; a block of weights of each lies in L1 from zeros_at on.  missing: a pixel that it lacks.
     slot_a to room_c: of L0A, L0B and L0C, blocks that a tile has for itself, and of all slots.
-    overlaid to kept: see `ExpansionJob`.
+    overlaid to packed: see `ExpansionJob`.
     part_rows, part_columns: of the kernel, what one IM2COL takes (see `ir.im2col`).
     right: what the right operand is, WEIGHTS or a tensor whose PIXELS_N or PIXELS_K are its columns or rows: right_planes per group,
     right_pixels in all.  Resident, all of it lies in L1; else chunks of it come from DDR as weights would.
@@ -175,6 +175,8 @@ class ConvJob(NamedTuple):
     expanded_1: int
     room: int
     kept: int
+    startup: int
+    packed: int
     in_base: int = 0
     in_rows: int = 0
     in_plane: int = 0
@@ -188,6 +190,7 @@ class ConvJob(NamedTuple):
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
 TO_DDR, TO_L1, TO_L1_BY_UB = range(3)  # where results go first
+WEIGHT_PIECE_BLOCKS = 2048  # weights come in pieces of 64 KiB, so that the first tile need not wait for the last weight, nor other loads
 _ROOM = 20  # records of a tile's product and its way out, at most
 
 
@@ -219,6 +222,8 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
     tile_a, tile_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # which tile was the last of its slot
     slot_a, slot_b = np.empty(MOST_SLOTS, np.int64), np.empty(MOST_SLOTS, np.int64)  # and where that is
     capacity = out.shape[0]
+    places = packed(needed, j.tile_n1, j.tile_k1) if j.packed else np.empty((0, 0), np.int64)
+    size_of_group = places.max() + 1 if j.packed else j.n1 * j.k1
     parted = j.part_rows < j.kh or j.part_columns < j.kw or j.pad_top > MAX_WINDOW
     for group in range(j.groups):
         base = j.in_base + group * j.c1 * j.in_plane
@@ -243,7 +248,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                 right = dense(L1, j.right_base + group * j.right_planes * j.right_plane, j.right_plane)
                 right_pixels = j.right_pixels
                 if j.resident:
-                    w_base = j.weights_0 + ((group * j.n1 + n_start) * j.k1 + k_start) * j.weight_blocks
+                    w_base = j.weights_0 + (group * size_of_group + n_start * j.k1 + k_start) * j.weight_blocks
                     w_row = j.k1 * j.weight_blocks
                 else:
                     if at >= capacity:
@@ -257,10 +262,14 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             return -1
                     elif j.right == WEIGHTS:
                         source = j.weights_at + ((group * j.n1 + n_start) * j.weights_k1 + k_start) * j.weight_blocks
-                        at = copy(
-                            out, at, j.operands, j.tag, MTE2, DDR, L1, source, w_base, w_row, n_size, j.weights_k1 * j.weight_blocks, w_row,
-                            1, 0, 0,
-                        )  # fmt: skip
+                        apart, some = j.weights_k1 * j.weight_blocks, max(1, WEIGHT_PIECE_BLOCKS // w_row)
+                        for n in range(0, n_size, some):
+                            if at >= capacity:
+                                return -1
+                            at = copy(
+                                out, at, j.operands, j.tag, MTE2, DDR, L1, source + n * apart, w_base + n * w_row, w_row,
+                                min(some, n_size - n), apart, w_row, 1, 0, 0,
+                            )  # fmt: skip
                     else:
                         if j.right == PIXELS_N:
                             plane, planes, pixel, right_pixels = k_start, k_size, n_start * j.fractal_columns, n_size * j.fractal_columns
@@ -319,8 +328,8 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             b = _turn(parity, B_SLOT, j.slot_b, j.room_b, -1)
                             tile_b[at_b], slot_b[at_b] = want, b
                             if needed.size:
-                                source = w_base + n_tile * w_row + k_tile * j.weight_blocks
-                                at = _weights(out, at, j, needed, source, b, w_row, first_n, n, first_k, k)
+                                source = w_base if j.packed else w_base + n_tile * w_row + k_tile * j.weight_blocks
+                                at = _weights(out, at, j, needed, places, source, b, w_row, first_n, n, first_k, k)
                                 if at < 0:
                                     return -1
                             elif j.right == WEIGHTS:
@@ -348,17 +357,21 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
 
 @njit(cache=True)
 def _weights(
-    out: Code, at: int, j: ConvJob, needed: Ints, source: int, b: int, row: int, first_n: int, n: int, first_k: int, k: int
+    out: Code, at: int, j: ConvJob, needed: Ints, places: Ints, source: int, b: int, row: int, first_n: int, n: int, first_k: int, k: int
 ) -> int:  # fmt: skip
-    """A tile of weights, its panels one after the other; row: blocks from an n1 to the next.  -1 where `out` is too short."""
+    """A tile of weights, its panels one after the other; -1 where `out` is too short.
+
+    source: where it begins in L1, row: blocks from an n1 to the next; where places are of some size, that all of them begin at."""
     done = 0
     while done < n:
         if at + _ROOM >= out.shape[0]:
             return -1
         wide, start, size = panel(needed, first_n + done, first_n + n, first_k, first_k + k)
         if size > 0:
-            run, here = size * j.weight_blocks, source + done * row + (start - first_k) * j.weight_blocks
-            at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, here, b, run, wide, row, run, 1, 0, 0)
+            run, here, pitch = size * j.weight_blocks, source + done * row + (start - first_k) * j.weight_blocks, row
+            if places.size:
+                here, pitch = source + places[first_n + done, start] * j.weight_blocks, run
+            at = copy(out, at, j.operands, j.tag, MTE1, L1, L0B, here, b, run, wide, pitch, run, 1, 0, 0)
             b += wide * run
         done += wide
     return at
@@ -387,6 +400,7 @@ def _products(
 def expansion_of(j: ConvJob) -> ExpansionJob:
     return ExpansionJob(
         j.overlaid, j.masks, j.planes, j.taps, j.across, j.masks_at, j.overlaid_0, j.overlaid_1, j.expanded_0, j.expanded_1, j.room, j.kept,
+        j.startup, j.packed, j.tile_n1, j.tile_k1,
     )  # fmt: skip
 
 
@@ -403,7 +417,10 @@ def _chunk(
         if at < 0:
             return -1
     row = k_size * j.weight_blocks
-    return expand(out, at, expansion_of(j), runs, needed, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0)
+    nowhere = np.empty((0, 0), np.int64)
+    return expand(
+        out, at, expansion_of(j), runs, needed, nowhere, j.tag, parity, place, 1, k_start, k_size, n_start, n_size, target, row, 0,
+    )  # fmt: skip
 
 
 @njit(cache=True)

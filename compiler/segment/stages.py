@@ -27,7 +27,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.ir.im2col import Cut
-from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS
+from compiler.kinds.conv_emitter import WEIGHT_PIECE_BLOCKS
 from compiler.kinds.counts import counts, counts_of_panels, cut_in, pieces, places
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 from compiler.records.ways import end_to_end

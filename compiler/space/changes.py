@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.cost.ranking import KEPT, conv_tiling, least_behind
+from compiler.cost.ranking import CHUNK_BUDGETS, KEPT, conv_tiling, least_behind
 from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Infeasible
 from compiler.segment.passes import pass_counts
@@ -153,6 +153,25 @@ def _first_of_channels(unit: Unit, product: ConvSpec, rows: int) -> int:
     return 0
 
 
+def _tiles_of_pixels(unit: Unit, gene: Gene) -> Gene:
+    """Of products whose pixels are one tile the best tiling of several: who reads them, and FIXPIPE, begin earlier."""
+    plan, strip = decode(unit, gene), largest_strip(unit, outline(unit, gene))
+    if plan is None or isinstance(strip, Infeasible) or gene.pinned:
+        return gene
+    (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
+    for k, tiling in enumerate(plan.tilings):
+        product, pixels = product_of(mine.operators[gene.start + k]), layout.rows(k) * mine.operators[gene.start + k].out_w
+        if product is None or not isinstance(tiling, ConvTiling) or tiling.tile_m < pixels:
+            continue
+        resident, chunk = tiling.weights == "resident", (tiling.chunk_n1, tiling.chunk_k1)
+        for place in range(KEPT):
+            t = conv_tiling(mine, product, layout.rows(k), layout.inside[k], resident, CHUNK_BUDGETS[gene.chunk], place)
+            if t is not None and t.tile_m < pixels and (resident or (t.chunk_n1, t.chunk_k1) == chunk):
+                chosen[k] = place
+                break
+    return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+
+
 def _in_passes(least: int, unit: Unit, gene: Gene) -> Gene:
     """Of what is in passes, so many at least, with the tilings that it has: VECTOR makes a pass while CUBE multiplies that before it."""
     count = next((count for count in pass_counts(unit, gene.start, gene.stop) if count >= least), 0) if gene.passes > 1 else 0
@@ -169,6 +188,6 @@ def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
 
 
 CHANGES: tuple[Change, ...] = (
-    *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind, _sliding, _one_slot,
-    _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _four_passes, _twelve_passes,
+    _tiles_of_pixels, *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind,
+    _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _four_passes, _twelve_passes,
 )  # fmt: skip

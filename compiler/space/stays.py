@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.kinds.conv import WEIGHT_PIECE_BLOCKS, product_of
+from compiler.kinds.conv import product_of
+from compiler.kinds.conv_emitter import WEIGHT_PIECE_BLOCKS
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
 from compiler.segment.buffers import Buffer, BufferRequest, allocate
 from compiler.segment.permuted import permuted_to

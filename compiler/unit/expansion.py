@@ -42,7 +42,8 @@ class Run(NamedTuple):
 class Expansion(NamedTuple):
     """overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
     such a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a
-    slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept."""
+    slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept.
+    startup: of a record of VECTOR, in cycles."""
 
     overlaid: int
     masks: int
@@ -52,6 +53,7 @@ class Expansion(NamedTuple):
     kept: bool = False
     room: int = 0
     deep: int = 0
+    startup: int = 0
     masks_at: int = _NOBODY
 
     @property

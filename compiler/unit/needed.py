@@ -3,6 +3,9 @@
 `needed` is int64 [n1, k1] of a group's blocks of weights, 1 where some group has any; of no size where that is everywhere.  In a tile each
 n1 is multiplied with all blocks of k from the first to the last that it needs there: what lies between costs less than another MMAD.
 Those side by side that have the same ones are a *panel*, which is a load of L0B and an MMAD.  A tile without any is skipped.
+
+Where weights stay and are expanded on chip (`unit.expansion`), L1 holds what is multiplied and no more, *packed* panel by panel in the
+order of tiles: of a group's blocks of weights often a third or a quarter, and L1 is what limits how early later weights may come.
 """
 
 from __future__ import annotations
@@ -92,6 +95,28 @@ def _span(needed: Ints, n: int, k: int, k_stop: int) -> tuple[int, int]:
             first = min(first, at)
             last = at
     return first, last + 1 - first
+
+
+@njit(cache=True)
+def packed(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
+    """int64 [n1, k1]: how many blocks lie before a block of weights where panels are packed; -1 where it is not multiplied.
+
+    needed: `multiplied`, in one chunk.  A panel is [n1][k1] in itself, as L0B wants it.
+    """
+    n1, k1 = needed.shape
+    out, used = np.full((n1, k1), -1, np.int64), 0
+    for n_start in range(0, n1, tile_n1):
+        n_stop = min(n_start + tile_n1, n1)
+        for k_start in range(0, k1, tile_k1):
+            n = n_start
+            while n < n_stop:
+                wide, first, size = panel(needed, n, n_stop, k_start, min(k_start + tile_k1, k1))
+                for i in range(wide):
+                    for k in range(size):
+                        out[n + i, first + k] = used
+                        used += 1
+                n += wide
+    return out
 
 
 @njit(cache=True)

@@ -16,7 +16,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import cut
 from compiler.segment.passes import pass_counts, passes
 from compiler.space.gene import block_counts
-from compiler.unit.needed import Ints, begin, multiplied, panel
+from compiler.unit.needed import Ints, begin, multiplied, packed, panel
 from compiler.unit.unit import Unit
 from tests.compiler.cost.test_counted import counted
 from tests.everywhere import MACHINES
@@ -43,6 +43,26 @@ def test_panels_are_what_is_multiplied(drawn: Ints, chunk_k1: int, tile_k1: int)
                 n += wide
     assert (seen == found).all()
     assert (begun == 1).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    arrays(np.int64, st.tuples(st.integers(1, 6), st.integers(1, 12)), elements=st.integers(0, 1)), st.integers(1, 7), st.integers(1, 13)
+)
+def test_packed_panels_lie_one_after_the_other(drawn: Ints, tile_n1: int, tile_k1: int) -> None:
+    """Each block that is multiplied has a place of its own, others have none, and a panel is one run of places."""
+    (n1, k1), needed = drawn.shape, multiplied(drawn, drawn.shape[1], tile_k1)
+    places, used = packed(needed, tile_n1, tile_k1), 0
+    assert ((places >= 0) == (needed > 0)).all()
+    for n_start in range(0, n1, tile_n1):
+        for k in range(0, k1, tile_k1):
+            n, n_stop = n_start, min(n_start + tile_n1, n1)
+            while n < n_stop:
+                wide, first, size = panel(needed, n, n_stop, k, min(k + tile_k1, k1))
+                run = places[n : n + wide, first : first + size].reshape(-1)
+                assert run.tolist() == list(range(used, used + len(run)))
+                n, used = n + wide, used + len(run)
+    assert used == needed.sum()
 
 
 @st.composite
