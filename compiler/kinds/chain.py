@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators import GUARD, Vector
+from compiler.ir.operators import GUARD, Floats, Vector
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.kinds.chain_emitter import VectorJob
@@ -17,8 +17,9 @@ from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.elementwise import by_planes
 from compiler.records.ways import apart, end_to_end
 from compiler.unit.operators import Fetch, Given, Strip
+from compiler.unit.weights import pack_lanes
 from simulator.npu.isa import Op, float_bits
-from simulator.npu.parts import DataType, Memory
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 
 _VMADD = int(Op.VMADD)
 _STEP_OPS = {
@@ -32,7 +33,8 @@ _SWAPPED = ("rsub", "rdiv")
 
 @dataclass(frozen=True, eq=False)
 class VectorSpec(OnVector):
-    """steps: int64 [s, 7] of (opcode, immediate bits, left operand, right operand or -1, scale blocks or -1, shift blocks or -1, result).
+    """steps: int64 [s, 8] of (opcode, immediate bits, left operand, right operand or -1, scale blocks or -1, shift blocks or -1, result,
+    whether one block of scale and one of shift serve all planes).
 
     pixels: which inputs are one pixel of every channel.
     Operands and results are buffers of a tile: first the inputs, then as many as values are alive at once.
@@ -58,7 +60,7 @@ class VectorSpec(OnVector):
         return max(len(self.reads), int(self.steps[:, 6].max(initial=0)) + 1)
 
     def described(self) -> dict[str, object]:
-        return {"steps": self.steps[:, [0, 2, 3, 6]].tolist(), "pixels": self.pixels, "result": self.result}
+        return {"steps": self.steps[:, [0, 2, 3, 6, 7]].tolist(), "pixels": self.pixels, "result": self.result}
 
     @property
     def pixels_only(self) -> tuple[bool, ...]:
@@ -68,7 +70,8 @@ class VectorSpec(OnVector):
         return self.buffers * planes * rows * columns
 
     def constant_blocks(self, planes: int) -> int:
-        return 2 * len(self.steps) * planes if (self.steps[:, 4] >= 0).any() else 0
+        scaled = self.steps[:, 4] >= 0
+        return 2 * len(self.steps) * (1 if self.steps[scaled, 7].all() else planes) if scaled.any() else 0
 
     def set_aside(self, rows: int) -> int:
         return self.constant_blocks(self.y.planes)
@@ -79,8 +82,8 @@ class VectorSpec(OnVector):
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        scaled = [i for i, step in enumerate(self.steps) if step[4] >= 0]
-        return tuple((f"{what}{i}", ("p",)) for i in scaled for what in ("scale", "shift"))
+        loops = [(i, () if step[7] else ("p",)) for i, step in enumerate(self.steps) if step[4] >= 0]
+        return tuple((f"{what}{i}", of) for i, of in loops for what in ("scale", "shift"))
 
     def work(self, tiles: VectorTiles) -> VectorWork:
         # a pixel of every plane comes with each tile
@@ -97,7 +100,7 @@ class VectorSpec(OnVector):
         if part is None:
             return None
         steps = self.steps.copy()
-        steps[:, 4:6] += first * (steps[:, 4:6] >= 0)
+        steps[:, 4:6] += first * ((steps[:, 4:6] >= 0) & (steps[:, 7:] == 0))
         return replace(part, steps=steps)
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
@@ -124,18 +127,18 @@ class VectorSpec(OnVector):
     def fetches(self, given: Given) -> list[Fetch]:
         if streamed(given):
             return []
-        planes, at = self.y.planes, first_of(given.constants)
-        found = ((2 * i + j, int(step[4 + j])) for i, step in enumerate(self.steps) for j in (0, 1))
-        return [Fetch(Memory.UB, source, at + offset * planes, planes) for offset, source in found if source >= 0]
+        at, apart = first_of(given.constants), self.constant_blocks(self.y.planes) // (2 * len(self.steps) or 1)
+        found = ((2 * i + j, step) for i, step in enumerate(self.steps.tolist()) if step[4] >= 0 for j in (0, 1))
+        return [Fetch(Memory.UB, step[4 + offset % 2], at + offset * apart, 1 if step[7] else self.y.planes) for offset, step in found]
 
 
 @lru_cache(maxsize=1 << 14)
 def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[int, int], ...], int]:
     """Of a tile of so many planes by pixels: (opcode, repeats) of every step, and instructions in all."""
     found = []
-    for op, _, _, other, *_ in spec.steps.tolist():
+    for op, _, _, other, *_, alike in spec.steps.tolist():
         pixel = 0 <= other < len(spec.pixels) and spec.pixels[other]
-        if not pixel and (op != _VMADD):
+        if not pixel and (op != _VMADD or alike):
             found.append((op, *end_to_end(planes * pixels, 1)))
         elif pixel or by_planes(planes, pixels):
             found.append((op, *end_to_end(pixels, planes)))
@@ -152,14 +155,13 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
     again, or a new one (linear scan, Poletto and Sarkar 1999).
     """
     steps, guard = op.guarded([into.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
-    made: list[tuple[int, int, int, int, int, int]] = []  # opcode, immediate bits, left value, right value, scale, shift
+    made: list[tuple[int, int, int, int, int, int, int]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike
     aside: dict[int, int] = {}
     inputs = len(op.inputs)
     v = 0
     if guard:
         one = np.ones(into.channels(op.y), np.float32)
-        scale = into.pack(f"{op.name}/guard_scale", one, op.y)
-        made.append((_VMADD, 0, v, -1, scale, into.pack(f"{op.name}/guard_shift", 0 * one, op.y, GUARD)))
+        made.append((_VMADD, 0, v, -1, *_packed(op, "guard_", (one, 0 * one), (0.0, GUARD), into)))
         v = inputs
     for i, step in enumerate(steps):
         if step.op == "keep":
@@ -169,22 +171,34 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
         if step.op == "take":
             v = other
             continue
-        scale = shift = -1
+        constants = (-1, -1, 0)
         if step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
-            scale_there, shift_there = step.of_padding
-            scale = into.pack(f"{op.name}/scale{i}", step.scale, op.y, scale_there)
-            shift = into.pack(f"{op.name}/shift{i}", step.shift, op.y, shift_there)
+            constants = _packed(op, str(i), (step.scale, step.shift), step.of_padding, into)
         left, right = (other, v) if step.op in _SWAPPED else (v, other)
-        made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, scale, shift))
+        made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, *constants))
         v = inputs + len(made) - 1
     last = {value: at for at, (_, _, left, right, *_) in enumerate(made) for value in (left, right)} | {v: len(made)}
     buffers = list(range(inputs))  # of every value
     rows = []
-    for at, (opcode, bits, left, right, scale, shift) in enumerate(made):
+    for at, (opcode, bits, left, right, scale, shift, alike) in enumerate(made):
         alive = {buffers[value] for value in range(len(buffers)) if last.get(value, -1) > at}
         reach = {buffers[left]: None} | dict.fromkeys(range(inputs + len(made)))  # in place where it can be
         buffers.append(next(buffer for buffer in reach if buffer not in alive and not (buffer < inputs and pixels[buffer])))
-        rows.append((opcode, bits, buffers[left], buffers[right] if right >= 0 else -1, scale, shift, buffers[-1]))
-    return np.array(rows, np.int64).reshape(len(rows), 7), buffers[v]
+        rows.append((opcode, bits, buffers[left], buffers[right] if right >= 0 else -1, scale, shift, buffers[-1], alike))
+    return np.array(rows, np.int64).reshape(len(rows), 8), buffers[v]
+
+
+def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], into: Lowering) -> tuple[int, int, int]:
+    """(scale blocks, shift blocks, whether there is one of each for all planes), of a multiply-add's constants."""
+    placement, dtype = into.layout.placements[op.y], into.type_of(op.y)
+    packed = [
+        pack_lanes(value, placement, dtype, padding=beside).reshape(-1, BLOCK_BYTES) for value, beside in zip(values, padding, strict=True)
+    ]
+    alike = all((blocks == blocks[0]).all() for blocks in packed)
+    scale, shift = (
+        into.constants.add(f"{op.name}/{what}{name}", blocks[0] if alike else blocks.reshape(-1))
+        for what, blocks in zip(("scale", "shift"), packed, strict=True)
+    )
+    return scale, shift, int(alike)

@@ -19,7 +19,8 @@ _VMADD = int(Op.VMADD)
 class VectorJob(NamedTuple):
     """An element-wise chain on `rows` rows of `width` blocks and `planes` planes.  slots: UB addresses; one tile after another within.
 
-    consts: UB address of scale and shift vectors, [2 * step][planes]; where it fetches them itself, [2 * step][tile_planes].
+    consts: UB address of scale and shift vectors, [2 * step][planes]; where it fetches them itself, [2 * step][tile_planes]; where a block
+    of each serves all planes in every step, [2 * step].
     """
 
     dtype: int
@@ -39,14 +40,17 @@ class VectorJob(NamedTuple):
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePlace, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 7] (see VectorSpec).
+    """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 8] (see VectorSpec).
 
     Returns the next row or -1.
     """
     count, across, tile_rows = tiles(j.rows, j.tile_rows, j.width, j.tile_columns)
     inputs = sources.shape[0]
     tile_blocks = j.tile_planes * tile_rows * j.tile_columns
-    deep = j.tile_planes if j.fetches else j.planes
+    deep = 1
+    for s in range(steps.shape[0]):
+        if steps[s, 0] == _VMADD and not steps[s, 7]:
+            deep = j.tile_planes if j.fetches else j.planes
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
         if at + 2 * steps.shape[0] >= out.shape[0]:
@@ -54,8 +58,9 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePla
         for s in range(steps.shape[0] if j.fetches else 0):
             if steps[s, 0] == _VMADD:
                 for side in range(2):
-                    here, source = j.consts + (2 * s + side) * deep, steps[s, 4 + side] + p
-                    at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, source, here, planes, 1, 0, 0, 1, 0, 0)
+                    here, source = j.consts + (2 * s + side) * deep, steps[s, 4 + side]
+                    first, blocks = (0, 1) if steps[s, 7] else (p, planes)
+                    at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, source + first, here, blocks, 1, 0, 0, 1, 0, 0)
         for tile in range(count):
             r, c = tile // across * tile_rows, tile % across * j.tile_columns
             rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.width - c)
@@ -73,7 +78,10 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePla
                 op, imm, other = steps[s, 0], steps[s, 1], steps[s, 3]
                 made, left = slot + steps[s, 6] * tile_blocks, slot + steps[s, 2] * tile_blocks
                 right, step = (slot + other * tile_blocks, 1) if other >= 0 else (-1, 0)
-                if op == _VMADD:
+                if op == _VMADD and steps[s, 7]:
+                    scale = j.consts + 2 * s * deep
+                    at = flat(out, at, op, j.dtype, j.tag, made, left, scale, scale + deep, 0, 0, planes * size, 0)
+                elif op == _VMADD:
                     scale = j.consts + 2 * s * deep + (0 if j.fetches else p)
                     at = multiply_add(out, at, op, j.dtype, j.tag, made, left, scale, scale + deep, planes, size)
                 elif 0 <= other < inputs and sources[other, 7]:
@@ -98,4 +106,4 @@ def chain_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> in
         p = operand(w, n, i, start)
         sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4] = p.memory, p.base, p.plane, p.wrap, p.back
         sources[i, 5], sources[i, 6], sources[i, 7] = p.width, p.gap, w.jobs.reads[begin + i, 5]
-    return emit_vector(out, at, j, sources, result(w, n, start), table(w, n, 0, 7), parity)
+    return emit_vector(out, at, j, sources, result(w, n, start), table(w, n, 0, 8), parity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import ceil, log2
 from typing import ClassVar, Self
 
 import numpy as np
@@ -16,10 +17,10 @@ from compiler.kinds.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob
 from compiler.kinds.window import SlidingSpec
 from compiler.plan.plan import Infeasible, VectorTiling
 from compiler.records.ways import cheapest
-from compiler.records.whole_rows import work
+from compiler.records.whole_rows import pixelwise, work
 from compiler.unit.operators import Given, Strip
 from compiler.unit.weights import pack_pixels
-from simulator.npu.isa import float_bits
+from simulator.npu.isa import REPEAT_BLOCKS, float_bits
 from simulator.npu.parts import DataType
 
 _LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38, DataType.int8: -128.0, DataType.uint8: 0.0}
@@ -82,8 +83,13 @@ class PoolSpec(SlidingSpec):
         high = (rows - 1) * pool.stride[0] + pool.kernel[0]
         wide = self.wide(columns)
         if self.passes != BOTH or self.whole_rows:
-            return planes * (high * wide + rows * columns)
+            return planes * (high * wide + rows * columns) + self.factors
         return planes * ((high + rows) * max(wide, columns))
+
+    @property
+    def factors(self) -> int:
+        """Blocks of the factor that pixels of a window of whole rows are added with."""
+        return int(self.whole_rows and self.operator.mode == "average" and self.counts_at < 0)
 
     def described(self) -> dict[str, object]:
         pool = self.operator
@@ -108,7 +114,11 @@ class PoolSpec(SlidingSpec):
         pool, tiling = self.operator, tiles.tiling
         if self.whole_rows:
             outputs = float(tiles.rows) * -(-self.y.planes // tiling.tile_planes) * tiles.images
-            repeats, calls = work(min(tiling.tile_planes, self.y.planes), min(pool.kernel[0], self.in_h) * self.in_w)
+            planes, pixels = min(tiling.tile_planes, self.y.planes), min(pool.kernel[0], self.in_h) * self.in_w
+            repeats, calls = work(planes, pixels)
+            if self.factors:  # the first eight pixels, the factor and what is left of it behind the sum
+                scaled = pixelwise(planes, pixels) * planes
+                repeats, calls = repeats + scaled + 1 + -(-planes // REPEAT_BLOCKS), calls + bool(scaled) + 2
             repeats, calls = outputs * repeats, outputs * calls
         else:
             repeats = calls = 0.0
@@ -116,7 +126,7 @@ class PoolSpec(SlidingSpec):
                 one, instructions = _sliding(self, planes, tall, wide)
                 repeats, calls = repeats + count * tiles.images * one, calls + count * tiles.images * instructions
         read = self.read_blocks(tiles)
-        if pool.mode == "average" and self.counts_at < 0:
+        if pool.mode == "average" and self.counts_at < 0 and not self.whole_rows:
             repeats += read / 8  # scaled before they are added up, which could overflow
         return VectorWork(repeats, calls, [read])
 
@@ -128,13 +138,16 @@ class PoolSpec(SlidingSpec):
         assert isinstance(given.tiling, VectorTiling)
         pool, is_max = self.operator, self.operator.mode == "max"
         scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
+        # of whole rows a power of two, which every type has; the rest comes behind the sum
+        before = 0.5 ** ceil(-log2(scale)) if self.factors else scale
         return PoolJob(
             **self.common(given),
             **self.geometry,
             is_max=int(is_max),
             passes=self.passes,
             fill=float_bits(_LOWEST[given.dtype] if is_max else 0.0),
-            scale=float_bits(scale) if scale else 0,
+            scale=float_bits(before) if scale else 0,
+            after=float_bits(scale / before) if self.factors else 0,
             counts_at=self.counts_at,
             counts_pitch=self.counts_pitch,
             counts=first_of(given.constants),

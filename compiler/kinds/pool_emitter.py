@@ -16,11 +16,12 @@ from compiler.records.grid import Axes, grid, most
 from compiler.records.node import UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import load_box, store_tile, tiles
 from compiler.records.whole_rows import pixelwise
-from compiler.records.writers import DDR, FAR, MTE2, UB, Ints, TilePlace, dense, flat, general, move, strided
-from simulator.npu.isa import Op
+from compiler.records.writers import DDR, FAR, MTE2, UB, Ints, TilePlace, dense, flat, general, move, strided, vector
+from simulator.npu.isa import Op, float_bits
 from simulator.npu.program import Code
 
 _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCOPY, Op.VMULS, Op.VADD, Op.VMAX, Op.VMUL))
+_VMADD, _ONE = int(Op.VMADD), float_bits(1.0)
 
 ROWS, COLUMNS, BOTH = 1, 2, 3  # of `PoolSpec.passes`
 
@@ -44,6 +45,7 @@ class PoolJob(NamedTuple):
     passes: int  # `PoolSpec.passes`
     fill: int  # float32 bits that a result starts from to which no input comes
     scale: int  # float32 bits of the factor before the sum, or 0 where counts are used
+    after: int  # float32 bits of what is left of it behind the sum, where pixels are added with a block of the factor, else 0
     counts_at: int  # DDR blocks [out_h][out_w], or -1
     counts_pitch: int  # from row to row of them
     counts: int  # UB address for a tile's rows of them
@@ -59,18 +61,44 @@ class PoolJob(NamedTuple):
 
 @njit(cache=True)
 def _over_pixels(
-    out: Code, at: int, op: int, dtype: int, tag: int, d: int, dplane: int, x: int, plane: int, planes: int, pixels: int, apart: bool
-) -> int:
-    """d op= all pixels of x, in every plane; apart: the first eight pixels of x may be overwritten."""
+    out: Code, at: int, op: int, dtype: int, tag: int, d: int, dplane: int, x: int, plane: int, planes: int, pixels: int, apart: bool,
+    factor: int, scale: int,
+) -> int:  # fmt: skip
+    """d op= all pixels of x, in every plane; apart: the first eight pixels of x may be overwritten.
+
+    factor: a block of the factor that pixels are added with, which is `scale` as an immediate; -1 without one.
+    """
     first, rest = pixels, 0
     if apart and pixelwise(planes, pixels):
+        if factor >= 0:
+            at = strided(out, at, _VMULS, dtype, tag, x, x, -1, 8, planes, 1, plane, 1, plane, 0, 0, scale)
         for i in range(planes):
             begin = x + i * plane
-            at = strided(out, at, op, dtype, tag, begin, begin, begin + 8, 8, pixels // 8 - 1, 1, 0, 1, 0, 1, 8, 0)
+            at = _into(out, at, op, dtype, tag, begin, begin + 8, 8, pixels // 8 - 1, 1, 1, 8, factor)
         first, rest = 8, pixels % 8
-    at = strided(out, at, op, dtype, tag, d, d, x, planes, first, dplane, 0, dplane, 0, plane, 1, 0)
+        at = _into(out, at, op, dtype, tag, d, x, planes, first, dplane, plane, 1, -1)
+    else:
+        at = _into(out, at, op, dtype, tag, d, x, planes, first, dplane, plane, 1, factor)
     if rest > 0:
-        at = strided(out, at, op, dtype, tag, d, d, x + pixels - rest, planes, rest, dplane, 0, dplane, 0, plane, 1, 0)
+        at = _into(out, at, op, dtype, tag, d, x + pixels - rest, planes, rest, dplane, plane, 1, factor)
+    return at
+
+
+@general
+@njit(cache=True)
+def _into(
+    out: Code, at: int, op: int, dtype: int, tag: int, d: int, x: int, columns: int, times: int, dcol: int, col: int, row: int, factor: int
+) -> int:
+    """d op= x, `times` repeats of as many columns of blocks; of x times the factor, if there is one."""
+    if factor < 0:
+        return strided(out, at, op, dtype, tag, d, d, x, columns, times, dcol, 0, dcol, 0, col, row, 0)
+    for c in range(0, columns, 8):
+        for r in range(0, times, 255):
+            place, source = d + c * dcol, x + c * col + r * row
+            repeats, width = min(255, times - r), min(8, columns - c)
+            at = vector(
+                out, at, _VMADD, dtype, tag, place, source, factor, place, width, repeats, dcol, 0, col, row, 0, 0, dcol, 0, 0
+            )  # fmt: skip
     return at
 
 
@@ -177,7 +205,7 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: TilePlace, target: TilePla
             pooling = rows * (planes + 7) * (3 + j.kh * wide // 255)
             if not whole:
                 pooling = _most(j.kh, wide, rows, planes) + _most(j.kw, columns, rows, planes)
-            worst = pooling + 64 + planes * 2 + 2 * in_rows
+            worst = pooling + 64 + planes * 3 + 2 * in_rows
             if at + worst + (planes * (size_in + size_out)) // 1024 >= out.shape[0]:
                 return -1
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
@@ -185,16 +213,23 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: TilePlace, target: TilePla
             behind = slot + in_blocks
             acc = slot if j.passes == BOTH and not whole else behind
             at = load_box(out, at, j.dtype, j.tag, source, p, y0 - j.in_first, in_rows, j.in_w, x0, wide, planes, slot)
-            if j.scale != 0:
+            added = whole and j.after != 0
+            if j.scale != 0 and not added:
                 at = flat(out, at, _VMULS, j.dtype, j.tag, slot, slot, -1, -1, 0, 0, planes * size_in, j.scale)
             if whole:
                 at = flat(out, at, _VFILL, j.dtype, j.tag, acc, -1, -1, -1, 0, 0, planes * size_out, j.fill)
+                factor = -1
+                if added:
+                    factor = acc + planes * size_out
+                    at = flat(out, at, _VFILL, j.dtype, j.tag, factor, -1, -1, -1, 0, 0, 1, j.scale)
                 for row in range(rows):
                     top = (oy + row) * j.sh - j.pad_top
                     above, below = max(y0, top), min(y1, top + j.kh)
                     x, pixels = slot + (above - y0) * wide, (below - above) * wide
                     apart = rows == 1 or j.sh >= j.kh
-                    at = _over_pixels(out, at, op, j.dtype, j.tag, acc + row, size_out, x, size_in, planes, pixels, apart)
+                    at = _over_pixels(out, at, op, j.dtype, j.tag, acc + row, size_out, x, size_in, planes, pixels, apart, factor, j.scale)
+                if added and j.after != _ONE:
+                    at = flat(out, at, _VMULS, j.dtype, j.tag, acc, acc, -1, -1, 0, 0, planes * size_out, j.after)
             else:
                 s, plane = slot, size_in
                 if j.passes & ROWS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
@@ -15,9 +16,10 @@ from compiler.kinds.chain import VectorSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.starts import layer_by_layer
+from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import DataType
+from simulator.npu.parts import DataType, Memory
 from tests.compiled import Case, check_program, make_case
 from tests.models import Builder
 
@@ -41,7 +43,7 @@ def chains(draw: st.DrawFn) -> tuple[Step, ...]:
         elif op == "relu":
             steps.append(Step("relu"))
         elif op == "scale_shift":
-            shift = np.arange(CHANNELS, dtype=np.float32) % 5
+            shift = np.arange(CHANNELS, dtype=np.float32) % 5 if draw(st.booleans()) else np.full(CHANNELS, 3, np.float32)
             steps.append(Step("scale_shift", scale=np.full(CHANNELS, draw(st.sampled_from([-1, 1])), np.float32), shift=shift))
         else:
             others = [("kept", number) for number in sorted(kept)] + [("operand", 0), ("operand", 1)]
@@ -67,6 +69,26 @@ def test_any_chain(steps: tuple[Step, ...], seed: int) -> None:
     feeds = {name: rng.integers(-9, 9, shapes[name]).astype(np.float32) for name in ("x", "z", "p")}
     case = Case(ModelProto(), unit, constants, feeds, evaluate(graph, feeds))
     check_program(case, program, tolerance=0.0)
+
+
+@pytest.mark.parametrize(("alike", "instructions"), [(True, 1), (False, 4)])
+def test_constants_that_all_channels_share_are_a_block_and_their_step_an_instruction(alike: bool, instructions: int) -> None:
+    """Of four planes by 256 blocks, which an instruction goes over from end to end; else the constants' blocks are those of each plane."""
+    shape, channels = (1, 64, 16, 16), 64
+    scale = np.full(channels, 3, np.float32)
+    step = Step("scale_shift", scale=scale, shift=scale if alike else np.arange(channels, dtype=np.float32))
+    graph = Graph(
+        "one", (Port("x", "x", shape),), (Port("y", "y", shape),), (Vector("op", ("x",), "y", (step,)),), dict.fromkeys("xy", shape)
+    )
+    unit, _ = pack_unit(graph, EDGE, DataType.float16)
+    plan = layer_by_layer(unit)
+    assert not isinstance(plan, Infeasible)
+    program = Compiler(unit).compile(plan)
+    assert not isinstance(program, Infeasible)
+    code = program.streams[0]
+    assert (code[:, isa.OP] == Op.VMADD).sum() == instructions
+    constants = (code[:, isa.OP] == Op.COPY) & (code[:, isa.S0] < unit.memory.constant_blocks) & (code[:, isa.SRC] == Memory.DDR)
+    assert (code[constants, isa.C_LENGTH] * code[constants, isa.C_COUNT]).sum() == (2 if alike else 8)
 
 
 def test_silu_is_four_instructions() -> None:

@@ -95,6 +95,19 @@ def test_the_estimate_is_of_what_vector_does(kernel: int, stride: int, pad: int,
         assert vector < 2 / 3 * kernel * kernel * spec.out_h * spec.out_w * spec.y.planes / 8
 
 
+@pytest.mark.parametrize(("channels", "size"), [(64, 28), (480, 14), (1280, 7)], ids=str)
+def test_a_mean_over_the_image_is_less_than_two_operations_for_every_block(channels: int, size: int) -> None:
+    """A multiply-add with a power of two and what starting takes; what that is too small by is a factor of the results."""
+    u = unit(EDGE, (1, channels, size, size), Pool("y", "x", "y", "average", (size, size), (1, 1), (0, 0, 0, 0), False))
+    plan = decode(u, Gene(0, 1, 1))
+    assert plan is not None
+    parts = Compiler(u).alone(plan, 0)
+    assert isinstance(parts, list)
+    vector = int(simulate_levels(Compiler(u).link(parts), EDGE, ("none",))["none"].busy_cycles[0, Engine.VECTOR])
+    assert vector == pytest.approx(raw_features(u, plan, 0)[FEATURES.index("vector_cycles")], rel=0.15)
+    assert vector < 2 * u.operators[0].y.planes * size * size / 8
+
+
 @pytest.mark.parametrize(("a", "b", "c"), [(1, 1, 1), (8, 1, 1), (2041, 1, 1), (55, 8, 4), (7, 7, 52), (111, 17, 1), (3, 300, 2)], ids=str)
 def test_the_cheapest_way_over_a_grid(a: int, b: int, c: int) -> None:
     """Every block once, in as many repeats and instructions as it says; no way is cheaper, whichever axes it goes along."""
