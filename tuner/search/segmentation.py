@@ -100,6 +100,8 @@ def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
     yield from explore(context, island)
     wanted = yield from proposed(context, island, count, turn)
     others = yield from children(context, island, count - len(wanted), turn, wanted)
+    # alone as well, so that segmentations, and children of other islands, have what these came to
+    yield from context.measure_segments(context.wanted([gene for genome in others for gene in genome]))
     whole = yield from context.repaired([*wanted, *others])
     fitting = [genome for genome in whole if genome is not None and not context.known.measured(genome)]
     if context.placer is not None and not context.wide:

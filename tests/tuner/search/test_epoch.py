@@ -64,17 +64,25 @@ def test_the_first_segments_are_dealt_to_the_islands() -> None:
 def test_islands_do_not_measure_each_others_segments() -> None:
     """They look near the same segmentations, and hear of each other an epoch late: undealt, a fifth was measured twice.
 
-    In the first of their epochs one measures what it predicts, and what that is made of is nobody's.
+    In the first of their epochs one measures what it predicts, and what that is made of is nobody's; nor are segments of children.
     """
     u = unit("inception_block")
     measure = Local(u)
-    search = LocalSearch(u, "search.islands=3").steps(measure, 7)
+    search = LocalSearch(u, "search.islands=3", "search.changes=0").steps(measure, 7)
     shares: list[set[object]] = [set(), set(), set()]
     for epoch in search.epochs:
         if epoch.number >= EVOLVING:
             shares[epoch.island] |= {search.known.key(gene) for gene in epoch.collector.segments}
     assert sum(map(len, shares)) == len(set.union(*shares))
     assert min(map(len, shares)) > 0.7 * max(map(len, shares)), "no island has much less to look for"
+
+
+def test_segments_of_children_are_measured_alone() -> None:
+    """So that segmentations have them."""
+    search = LocalSearch(unit("inception_block"), "search.islands=1").steps(Local(unit("inception_block")), 6)
+    evolved = [genome for epoch in search.epochs if epoch.number >= EVOLVING for genome in epoch.collector.programs]
+    assert len(evolved) > 8
+    assert all(search.known.table.known(gene) for genome in evolved for gene in genome)
 
 
 def test_a_model_of_one_operator_has_something_for_every_island() -> None:
