@@ -127,7 +127,7 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
     """
     values, size = load_machine("edge").model_dump(), elements * dtype.size_bytes
     left, found = max(2048, size // 128), []
-    for sums, vectors in product((size // 16, size // 32), (2048 * dtype.size_bytes, 32768)):
+    for sums, vectors in product((size // 16, size // 32), (1536 * dtype.size_bytes, 2048 * dtype.size_bytes, 32768)):
         small = {"L0A": left, "L0B": left, "L0C": max(4096, sums), "UB": vectors}
         changes = {
             "name": "traffic",

@@ -17,6 +17,8 @@ operator, of heads or behind a product that reads all of its input.  So less of 
 
 *Input* passes are the same of channels that the segment loads: a pass loads a run of them, for the products beside each other that read
 it.  They are made inside every other pass, which then loads all of them again: with passes over results, tiles of rows by channels.
+With either of these two, products that read their own run of a loaded tensor, as heads do, have no more of it in L1, and softmax of a pass
+works in place.  Passes over hidden channels alone do without: prediction took attention of ViT-B/16 in more of them, and it was slower.
 Sums in the type of the result lie where that will, so that it needs no room beside them.
 So a segment in passes is a segment of a unit whose operators are passes, and nothing below needs to know.
 """
@@ -32,6 +34,7 @@ from compiler.ir.operators import Conv, QuantisedConv
 from compiler.ir.quantised.parameters import ALONE
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.quantised_conv import QuantisedConvSpec
+from compiler.kinds.softmax import SoftmaxSpec
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.storages import Piece, StorageSpec
@@ -126,15 +129,14 @@ def runs_with_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
 
 @lru_cache(maxsize=64)
 def runs_with_result_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
-    """Runs that begin with a product that can be made in input passes, and can be made in passes over the channels of their results."""
+    """Runs with a product that can be made in passes over the channels of their results."""
     found = []
     for spec in unit.operators:
         start = stop = spec.index
-        if not _input_counts(spec, ()):
-            continue
         while stop < len(unit.operators) and stop - start < _FAR and _result_counts(unit, start, stop + 1):
             stop += 1
-            found.append((start, stop))
+            if any(isinstance(each, ConvSpec) for each in unit.operators[start:stop]):
+                found.append((start, stop))
     return tuple(found)
 
 
@@ -246,9 +248,14 @@ def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1) -> Pa
     if count > 1:
         over = _over_results if _product(unit, start, stop) is None else _over_hidden
         made = over(unit, start, stop, count, storages)
-    loaded = 0
+    loaded, tiled = 0, inputs > 1 or _product(unit, start, stop) is None
+    if tiled:
+        made, loaded = _run_by_run(unit, start, stop, made, storages)
     if inputs > 1:
-        made, loaded = _over_inputs(made, inputs, storages)
+        made, whole = _over_inputs(made, inputs, storages)
+        loaded |= whole
+    if tiled:
+        made = _in_place(made, storages, len(unit.storages))
     return Passes(_unit(unit, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
 
 
@@ -260,6 +267,55 @@ def _added(storages: list[StorageSpec], like: Piece, name: str, planes: int, **c
     storage = storages[like.storage]
     storages.append(replace(storage, name=f"{storage.name}/{name}", planes=planes, **changes))
     return Piece(len(storages) - 1, 0, planes)
+
+
+def _run_of(storages: list[StorageSpec], read: Piece, name: str) -> Piece:
+    """Planes of a tensor in DDR as a tensor of their own."""
+    of = storages[read.storage]
+    return _added(storages, read, name, read.planes, address=of.address + read.plane * of.plane_blocks, whole=of.whole or of.planes)
+
+
+def _run_by_run(unit: Unit, start: int, stop: int, made: Made, storages: list[StorageSpec]) -> tuple[Made, int]:
+    """Products that read their own run of a loaded tensor have no more of it in L1; and such tensors, as bits."""
+    readers: dict[int, list[bool]] = {}
+    for k, spec in made:
+        first, *others = spec.reads
+        own = spec.runs_on == "CUBE" and first.planes < unit.operators[k].reads[0].planes
+        for read, mine in ((first, own), *((other, False) for other in others)):
+            readers.setdefault(read.storage, []).append(mine)
+    inside = {spec.y.storage for _, spec in made}
+    able = {storage for storage, own in readers.items() if all(own) and storage not in inside}
+    found, runs = Made(), dict[Piece, Piece]()
+    for k, spec in made:
+        read = spec.reads[0]
+        if read.storage in able:
+            if read not in runs:
+                runs[read] = _run_of(storages, read, f"run {read.plane}")
+            spec = replace(spec, reads=(runs[read], *spec.reads[1:]))
+        found.append((k, spec))
+    return found, sum(1 << storage for storage in able)
+
+
+def _in_place(made: Made, storages: Sequence[StorageSpec], own: int) -> Made:
+    """Softmax whose operand is a tensor of the pass that nobody else reads works where it lies: scores are the largest tensor of a head.
+
+    own: the first storage that passes have added.  Every tile is read before it is written, at the same place.  Chains have another place:
+    they are made while CUBE works on the next pass, which would wait.
+    """
+    found, instead, readers = Made(), dict[Piece, Piece](), dict[int, int]()
+    for _, spec in made:
+        for storage in {read.storage for read in spec.reads}:
+            readers[storage] = readers.get(storage, 0) + 1
+    for k, each in made:
+        spec = replace(each, reads=tuple(instead.get(read, read) for read in each.reads))
+        x, y = each.reads[0], each.y
+        if isinstance(each, SoftmaxSpec) and min(x.storage, y.storage) >= own and readers[x.storage] == 1 and readers.get(y.storage):
+            of, to = storages[x.storage], storages[y.storage]
+            if replace(of, name="", address=0) == replace(to, name="", address=0) and x.planes == y.planes == of.planes:
+                instead[y] = spec.reads[0]
+                spec = replace(spec, y=spec.reads[0])
+        found.append((k, spec))
+    return found
 
 
 def _sums_of(product: ConvSpec, storages: list[StorageSpec], stays: bool = True) -> Piece:
@@ -317,14 +373,12 @@ def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[M
             at += 1
             continue
         x = made[at][1].reads[0]
-        whole = storages[x.storage]
         loaded |= 1 << x.storage
         behind = [read for _, spec in made[at:] for read in spec.reads]
         sums = [_sums_of(product, storages, _stays(product.y, storages, behind)) for _, product in together]
         wide = x.planes // count
         for run in range(count):
-            address = whole.address + (x.plane + run * wide) * whole.plane_blocks
-            mine = _added(storages, x, f"run {at}.{run}", wide, address=address, whole=whole.planes)
+            mine = _run_of(storages, Piece(x.storage, x.plane + run * wide, wide), f"run {at}.{run}")
             parts = ((k, _part_of_product(product, mine, summed, run, count)) for (k, product), summed in zip(together, sums, strict=True))
             found += parts
         at += len(together)

@@ -11,8 +11,9 @@ from compiler.space.decode import decode
 from compiler.space.gene import Gene, block_counts
 from compiler.space.structures import Structures
 from compiler.unit.machine import room_blocks
+from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
-from simulator.npu.parts import DataType, Memory
+from simulator.npu.parts import Memory
 
 _MOST = 4  # blocks in passes over hidden channels: with more of them little is left to gain
 _PART = 8  # of what a run in as few blocks as fit without input passes moves, that these have to save
@@ -51,8 +52,12 @@ def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene
 
 
 def _divided(unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0) -> Gene:
+    """Halos are cached, but of runs that input passes load: all of these would stay from block to block."""
     gene = gene._replace(blocks=blocks, passes=passes, input_passes=input_passes, prefetch=prefetch or gene.prefetch)
-    return gene._replace(cores=gene.cores[: blocks * unit.images], cached=-1 if blocks > 1 else 0)
+    cached = -1 if blocks > 1 else 0
+    if cached and input_passes > 1 and unit.operators[gene.start].operator.has_halo:
+        cached = (1 << (gene.stop - gene.start)) - 2
+    return gene._replace(cores=gene.cores[: blocks * unit.images], cached=cached)
 
 
 def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
@@ -70,33 +75,65 @@ def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
 
 def _is_worth(unit: Unit, gene: Gene) -> bool:
     """Whether weights are more than little, and will not stay."""
-    return _PART * sum(spec.weight_blocks for spec in unit.operators[gene.start : gene.stop]) >= room_blocks(unit.machine, Memory.L1)
+    return _PART * _weights(unit, gene) >= room_blocks(unit.machine, Memory.L1)
+
+
+def _weights(unit: Unit, gene: Gene) -> int:
+    """Blocks of the weights of a run, and of right operands that it does not make."""
+    run = unit.operators[gene.start : gene.stop]
+    rights = [spec.right for spec in run if spec.right is not None and not any(other.y.overlaps(spec.right) for other in run)]
+    return sum(spec.weight_blocks for spec in run) + sum(_size(unit, right) for right in rights)
 
 
 def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
-    """Of the numbers of blocks those first that move least, in as few passes as sums leave room for, or the next."""
+    """Of the numbers of blocks those first that move least, in as few passes as there may be room for, or the next."""
     if not _is_worth(unit, gene) or decode(unit, _divided(unit, gene, 1)) is not None:
         return []
-    first, counts = unit.operators[gene.start], (1, *pass_counts(unit, gene.start, gene.stop))
-    read, y, room = first.reads[0], unit.storages[first.y.storage], room_blocks(unit.machine, Memory.L1)
-    loaded = read.planes * unit.storages[read.storage].plane_blocks * unit.images
-    weights = sum(spec.weight_blocks for spec in unit.operators[gene.start : gene.stop])
-    sums = first.y.planes * y.plane_blocks * y.dtype.lanes // DataType.float32.lanes
+    first, room, counts = unit.operators[gene.start], room_blocks(unit.machine, Memory.L1), pass_counts(unit, gene.start, gene.stop)
+    loaded = _size(unit, first.reads[0]) * unit.images
+    weights = _weights(unit, gene)
+    needs, whole = _live(unit, gene), (1,) if input_counts(unit, gene.start, gene.stop) else ()
 
     def moved(division: tuple[int, int]) -> tuple[int, int]:
         blocks, passes = division
-        return blocks * weights + passes * loaded, passes
+        return blocks * weights + (passes if whole else 1) * loaded, passes
 
-    able = [[(blocks, count) for count in counts if sums // blocks // count <= room][:2] for blocks in range(1, _MOST_ROWS + 1)]
+    def has_room(blocks: int, passes: int) -> bool:
+        return all(rows // blocks + all_rows <= room * passes for rows, all_rows in needs)
+
+    able = [[(blocks, count) for count in (*whole, *counts) if has_room(blocks, count)][:2] for blocks in range(1, _MOST_ROWS + 1)]
     for blocks, passes in sorted((each for some in able for each in some), key=moved)[:_MOST_LOOKS]:
         if found := _with_inputs(unit, gene, blocks, (passes,)):
             return found if passes > 1 else []
     return []
 
 
+def _size(unit: Unit, piece: Piece) -> int:
+    return piece.planes * unit.storages[piece.storage].plane_blocks
+
+
+def _live(unit: Unit, gene: Gene) -> list[tuple[int, int]]:
+    """For each operator of a run what is in L1 at it at least, in one pass and one block: blocks of tensors of which a block has some rows,
+    and of right operands, of which it has all."""
+    run, found = unit.operators[gene.start : gene.stop], []
+    rights = [spec.right for spec in run if spec.right is not None]
+    last = {spec.index: max((c for c in unit.consumers[spec.index] if c < gene.stop), default=-1) for spec in run}
+    for at in run:
+        rows = all_rows = 0
+        for spec in run[: at.index + 1 - gene.start]:
+            in_place = last[spec.index] == at.index and at.runs_on == "VECTOR"
+            if last[spec.index] >= at.index and not in_place:
+                size = _size(unit, spec.y)
+                rows, all_rows = (rows, all_rows + size) if any(each.overlaps(spec.y) for each in rights) else (rows + size, all_rows)
+            elif spec is at and spec.runs_on == "CUBE" and last[spec.index] < 0 and len(run) == 1:
+                rows += _size(unit, spec.y)  # sums
+        found.append((rows, all_rows))
+    return found
+
+
 def _with_inputs(unit: Unit, gene: Gene, blocks: int, counts: Sequence[int]) -> list[_Division]:
     """The fewest of ascending numbers of passes that fit in input passes, with the fewest of these; none where none do."""
-    every = input_counts(unit, gene.start, gene.stop)
+    every = input_counts(unit, gene.start, gene.stop) or (1,)
     most = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
     for prefetch in (gene.prefetch, 1):
 
@@ -139,6 +176,8 @@ def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
         if not any(isinstance(t, ConvTiling) and t.weights == "streamed" for t in whole.tilings):
             break
         enough = least + -(ends + weights * least) // (_PART * weights)
+        if prefetch < gene.prefetch and (not found or least < found[0].blocks):
+            found.append(_Division(least, 1, 1, prefetch))
         if (blocks := _first(range(1, enough + 1), lambda blocks: plan(blocks, counts[-1]) is not None)) is not None:
             division = _Division(blocks, 1, next(count for count in counts if plan(blocks, count) is not None), prefetch)
             found += [division] if not found or blocks < found[0].blocks else []
