@@ -68,7 +68,7 @@ def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
         fits = (count for count in counts if decode(unit, _divided(unit, gene, blocks, count)) is not None)
         if (passes := next(fits, 0)) > 0:
             found.append(_Division(blocks, passes, 1, gene.prefetch))
-        elif _is_worth(unit, gene):
+        elif input_counts(unit, gene.start, gene.stop) and _is_worth(unit, gene):
             found += _with_inputs(unit, gene, blocks, counts)
     return found
 
@@ -87,7 +87,7 @@ def _weights(unit: Unit, gene: Gene) -> int:
 
 def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
     """Of the numbers of blocks those first that move least, in as few passes as there may be room for, or the next."""
-    if not _is_worth(unit, gene) or decode(unit, _divided(unit, gene, 1)) is not None:
+    if not _is_worth(unit, gene) or _keeps_weights(unit, gene):
         return []
     first, room, counts = unit.operators[gene.start], room_blocks(unit.machine, Memory.L1), pass_counts(unit, gene.start, gene.stop)
     loaded = _size(unit, first.reads[0]) * unit.images
@@ -106,6 +106,18 @@ def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
         if found := _with_inputs(unit, gene, blocks, (passes,)):
             return found if passes > 1 else []
     return []
+
+
+def _keeps_weights(unit: Unit, gene: Gene) -> bool:
+    """Whether as few blocks as fit without passes have all weights once: one block, or with weights that stay."""
+    able = block_counts(unit, gene.start, gene.stop)
+    least = _first(able, lambda blocks: decode(unit, _divided(unit, gene, blocks)) is not None)
+    plan = None if least is None else decode(unit, _divided(unit, gene, least))
+    return plan is not None and (least == 1 or not _streams(plan))
+
+
+def _streams(plan: SegmentPlan) -> bool:
+    return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" for tiling in plan.tilings)
 
 
 def _size(unit: Unit, piece: Piece) -> int:
@@ -173,11 +185,9 @@ def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
         whole = None if least is None else plan(least)
         if least is None or whole is None:
             continue
-        if not any(isinstance(t, ConvTiling) and t.weights == "streamed" for t in whole.tilings):
+        if not _streams(whole):
             break
         enough = least + -(ends + weights * least) // (_PART * weights)
-        if prefetch < gene.prefetch and (not found or least < found[0].blocks):
-            found.append(_Division(least, 1, 1, prefetch))
         if (blocks := _first(range(1, enough + 1), lambda blocks: plan(blocks, counts[-1]) is not None)) is not None:
             division = _Division(blocks, 1, next(count for count in counts if plan(blocks, count) is not None), prefetch)
             found += [division] if not found or blocks < found[0].blocks else []
