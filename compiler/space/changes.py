@@ -17,6 +17,7 @@ from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_w
 from compiler.space.pins import pins_of
 from compiler.unit.unit import Unit
 
+_FAR = 1024  # records, eight times the usual lookahead
 _HALF, _TWICE = 1, 2  # places in `gene.UB_SLOTS` of half and twice the usual slots
 
 
@@ -106,6 +107,12 @@ def _overtaking(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(overtake=True)
 
 
+def _far_ahead(unit: Unit, gene: Gene) -> Gene:
+    """Chains that begin many records later go on beside those of now: where a segment has branches."""
+    del unit
+    return gene._replace(lookahead=_FAR)
+
+
 def _as_emitted(unit: Unit, gene: Gene) -> Gene:
     """Of what can begin, an engine takes what was emitted first, not what most has to follow on: where loads come in that order."""
     del unit
@@ -189,5 +196,5 @@ def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
 
 CHANGES: tuple[Change, ...] = (
     _tiles_of_pixels, *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind,
-    _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _four_passes, _twelve_passes,
+    _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _far_ahead, _four_passes, _twelve_passes,
 )  # fmt: skip

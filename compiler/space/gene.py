@@ -44,8 +44,8 @@ class Gene(NamedTuple):
     those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split, lookahead, overtake, urgent: as in a plan; of lookaheads only the usual one is searched
-    with.
+    sliding, spread, ahead_kib, split, lookahead, overtake, urgent: as in a plan; of lookaheads only the usual one and that of
+    `changes` are searched with.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.passes`).
     held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits (`space.held`).
