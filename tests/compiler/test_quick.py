@@ -13,7 +13,7 @@ from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.source import Opened, Source, open_source
 from compiler.space.changes import CHANGES, Change
 from compiler.space.decode import decode
-from compiler.space.gene import Gene
+from compiler.space.gene import EVERY_LENGTH, Gene
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
 from simulator.npu.machine_file import load_machine
@@ -61,6 +61,7 @@ def test_changes_make_programs_faster() -> None:
         ends = [gene.stop for gene in after[level]]
         assert [0, *ends[:-1]] == [gene.start for gene in after[level]]
         assert set(ends) <= {gene.stop for gene in genome}
+    assert any(gene.stop - gene.start > EVERY_LENGTH for level in levels for gene in after[level])
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)

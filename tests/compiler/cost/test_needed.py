@@ -12,7 +12,7 @@ from compiler.cost.operator_space import operator_space
 from compiler.ir.operators import Shuffle
 from compiler.kinds.conv import product_of
 from compiler.pipeline import Compiler
-from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
 from compiler.segment.blocks import cut
 from compiler.segment.passes import pass_counts, passes
 from compiler.space.gene import block_counts
@@ -63,6 +63,17 @@ def test_packed_panels_lie_one_after_the_other(drawn: Ints, tile_n1: int, tile_k
                 assert run.tolist() == list(range(used, used + len(run)))
                 n, used = n + wide, used + len(run)
     assert used == needed.sum()
+
+
+def test_expanded_weights_that_stay_take_what_is_multiplied() -> None:
+    """Four groups of 34 channels are 9 planes by 9: of 81 blocks 33 are multiplied; in chunks, which are whole, all of them lie there."""
+    u = unit(MACHINES["edge"], (1, 136, 8, 8), conv("y", "x", (136, 136), 1, groups=4))
+    spec = product_of(u.operators[0])
+    assert spec is not None
+    whole = {"weights": "resident", "chunk_n1": 9, "chunk_k1": 9, "tile_m": 64, "tile_n1": 2, "tile_k1": 9, "order": "m"}
+    resident = ConvTiling.model_validate(whole)
+    assert spec.weight_slots(resident) == (1, 33 * spec.fractal.weight_blocks)
+    assert spec.weight_slots(resident.model_copy(update={"weights": "streamed"})) == (2, 81 * spec.fractal.weight_blocks)
 
 
 @st.composite
