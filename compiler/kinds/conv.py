@@ -314,17 +314,6 @@ class ConvSpec(OperatorSpec):
         return {}
 
     def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
-        """Remembered: plans share most of their tilings."""
-        key = tiling, through_ub, dtype
-        if key not in self._ub_buffers:
-            self._ub_buffers[key] = self._new_ub_buffers(*key)
-        return self._ub_buffers[key]
-
-    @cached_property
-    def _ub_buffers(self) -> dict[tuple[Tiling, bool, DataType], tuple[UbBuffers, ...]]:
-        return {}
-
-    def _new_ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
         assert isinstance(tiling, ConvTiling)
         found = []
         if self.bias_blocks and tiling.constants == "resident":
