@@ -82,6 +82,8 @@ class ResumingRuns:
         end; None: nothing is known of that.
         """
         self._alike, self._ran = alike if self._ran else None, False
+        if not self._count:
+            return
         unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
         fit = (unit[:, :, :ENGINES, columns.TAIL] <= words.reshape(self._cores, ENGINES)).all((1, 2))
         fit &= (unit[:, :, columns.SCALAR_UNIT, columns.PC] < rows).all(1)

@@ -21,8 +21,8 @@ from simulator.npu.program import Code
 _ENGINE, _SRC, _DST, _S0 = isa.ENGINE, isa.SRC, isa.DST, isa.S0
 
 
-def order_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> NDArray[np.int64]:
-    """int64 [records]: the first loads of constants, `size_kib` of them at most, before everything else, which stays as it is.
+def bring_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> None:
+    """In place: the first loads of constants, `size_kib` of them at most, before everything else, which keeps its order.
 
     None into UB, whose few places the segment before works in: it would wait for that, and all loads behind it too.  None into a place in
     L1 that an earlier record touches, so that the records in this order still mean the same.
@@ -30,7 +30,7 @@ def order_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: in
     taken = np.zeros(len(code), np.bool_)
     l1 = np.zeros(machine.buffer_blocks(Memory.L1), np.bool_)
     _take(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, taken)
-    return np.argsort(~taken, kind="stable")
+    _bring(code, taken)
 
 
 @njit(cache=True)
@@ -57,3 +57,22 @@ def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], ta
                 return
             room -= size
             taken[i] = True
+
+
+@njit(cache=True)
+def _bring(code: Code, taken: NDArray[np.bool_]) -> None:
+    """Records that are taken come first; those behind the last of them stay where they are."""
+    stop, count = taken.shape[0], taken.sum()
+    while stop > 0 and not taken[stop - 1]:
+        stop -= 1
+    first = np.empty((count, code.shape[1]), np.int32)
+    at = stop
+    for i in range(stop - 1, -1, -1):
+        if taken[i]:
+            count -= 1
+            first[count] = code[i]
+        else:
+            at -= 1
+            for word in range(code.shape[1]):
+                code[at, word] = code[i, word]
+    code[:at] = first

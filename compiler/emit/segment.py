@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.emit.ahead import order_ahead
+from compiler.emit.ahead import bring_ahead
 from compiler.emit.in_place import in_place
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import emit_nodes
@@ -99,7 +99,7 @@ def lower_segment(
         codes.append(code)
     code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
     if plan.ahead_kib:
-        code = code[order_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)]
+        bring_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)
     code = in_place(code, unit.machine)
     _outlive(code, segment, places)
     return Records(code, places.peak_bytes, there.ranges, found)

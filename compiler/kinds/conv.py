@@ -151,12 +151,12 @@ class ConvSpec(OperatorSpec):
     def stored_weight_blocks(self) -> int:
         return self.weight_blocks if self.expansion is None else self.groups * self.k1 * self.expansion.overlaid
 
-    @property
+    @cached_property
     def bias_blocks(self) -> int:
         """Of what FIXPIPE reads for its channels."""
         return self.groups * self.n1 * self.column_blocks if self.bias_at >= 0 else 0
 
-    @property
+    @cached_property
     def column_blocks(self) -> int:
         """The same for a fractal's channels."""
         return self.fractal.sum_blocks
@@ -514,11 +514,15 @@ class ConvSpec(OperatorSpec):
         """`ConvJob`'s right, right_planes, right_pixels."""
         return WEIGHTS, 0, 0
 
+    def column_fetches(self, target: int) -> list[Fetch]:
+        """Of what FIXPIPE reads for all channels, to block `target` of UB."""
+        return [Fetch(Memory.UB, self.bias_at, target, self.bias_blocks)]
+
     def fetches(self, given: Given) -> list[Fetch]:
         assert isinstance(given.tiling, ConvTiling)
         found = []
         if self.bias_blocks and given.tiling.constants == "resident":
-            found.append(Fetch(Memory.UB, self.bias_at, given.constants[0], self.bias_blocks))
+            found += self.column_fetches(given.constants[0])
         e, resident = self.expansion, given.tiling.weights == "resident"
         if e is not None:  # what is expanded at once is loaded by whoever does that
             at = self.expansion_job(given.tiling, given.overlaid, given.arriving)
@@ -536,7 +540,7 @@ class ConvSpec(OperatorSpec):
 
 def product_of(spec: OperatorSpec) -> ConvSpec | None:
     """What the matrix unit does for an operator; None where that is nothing."""
-    return spec if isinstance(spec, ConvSpec) else None
+    return cast("ConvSpec", spec) if spec.runs_on == "CUBE" else None  # `isinstance` asks abstract classes at length
 
 
 def placed_expansion(found: Expansion, groups: int, machine: Machine) -> Expansion | None:

@@ -58,11 +58,11 @@ class IntegerProductSpec(ConvSpec):
     def _words(self) -> dict[str, int]:
         return self.words()  # scales of sums are float32 divisions: once, and not for every plan
 
-    @property
+    @cached_property
     def zero_blocks(self) -> int:
         return len(self.zeros[0]) * self.fractal.weight_blocks
 
-    @property
+    @cached_property
     def column_blocks(self) -> int:
         return self.fractal.sum_blocks * (2 if self.scale_at else 1)
 
@@ -94,19 +94,16 @@ class IntegerProductSpec(ConvSpec):
     def first_zeros(self, given: Given) -> int:
         return given.weights[0] if self.zeros[0] else 0
 
-    def fetches(self, given: Given) -> list[Fetch]:
+    def column_fetches(self, target: int) -> list[Fetch]:
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
-        found = [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks)] if self.zero_blocks else []
-        for fetch in super().fetches(given):
-            if fetch.source != self.bias_at or not self.scale_at:
-                found.append(fetch)
-                continue
-            half = fetch.blocks // 2
-            found += [
-                fetch._replace(blocks=half),
-                fetch._replace(source=fetch.source + self.scale_at, target=fetch.target + half, blocks=half),
-            ]
-        return found
+        if not self.scale_at:
+            return super().column_fetches(target)
+        half = self.bias_blocks // 2
+        return [Fetch(Memory.UB, self.bias_at + at, target + behind, half) for at, behind in ((0, 0), (self.scale_at, half))]
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        found = super().fetches(given)
+        return [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks), *found] if self.zero_blocks else found
 
 
 @dataclass(frozen=True, eq=False)

@@ -77,7 +77,7 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
         """Of int32 as many as a plane of bytes has: tensors take whole multiples of these, and no tile may lie behind all pixels."""
         return max(super().n1_step, self.fractal.lanes // self.fractal.columns)
 
-    @property
+    @cached_property
     def bias_blocks(self) -> int:
         return self.n1 * self.column_blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.emit.ahead import order_ahead
+from compiler.emit.ahead import bring_ahead
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import Plan
 from compiler.space.decode import decode_all
@@ -49,11 +49,15 @@ def test_a_gene_names_up_to_half_of_l1(two: Unit) -> None:
 
 @pytest.mark.parametrize("size", [256, 512])
 def test_so_much_comes_first_and_the_rest_keeps_its_order(two: Unit, size: int) -> None:
-    code = lowered(two, planned(two, 0)).code
-    order = order_ahead(code, two.machine, two.memory.constant_blocks, size)
+    code = lowered(two, planned(two, 0)).code.copy()
+    code[:, isa.TAG] = np.arange(len(code))
+    brought = code.copy()
+    bring_ahead(brought, two.machine, two.memory.constant_blocks, size)
+    order = brought[:, isa.TAG]
     assert sorted(order.tolist()) == list(range(len(code)))
-    first_other = int(np.argmin(constants(two, code[order])))
-    moved = code[order[:first_other]]
+    assert np.array_equal(brought, code[order])
+    first_other = int(np.argmin(constants(two, brought)))
+    moved = brought[:first_other]
     sizes = moved[:, isa.C_LENGTH].astype(np.int64) * moved[:, isa.C_COUNT] * moved[:, isa.C_COUNT2] * BLOCK_BYTES
     assert 0 < sizes.sum() <= size * 1024
     assert (moved[:, isa.DST] == Memory.L1).all(), "what UB gets waits for the segment before, and whatever is behind it too"
