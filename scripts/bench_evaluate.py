@@ -9,7 +9,7 @@ time of one thread, so that a neighbour on the host does not change them; what t
 the same programs timed each from its beginning, and with records written, priced and matched again, which is what evaluation does without.
 ResNet-50 is there in int8 as well.  Of integers there are fewer instructions to an operator, as a block has twice the channels, so what a
 segment takes over its instructions says nothing of which are dearer.  What a segment, an operator of it and an instruction of it add does:
-they are fitted to the times of all segments.
+they are fitted to the times of all segments, of which those of several networks take turns.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -198,13 +198,8 @@ class Stages:
         """Seconds of what evaluation does."""
         return sum([self.seconds[stage] for stage in STAGES])
 
-    def run(self, genomes: Iterator[Genome], seconds: float) -> dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """Milliseconds per genome that fits and share of every stage; record_times: records instead of footprints, as a ratio."""
-        while self.count < WARM:
-            self.measure(next(genomes))
-        self.reset()
-        while sum(self.seconds.values()) < seconds or not self.count:
-            self.measure(next(genomes))
         total = self._spent
         without = total + sum(self.seconds[stage] for stage in RECORDS) - self.seconds["synchronise"]
         return {
@@ -216,6 +211,28 @@ class Stages:
             "share": {stage: self.seconds[stage] / total for stage in STAGES},
             "record_times": without / total,
         }
+
+
+def in_turn(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], seconds: float) -> list[dict[str, Any]]:
+    """What `Stages.found` has of several units, over at least `seconds` of each.
+
+    A genome of one unit comes after one of the other, so that what slows the host for a while slows all of them alike.
+    """
+    for each, items in zip(stages, genomes, strict=True):
+        while each.count < WARM:
+            each.measure(next(items))
+        each.reset()
+    while any(sum(each.seconds.values()) < seconds or not each.count for each in stages):
+        for each, items in zip(stages, genomes, strict=True):
+            each.measure(next(items))
+    return [each.found() for each in stages]
+
+
+def bench_segments(units: Sequence[Unit], seconds: float, seed: int) -> list[dict[str, Any]]:
+    """Segments stage by stage, and what each part of them adds, of all units side by side."""
+    stages = [Stages(unit, tuple(unit.machine.contention)) for unit in units]
+    found = in_turn(stages, [((gene,) for gene in genes(unit, seed + 2, 3.3)) for unit in units], seconds)
+    return [{"segment_stages": mine, "marginal": marginal(np.array(each.rows))} for mine, each in zip(found, stages, strict=True)]
 
 
 def cold_compile(model: str, machine: str) -> dict[str, Any]:
@@ -256,10 +273,7 @@ def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     plain = Evaluator(unit, spec.levels, Npu(unit, spec.levels, resuming=False))
     same = islice(mutations(unit, seed), WARM + int(out["programs"]["count"]))
     out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
-    out["program_stages"] = Stages(unit, spec.levels).run(mutations(unit, seed + 1), seconds)
-    stages = Stages(unit, spec.levels)
-    out["segment_stages"] = stages.run(((gene,) for gene in genes(unit, seed + 2, 3.3)), seconds)
-    out["marginal"] = marginal(np.array(stages.rows))
+    (out["program_stages"],) = in_turn([Stages(unit, spec.levels)], [mutations(unit, seed + 1)], seconds)
     return out
 
 
@@ -304,7 +318,9 @@ def main(
     names, models = named(networks), named(cold)
     about = {"machine": machine, "dtype": dtype, "host": platform.processor() or platform.machine(), "cpus": os.cpu_count()}
     try:
-        each = [{"network": name, **bench(in_file_order(name, machine, DataType[dtype]), seconds, seed)} for name in names]
+        units = [in_file_order(name, machine, DataType[dtype]) for name in names]
+        segments = bench_segments(units, seconds, seed)
+        each = [{"network": name, **bench(unit, seconds, seed), **of} for name, unit, of in zip(names, units, segments, strict=True)]
         found = {**about, "networks": each, "cold": [cold_compile(model, machine) for model in models]}
     except BadInputError as error:
         raise typer.BadParameter(str(error)) from None
