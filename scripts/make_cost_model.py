@@ -1,6 +1,6 @@
 """A cost model for any network and machine, from nothing: networks that nobody has published are drawn, tuned briefly and learnt from.
 
-    python scripts/make_cost_model.py [--out any.model] [--networks 12] [--candidates 6] [--machines edge,...] [--runs FOLDER]
+    python scripts/make_cost_model.py [--out any.model] [--networks 12] [--candidates 12] [--machines edge,...] [--runs FOLDER]
 
 Without --out it becomes the model that comes along (`tuner.learn.packaged`), and its card lies beside it.
 Every network (`made:drawn,seed=K`) is tuned on some of the machines, which take turns, two searches at a time, each on one core; then
@@ -79,7 +79,7 @@ def with_floats() -> list[str]:
 def main(
     out: Annotated[Path | None, typer.Option(help="The model's file; its card is beside it.  Without: into the package.")] = None,
     networks: Annotated[int, typer.Option(min=2, help="How many are drawn, with seeds from 0 on.")] = 12,
-    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each.")] = 6,
+    candidates: Annotated[int, typer.Option(min=1, help="Measured programs of each.")] = 12,
     machines: Annotated[str, typer.Option(help="Comma-separated presets.")] = ",".join(with_floats()),
     each: Annotated[int, typer.Option(min=1, help="Machines of each network, which take turns.")] = 3,
     runs: Annotated[

@@ -100,7 +100,7 @@ def _flat(cells: Floats) -> Floats:
     return cells.reshape(len(cells), -1)
 
 
-class Blocks(NamedTuple):
+class AxisBlocks(NamedTuple):
     """Along an axis: full blocks and others, and lanes in these."""
 
     full: float
@@ -109,7 +109,7 @@ class Blocks(NamedTuple):
     rest_lanes: float
 
     @classmethod
-    def of(cls, lanes: int, block: int, times: int = 1) -> Blocks:
+    def of(cls, lanes: int, block: int, times: int = 1) -> AxisBlocks:
         full, rest = divmod(lanes, block)
         return cls(times * full, times * bool(rest), times * full * block, times * rest)
 
@@ -153,12 +153,12 @@ def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Frac
     if isinstance(op, Convolution):
         c_out, c_in, high, wide = op.weights.shape
         taps, rows = high * wide, images * box.pixels
-        inner, left, reuse = Blocks.of(c_in, c0, taps), -(-c_in // c0) * taps, (inf, inf)
+        inner, left, reuse = AxisBlocks.of(c_in, c0, taps), -(-c_in // c0) * taps, (inf, inf)
         if op.groups == 1:
             if c_in <= FOUR and -(-taps * FOUR // c0) < left:
-                fours, used = Blocks.of(taps * FOUR, c0), c_in / FOUR
+                fours, used = AxisBlocks.of(taps * FOUR, c0), c_in / FOUR
                 inner, left = fours._replace(full_lanes=fours.full_lanes * used, rest_lanes=fours.rest_lanes * used), -(-taps * FOUR // c0)
-            cells = _cells(inner, Blocks.of(columns, c1))
+            cells = _cells(inner, AxisBlocks.of(columns, c1))
         else:
             groups = -(-columns * op.groups // c_out)
             left = max(left, -(-groups * c_in // c0) * taps)
@@ -167,12 +167,12 @@ def product_of(op: Operator, box: Box, images: int, channels: int, fractal: Frac
         return Multiplied(1, rows, columns, cells, left, reuse, columns * (c_in * taps + bool(np.any(op.bias))))
     if isinstance(op, HeadedProduct):
         lanes, columns = channels // op.heads, columns // op.heads
-        cells = _cells(Blocks.of(lanes, c0), Blocks.of(columns, c1))
+        cells = _cells(AxisBlocks.of(lanes, c0), AxisBlocks.of(columns, c1))
         return Multiplied(images * op.heads, box.pixels, columns, cells, -(-lanes // c0), (inf, inf), 0)
     return None
 
 
-def _cells(inner: Blocks, columns: Blocks) -> Floats:
+def _cells(inner: AxisBlocks, columns: AxisBlocks) -> Floats:
     """`Multiplied.cells`, each block of one with each of the other."""
     pairs, products = (np.outer(inner[i : i + 2], columns[i : i + 2]).ravel() for i in (0, 2))
     return np.stack((pairs, products), 1).astype(np.float64)
@@ -186,7 +186,7 @@ def _in_groups(op: Convolution, columns: int, fractal: Fractal) -> Floats:
         return np.array([(taps * -(-columns // c1), taps * columns), (0, 0), (0, 0), (0, 0)], np.float64)
     cells = np.zeros((4, 2))
     if columns == c_out and c_in > c0:
-        cells = _cells(Blocks.of(c_in - c0, c0, taps), Blocks.of(c_out // op.groups, c1, op.groups))
+        cells = _cells(AxisBlocks.of(c_in - c0, c0, taps), AxisBlocks.of(c_out // op.groups, c1, op.groups))
     cells[0] += taps * columns / c1, taps * columns * min(c_in, c0)
     return cells
 

@@ -80,7 +80,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
     """Every sixth tiling of a layer on a 128 x 64 array, memory out of the way: few take a quarter longer than their estimate.
 
     Small tiles have many slots, so that engines are several tiles ahead of each other and hide what the estimate adds for each; that is
-    half of it at most.  The one that is estimated to be fastest is.
+    six tenths of it at most.  The one that is estimated to be fastest is.
     """
     base = load_machine("tpu-like")
     matrix = base.matrix.model_copy(update={"rows": 128, "columns": 64, "dataflow": dataflow, "pipelined": pipelined})
@@ -102,7 +102,7 @@ def test_estimates_follow_the_kind_of_the_matrix_unit(dataflow: str, pipelined: 
         simulated.append(simulate(program, machine, ALONE).cycles)
         ratios.append(simulated[-1] / estimated[i])
     assert len(ratios) > 100
-    assert min(ratios) > 0.5
+    assert min(ratios) > 0.4
     assert np.quantile(ratios, 0.9) < 1.25
     best = int(np.argmin(estimated[list(chosen)]))
     assert simulated[best] <= 1.05 * min(simulated)

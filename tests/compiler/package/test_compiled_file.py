@@ -84,16 +84,21 @@ def test_one_changed_instruction_changes_a_value_or_is_refused(case, container):
     (before,) = InferenceSession(encode(container)).run(None, case.feeds)
     rng = np.random.default_rng(0)
     for op, word, change in [(Op.MMAD, isa.M_ACC, 1), (Op.MMAD, isa.S1, 16), (Op.FIXPIPE, isa.F_ACT, 1), (Op.SET, isa.FLAG_ID, 1)]:
-        code = streams[0].copy()
-        at = rng.choice(np.flatnonzero(code[:, isa.OP] == op))
-        code[at, word] = code[at, word] ^ 1 if change == 1 else code[at, word] + change
-        changed = tuple(replace(v, streams=(code, *streams[1:])) for v in container.variants)
-        try:
-            data = encode(replace(container, variants=changed))
-        except ContainerError:
-            continue
-        (after,) = InferenceSession(data).run(None, case.feeds)
-        assert not np.array_equal(before, after, equal_nan=True), (op.name, int(at))
+        seen = []
+        for at in rng.choice(np.flatnonzero(streams[0][:, isa.OP] == op), 4, replace=False):
+            code = streams[0].copy()
+            code[at, word] = code[at, word] ^ 1 if change == 1 else code[at, word] + change
+            changed = tuple(replace(v, streams=(code, *streams[1:])) for v in container.variants)
+            try:
+                data = encode(replace(container, variants=changed))
+            except ContainerError:
+                seen.append(True)
+            else:
+                (after,) = InferenceSession(data).run(None, case.feeds)
+                seen.append(not np.array_equal(before, after, equal_nan=True))
+            if seen[-1]:
+                break
+        assert any(seen), f"{op.name}: a ReLU more or less of a few pixels may show nowhere, but not four times"
 
 
 def test_a_plan_gives_the_same_bytes_every_time(case, container):

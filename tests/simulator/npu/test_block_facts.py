@@ -26,6 +26,7 @@ ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was aske
 
 OTHERS = {
     ("compiler/segment/passes.py", "_FAR"): "operators",
+    ("compiler/space/in_passes.py", "_MOST_ROWS"): "blocks of a segment that are looked at",
     ("compiler/unit/halves.py", "_BIAS"): "of float16's exponents",
     ("compiler/unit/halves.py", "_round"): "bits of float16",
     ("tuner/search/beginning.py", "_ROUNDS"): "rounds of a search",
