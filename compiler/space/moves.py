@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from compiler.unit.granted import memory_grants, within
 from compiler.unit.unit import Unit
 
 _SPLITS: tuple[Split, ...] = ("rows", "channels")
+_MOST_PASSED = 128  # operators of all passes that are drawn: what has more takes tenths of a second to lay out, and is hardly ever faster
 
 Move = Callable[[Unit, Genome, np.random.Generator], Genome | None]
 
@@ -251,14 +253,24 @@ def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     return _swap(genome, i, gene._replace(choices=tuple(choices) if any(choices) else (), pinned=()))
 
 
+def drawn_passes(unit: Unit, gene: Gene) -> dict[Literal["passes", "input_passes"], tuple[int, ...]]:
+    """Into how many passes of each kind a gene is divided by chance, beside what it is now; 1 not among them."""
+    counts = pass_counts(unit, gene.start, gene.stop), input_counts(unit, gene.start, gene.stop)
+    most = _MOST_PASSED // (gene.stop - gene.start)
+    passes, inputs = (
+        tuple(count for count in mine if count * others <= most)
+        for mine, others in zip(counts, (gene.input_passes, gene.passes), strict=True)
+    )
+    return {"passes": passes, "input_passes": inputs}
+
+
 def change_passes(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """More passes over hidden channels or over those of inputs, or fewer; in fewer blocks where these are more than one, as passes make
     room for them."""
     able = []
     for i, gene in enumerate(genome):
         if gene.columns == 1:
-            able += [(i, "passes", counts) for counts in [pass_counts(unit, gene.start, gene.stop)] if counts]
-            able += [(i, "input_passes", counts) for counts in [input_counts(unit, gene.start, gene.stop)] if counts]
+            able += [(i, key, counts) for key, counts in drawn_passes(unit, gene).items() if counts]
     if not able:
         return None
     i, key, counts = able[int(rng.integers(len(able)))]

@@ -8,10 +8,9 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
-from compiler.segment.passes import input_counts, pass_counts
 from compiler.space.columns import fewest_strips
 from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
-from compiler.space.moves import Move, on_random_cores, thin_operators
+from compiler.space.moves import Move, drawn_passes, on_random_cores, thin_operators
 from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
 from tuner.config import Segments
@@ -130,9 +129,9 @@ def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], seg
     if "change_prefetch" in moves and rng.random() < 0.3:
         gene = gene._replace(prefetch=1)
     if "change_passes" in moves and gene.columns == 1:
-        if (counts := pass_counts(unit, start, stop)) and rng.random() < 0.3:
+        if (counts := drawn_passes(unit, gene)["passes"]) and rng.random() < 0.3:
             gene = gene._replace(passes=counts[int(rng.integers(len(counts)))])
-        if (counts := input_counts(unit, start, stop)) and rng.random() < 0.1:
+        if (counts := drawn_passes(unit, gene)["input_passes"]) and rng.random() < 0.1:
             gene = gene._replace(input_passes=counts[int(rng.integers(len(counts)))])
     return on_random_cores(unit, gene, rng)
 
