@@ -17,7 +17,7 @@ from tuner.cli import main
 
 BUDGET = [
     word
-    for text in ("segments.candidates=96", "segments.measured=48", "search.generation=2", "use.packaged_model=false", "model.min_rows=200",
+    for text in ("segments.candidates=96", "segments.measured=48", "search.generation=2", "use.packaged_model=false", "model.min_rows=100",
                  "model.rounds=50", "farm.checkpoint_every_s=0.5")
     for word in ("--set", text)
 ]  # fmt: skip
