@@ -9,12 +9,11 @@ from onnx import ModelProto
 from compiler.frontend import load_model, lower
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.plan.plan import Infeasible, parse_plan
+from compiler.plan.plan import Infeasible
 from compiler.segment.passes import input_counts, pass_counts, passes
 from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
-from compiler.space.gene_of import gene_of
 from compiler.space.in_passes import genes_in_passes
 from compiler.space.moves import change_passes
 from compiler.space.predicted import Covers, by_estimate
@@ -25,8 +24,9 @@ from scripts.compare_bound import traffic_machines
 from scripts.traffic import traffic
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
-from tests.compiled import Case, check_program, make_case
+from tests.compiled import Case, make_case
 from tests.graphs import graph
+from tests.in_passes import fitting_ways
 from tests.integer_graphs import case_of, quantisation
 from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers
@@ -113,27 +113,14 @@ def test_integers_are_those_of_one_pass() -> None:
 
 def every_way_is_right(case: Case, start: int, stop: int, passes: int = 1) -> int:
     """How many of the ways fit."""
-    fitted, counts = 0, input_counts(case.unit, start, stop) or (1,)
+    counts = input_counts(case.unit, start, stop) or (1,)
     assert max(*counts, passes) > 1
-    for at, way in enumerate(WAYS):
-        cores = tuple(range(case.unit.machine.cores))
-        gene = Gene(start, stop, passes=passes, input_passes=counts[at % len(counts)], cores=cores, **way)  # type: ignore[arg-type]
-        plan = decode(case.unit, gene)
-        if plan is None:
-            continue
-        assert plan.input_passes == gene.input_passes
-        again = gene_of(case.unit, plan, start)
-        assert again is not None
-        assert decode(case.unit, again) == plan
-        others = [Gene(k, k + 1, 2) for k in range(len(case.unit.operators)) if not start <= k < stop]
-        whole = decode_all(case.unit, tuple(sorted([gene, *others])))
-        assert not isinstance(whole, Infeasible)
-        assert parse_plan(whole.to_json()) == whole
-        program = Compiler(case.unit).compile(whole)
-        assert not isinstance(program, Infeasible), program
-        check_program(case, program)
-        fitted += 1
-    return fitted
+    others = [Gene(k, k + 1, 2) for k in range(len(case.unit.operators)) if not start <= k < stop]
+
+    def divided(at: int) -> dict[str, int]:
+        return {"passes": passes, "input_passes": counts[at % len(counts)]}
+
+    return fitting_ways(case, Gene(start, stop), WAYS, divided, lambda gene: tuple(sorted([gene, *others])))
 
 
 def placed_bytes(unit: Unit, gene: Gene) -> dict[str, int]:

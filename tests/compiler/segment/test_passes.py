@@ -15,19 +15,19 @@ from compiler.ir.operators.quantised_products import Added
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
-from compiler.plan.plan import Infeasible, parse_plan
+from compiler.plan.plan import Infeasible
 from compiler.segment.passes import pass_counts, passes
 from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
-from compiler.space.gene_of import gene_of
 from compiler.space.predicted import Covers, by_estimate
 from compiler.unit.unit import Unit
 from scripts.traffic import traffic
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
-from tests.compiled import Case, check_program, make_case
+from tests.compiled import Case, make_case
 from tests.graphs import graph
+from tests.in_passes import fitting_ways
 from tests.integer_graphs import case_of, quantisation
 from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers
@@ -133,27 +133,10 @@ def test_a_sum_of_integers_behind_its_product_is_not_in_passes() -> None:
 
 def every_way_is_right(case: Case) -> int:
     """How many of the ways fit."""
-    fitted = 0
     start, stop = run_with_passes(case.unit)
     counts = pass_counts(case.unit, start, stop)
     assert counts
-    for at, way in enumerate(WAYS):
-        gene = Gene(start, stop, passes=counts[at % len(counts)], cores=tuple(range(case.unit.machine.cores)), **way)  # type: ignore[arg-type]
-        plan = decode(case.unit, gene)
-        if plan is None:
-            continue
-        assert plan.passes == gene.passes
-        again = gene_of(case.unit, plan, start)
-        assert again is not None
-        assert decode(case.unit, again) == plan
-        whole = decode_all(case.unit, around(case, gene))
-        assert not isinstance(whole, Infeasible)
-        assert parse_plan(whole.to_json()) == whole
-        program = Compiler(case.unit).compile(whole)
-        assert not isinstance(program, Infeasible), program
-        check_program(case, program)
-        fitted += 1
-    return fitted
+    return fitting_ways(case, Gene(start, stop), WAYS, lambda at: {"passes": counts[at % len(counts)]}, lambda gene: around(case, gene))
 
 
 def test_what_is_added_up_stays_on_chip_and_weights_come_once() -> None:

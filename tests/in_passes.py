@@ -1,0 +1,40 @@
+"""Ways of scheduling a segment in passes, and whether each of them that fits is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, parse_plan
+from compiler.space.decode import decode, decode_all
+from compiler.space.gene import Gene, Genome
+from compiler.space.gene_of import gene_of
+from tests.compiled import Case, check_program
+
+
+def fitting_ways(
+    case: Case, gene: Gene, ways: Sequence[Mapping[str, Any]], divided: Callable[[int], Mapping[str, int]], around: Callable[[Gene], Genome]
+) -> int:
+    """How many of the ways fit; the plan of each that does comes back as it was, and its program has the right values.
+
+    gene: the segment.  divided: number of a way -> its passes.  around: a genome that has the gene.
+    """
+    fitted = 0
+    for at, way in enumerate(ways):
+        mine = gene._replace(cores=tuple(range(case.unit.machine.cores)), **divided(at), **way)
+        plan = decode(case.unit, mine)
+        if plan is None:
+            continue
+        assert (plan.passes, plan.input_passes) == (mine.passes, mine.input_passes)
+        again = gene_of(case.unit, plan, mine.start)
+        assert again is not None
+        assert decode(case.unit, again) == plan
+        whole = decode_all(case.unit, around(mine))
+        assert not isinstance(whole, Infeasible)
+        assert parse_plan(whole.to_json()) == whole
+        program = Compiler(case.unit).compile(whole)
+        assert not isinstance(program, Infeasible), program
+        check_program(case, program)
+        fitted += 1
+    return fitted
