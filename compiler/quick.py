@@ -82,28 +82,22 @@ def _joined(compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray
     those that begin at even places and those at odd ones in turn, until neither kind has one that is faster.
     """
     failed = 0
-    while failed < 2 and len(genes) > 1:
-        tried, pair_of = list[Gene](), list[tuple[int, int]]()
-        at, first = 0, failed  # what begins at even places comes first
-        while at < len(genes):
-            joined = _join(unit, genes[at], genes[at + 1]) if at + 1 < len(genes) and at % 2 == first else None
-            tried.append(genes[at] if joined is None else joined)
-            pair_of.append((at, at + 1 + (joined is not None)))
-            at = pair_of[-1][1]
-        plan = decode_all(unit, tuple(tried)) if len(tried) < len(genes) else None
-        now = None if plan is None or isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
-        faster = [
-            stop - begin == 1 or (now is not None and not isinstance(now, Infeasible) and now[i] < took[begin:stop].sum())
-            for i, (begin, stop) in enumerate(pair_of)
-        ]
-        if now is None or isinstance(now, Infeasible) or not any(f and b - a > 1 for f, (a, b) in zip(faster, pair_of, strict=True)):
+    while failed < 2:
+        both = {at: pair for at in range(failed, len(genes) - 1, 2) if (pair := _join(unit, genes[at], genes[at + 1])) is not None}
+        begins = [at for at in range(len(genes)) if at - 1 not in both]
+        plan = decode_all(unit, tuple([both.get(at, genes[at]) for at in begins]))
+        now = plan if isinstance(plan, Infeasible) or not both else _segment_cycles(compiler, plan, level)
+        faster = dict[int, int]()
+        if isinstance(now, np.ndarray):
+            faster = {
+                at: cycles for at, cycles in zip(begins, now.tolist(), strict=True) if at in both and cycles < took[at : at + 2].sum()
+            }
+        if not faster:
             failed += 1
             continue
-        kept, cycles = list[Gene](), list[int]()
-        for i, (begin, stop) in enumerate(pair_of):
-            kept += [tried[i]] if faster[i] else genes[begin:stop]
-            cycles += [now[i]] if faster[i] else took[begin:stop].tolist()
-        genes, took, failed = kept, np.array(cycles, np.int64), 0
+        kept = [at for at in range(len(genes)) if at - 1 not in faster]
+        took = np.array([faster.get(at, took[at]) for at in kept], np.int64)
+        genes, failed = [both[at] if at in faster else genes[at] for at in kept], 0
     return tuple(genes)
 
 
@@ -114,8 +108,8 @@ def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
     if not alike or any(plan is None for plan in plans):
         return None
     pins = pins_of([tiling for plan in plans if plan is not None for tiling in plan.tilings])
-    joined = one._replace(stop=other.stop, choices=(), pinned=pins, overtake=one.overtake or other.overtake)
-    return joined if decode(unit, joined) is not None else None
+    both = one._replace(stop=other.stop, choices=(), pinned=pins, overtake=one.overtake or other.overtake)
+    return both if decode(unit, both) is not None else None
 
 
 def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
