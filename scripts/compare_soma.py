@@ -30,8 +30,7 @@ from compiler.plan.plan import Infeasible, Plan  # noqa: E402
 from compiler.source import Source, open_source  # noqa: E402
 from compiler.unit.unit import Unit  # noqa: E402
 from scripts.integer_borders import with_integer_borders  # noqa: E402
-from scripts.traffic import traffic  # noqa: E402
-from simulator.npu.isa import WORDS  # noqa: E402
+from scripts.traffic import stream_bytes, traffic  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType, Engine  # noqa: E402
@@ -73,7 +72,7 @@ def compare(network: str, dtype: str, candidates: int, seed: int) -> dict[str, A
     rate = int(machine.ddr.bytes_per_cycle)
     return {
         "dtype": dtype, "cycles": cycles, "soma": SOMA_CYCLES, "once": -(-moved.once // rate), "busy": busy,
-        "traffic": {name: value // rate for name, value in vars(moved).items()}, "stream_bytes": program.instructions * WORDS * 4,
+        "traffic": {name: value // rate for name, value in vars(moved).items()}, "stream_bytes": stream_bytes(program),
         "segments": len(plan.segments), "packed": packed_cycles,
     }  # fmt: skip
 

@@ -43,8 +43,7 @@ from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible  # noqa: E402
 from compiler.source import Source, open_source  # noqa: E402
 from scripts.integer_borders import with_integer_borders  # noqa: E402
-from scripts.traffic import Traffic, traffic  # noqa: E402
-from simulator.npu.isa import WORDS  # noqa: E402
+from scripts.traffic import Traffic, stream_bytes, traffic  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
 from tuner.networks.load import load_network  # noqa: E402
@@ -212,7 +211,7 @@ def ours(name: str, machine: Machine, candidates: int) -> dict[str, tuple[Traffi
     for level in found.levels:
         program = compiler.compile(found.plan(level))
         assert not isinstance(program, Infeasible), program
-        counted[level] = traffic(found.unit, program), program.instructions * WORDS * 4
+        counted[level] = traffic(found.unit, program), stream_bytes(program)
     return counted
 
 

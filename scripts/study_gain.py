@@ -1,9 +1,11 @@
 """How near tuned programs are to the bound that no schedule is below, per network and level, and which of its terms that is.
 
 The headline is champion over bound (docs/bounds.md): 1 is proved to be the fastest.  Beside it the speed-up over the best tuned
-single-operator baseline, the three terms of the bound over the roofline, and DDR bytes over those that every program moves.
+single-operator baseline, the three terms of the bound over the roofline, DDR bytes over those that every program moves, and the bytes
+of the instruction stream, which are no part of them.
 
     python scripts/study_gain.py --out gain
+    python scripts/study_gain.py --networks "squeezenet,light:squeezenet,quantised=qdq" --out types
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from compiler.bound.bound import TERMS, Bound
 from compiler.build import measure_plans
 from compiler.pipeline import Compiler
 from scripts.studies import Arm, Pair, Row, Study, Table, command, means, medians
+from scripts.traffic import stream_bytes
 from tuner.measure.roofline import Roofline
 
 OF_TERMS = tuple(f"{term}_over_roofline" for term in TERMS)
@@ -37,13 +40,14 @@ def rows(pair: Pair) -> Iterator[Row]:
             "gain": result.baseline_cycles[level] / cycles,
             **{f"{term}_over_roofline": value / roof for term, value in terms.by_term.items()},
             "ddr_over_bound": moved / terms.traffic_bytes, "candidates": pair.candidates,
+            "stream_bytes": stream_bytes(timed[level].program),
         }  # fmt: skip
 
 
 def show(found: Sequence[Row]) -> Iterator[Table | str]:
     table = medians(found, "network", "machine", "level")
     mean = {
-        level: {"network": "geometric mean", "level": level, "term": "", "cycles": "", "bound_cycles": "", **row}
+        level: {"network": "geometric mean", "level": level, "term": "", "cycles": "", "bound_cycles": "", "stream_bytes": "", **row}
         for level, row in means(table, [key for key in SHOWN if key not in OF_TERMS]).items()  # a term may be 0
     }
     yield Table(
@@ -58,6 +62,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             "speed-up",
             *TERMS,
             "DDR",
+            "stream",
         ),
         [
             (
@@ -67,6 +72,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
                 row["bound_cycles"],
                 row["term"],
                 *(f"{row[key]:.3f}" if key in row else "" for key in SHOWN),
+                row["stream_bytes"],
             )
             for row in (*table, *mean.values())
         ],

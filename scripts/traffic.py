@@ -41,6 +41,11 @@ class Traffic:
         return sum(getattr(self, field.name) for field in fields(self))
 
 
+def stream_bytes(program: Program) -> int:
+    """Of the records of all cores: what a machine fetches beside the data."""
+    return sum(code.nbytes for code in program.streams)
+
+
 def transfers(code: Code) -> Iterator[tuple[int, bool, tuple[int, ...]]]:
     """Of every record that moves DDR data: its row, whether it stores, and its range there as `simulator.npu.access` has ranges."""
     out = np.zeros((MAX_RANGES, 8), np.int64)
