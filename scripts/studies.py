@@ -32,9 +32,11 @@ from numpy.typing import NDArray
 
 import simulator
 import tuner
+from compiler.build import MeasuredPiece, measure_plans
 from compiler.frontend import lower
 from compiler.frontend.lower import lower_partition
 from compiler.kinds.build import make_unit, pack_unit
+from compiler.pipeline import Compiler
 from compiler.source import Opened, Source
 from compiler.space.order import Order, ordered
 from compiler.unit.machine import no_floats
@@ -182,6 +184,12 @@ def finish(name: str, out: Path, rows: Sequence[Row], shown: Iterable[Table | st
     every = [*shown, "", f"CPU: {cpu_s / 3600:.2f} hours"]
     atomic_write(out / f"{name}.md", [markdown(every).encode()])
     show(rows, every, as_json)
+
+
+def champions(unit: Unit, found: tuner.SearchResult) -> dict[str, MeasuredPiece]:
+    """Level -> the program that a search found for it, timed at all levels that it fits.  unit: in the search's order."""
+    plans = {level: best.plan(unit) for level, best in zip(found.levels, found.best, strict=True)}
+    return measure_plans(Compiler(unit), plans)
 
 
 def spent_s() -> float:

@@ -16,9 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.bound.bound import TERMS, Bound
-from compiler.build import measure_plans
-from compiler.pipeline import Compiler
-from scripts.studies import Arm, Pair, Row, Study, Table, command, means, medians
+from scripts.studies import Arm, Pair, Row, Study, Table, champions, command, means, medians
 from scripts.traffic import stream_bytes
 from tuner.measure.roofline import Roofline
 
@@ -28,8 +26,7 @@ SHOWN = ("over_bound", "over_roofline", "gain", *OF_TERMS, "ddr_over_bound")
 
 def rows(pair: Pair) -> Iterator[Row]:
     (result,) = pair.found.values()
-    plans = {level: best.plan(pair.unit) for level, best in zip(pair.levels, result.best, strict=True)}
-    timed = measure_plans(Compiler(pair.unit), plans)
+    timed = champions(pair.unit, result)
     bound, roofline = Bound(pair.unit), Roofline(pair.unit)
     for level in pair.levels:
         moved = timed[level].timings[level].ddr_read_bytes + timed[level].timings[level].ddr_write_bytes

@@ -3,8 +3,9 @@
   float16  the network as it is;
   int8     the same by onnxruntime's quantiser (`,quantised=qdq`): integers where the model says so, float16 between.
 
-Figures of a level are those of its own program: cycles, bytes of DDR, and the gain over layer by layer in the same type.  What is to be
-expected is beside them: products per cycle at the peak of the machine for each type, and the least bytes that the model can do with.
+Figures of a level are those of its own program: cycles, bytes of DDR and of the instruction stream, the gain over layer by layer in the
+same type, and cycles over the bound that no schedule is below (docs/bounds.md).  What is to be expected is beside them: products per cycle
+at the peak of the machine for each type, and the least bytes that the model can do with.
 On a machine of integers alone the columns of float16 are empty.
 A quantised network that the NPU has not whole is there with its heaviest piece, and its share of the multiply-accumulates is told.
 
@@ -21,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from compiler.bound.bound import Bound
 from compiler.ir.operators import QuantisedConv
 from compiler.unit.unit import Unit
-from scripts.studies import Arm, Pair, Row, Study, Table, command, geometric, groups, medians
+from scripts.studies import Arm, Pair, Row, Study, Table, champions, command, geometric, groups, medians
+from scripts.traffic import stream_bytes
 from simulator.npu.parts import DataType
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import CYCLES, MOVED, Request
 from tuner.measure.roofline import Roofline
 
 MEGA = 1e6
@@ -34,8 +35,9 @@ NETWORKS = (
     "squeezenet,made:mobilenet_v2,shufflenet,made:resnet50,inception_v1,alexnet,made:efficientnet_b0,made:vit_b16,zfnet512,inception_v2,"
     "vgg19,densenet121"
 )
-OF_BOTH = ("macs", "roof", "least", "float16_cycles", "float16_bytes", "float16_gain", "faster", "of_bytes")  # of integers alone: None
-MEANS = ("faster", "of_bytes", "float16_gain", "int8_gain", "roof", "least")
+OF_FLOATS = ("float16_cycles", "float16_bytes", "float16_stream", "float16_gain", "float16_over_bound")
+OF_BOTH = ("macs", "roof", "least", *OF_FLOATS, "faster", "of_bytes")  # None on a machine of integers alone
+MEANS = ("faster", "of_bytes", "float16_gain", "int8_gain", "float16_over_bound", "int8_over_bound", "roof", "least")
 
 
 def macs_of_network(unit: Unit) -> int:
@@ -62,16 +64,17 @@ def rows(pair: Pair) -> Iterator[Row]:
             "roof": ideal["int8"][0] / ideal["float16"][0],
             "least": ideal["int8"][1] / ideal["float16"][1],
         }
-    measured = {}
-    for arm, found in pair.found.items():
-        evaluator = Evaluator(found.unit, found.levels)
-        values = [evaluator.measure(Request("program", best.genome)).values for best in found.best]
-        measured[arm] = [(int(table[i, CYCLES]), int(table[i, MOVED].sum())) for i, table in enumerate(values) if table is not None]
-    for i, level in enumerate(pair.levels):
+    timed = {arm: champions(found.unit, found) for arm, found in pair.found.items()}
+    bounds = {arm: Bound(unit) for arm, unit in units.items()}
+    for level in pair.levels:
         row: Row = {"level": level, **common}
         for arm, found in pair.found.items():
-            cycles, moved = measured[arm][i]
-            row |= {f"{arm}_cycles": cycles, f"{arm}_bytes": moved, f"{arm}_gain": found.baseline_cycles[level] / cycles}
+            timing = timed[arm][level].timings[level]
+            row |= {
+                f"{arm}_cycles": timing.cycles, f"{arm}_bytes": timing.ddr_read_bytes + timing.ddr_write_bytes,
+                f"{arm}_stream": stream_bytes(timed[arm][level].program), f"{arm}_gain": found.baseline_cycles[level] / timing.cycles,
+                f"{arm}_over_bound": timing.cycles / bounds[arm].of(level).cycles,
+            }  # fmt: skip
         if both:
             row |= {"faster": row["float16_cycles"] / row["int8_cycles"], "of_bytes": row["int8_bytes"] / row["float16_bytes"]}
         yield dict.fromkeys(OF_BOTH) | row
@@ -92,13 +95,16 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
         yield Table(
             (
                 "<network", "<level", "cycles float16", "int8", "faster", "roof", "DDR MB float16", "int8", "of bytes", "least",
-                "gain float16", "int8", "MACs in int8", "on the NPU",
+                "stream MB float16", "int8",
+                "gain float16", "int8", "over bound float16", "int8", "MACs in int8", "on the NPU",
             ),
             [
                 (
                     row["network"], row["level"], cell(row["float16_cycles"], "d"), row["int8_cycles"], cell(row["faster"]),
                     cell(row["roof"]), cell(row["float16_bytes"], times=1 / MEGA), cell(row["int8_bytes"], times=1 / MEGA),
-                    cell(row["of_bytes"]), cell(row["least"]), cell(row["float16_gain"]), cell(row["int8_gain"]),
+                    cell(row["of_bytes"]), cell(row["least"]), cell(row["float16_stream"], times=1 / MEGA),
+                    cell(row["int8_stream"], times=1 / MEGA), cell(row["float16_gain"]), cell(row["int8_gain"]),
+                    cell(row["float16_over_bound"], ".3f"), cell(row["int8_over_bound"], ".3f"),
                     cell(row["in_int8"], ".1%"), cell(row["macs"], ".1%"),
                 )
                 for row in mine
@@ -109,7 +115,7 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
             yield (
                 f"{level}: {mean['faster']:.2f} times as fast in int8 (roof {mean['roof']:.2f}) with {mean['of_bytes']:.0%} of the bytes"
                 f" (least {mean['least']:.0%}); gain {mean['float16_gain']:.2f} in float16, {mean['int8_gain']:.2f} in int8;"
-                f" geometric mean of {len(there)}"
+                f" champion over bound {mean['float16_over_bound']:.3f} and {mean['int8_over_bound']:.3f}; geometric mean of {len(there)}"
             )
 
 
