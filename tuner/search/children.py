@@ -18,11 +18,12 @@ from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.population import Island
 
-_COUPLING = ("toggle_held", "change_ahead", "change_prefetch")  # drawn as often as all others together: nothing else finds these
+# How often a move is drawn, 1 for those not named: by what they won for the time that they took.
+_OFTEN = {"toggle_held": 4, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
 _CROSSED = 0.2  # share of changes that take a stretch from another program
 _NOISE = 0.04  # of the segmentation that stretches come from
 _GOLDEN = (5**0.5 - 1) / 2
-_NEAR = 1.03  # how much slower than its parent a program may be by estimate and still be tried: what wins is hardly ever beyond
+_NEAR = 1.03  # how much slower by estimate new segments may be than those they replace, and still be tried: hardly any beyond wins
 
 
 def children(context: SearchContext, island: Island, count: int, turn: int, taken: Collection[Genome]) -> Asking[list[Genome]]:
@@ -52,11 +53,13 @@ def _level(context: SearchContext, number: int) -> int:
 
 
 def _grown(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
-    """The fastest that was tried, from the best program of a level on; new, but not always faster."""
-    now = island.best(level).genome
+    """The fastest that was tried, from the best program of a level on, until so many changes in a row won nothing; new, but not always
+    faster."""
+    now, idle = island.best(level).genome, 0
     cycles = yield from context.foreseen(now, level)
     seen, found = {now}, list[tuple[float, Genome]]()
-    for _ in range(context.config.search.changes):
+    while idle < context.config.search.changes:
+        idle += 1
         changed = _changed(context, island, now, level)
         child = None if changed is None else context.permitted(changed, level)
         if child is None or child in seen:
@@ -68,7 +71,7 @@ def _grown(context: SearchContext, island: Island, level: int, taken: Collection
         if child not in taken and not context.known.measured(child):
             found.append((took, child))
         if took < cycles:
-            now, cycles = child, took
+            now, cycles, idle = child, took, 0
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
@@ -84,21 +87,22 @@ def _changed(context: SearchContext, island: Island, genome: Genome, level: int)
     moves, rng = context.rules.moves, island.rng
     if rng.random() < _CROSSED:
         return crossover(genome, _other(context, island, level), rng)
-    coupling = [name for name in _COUPLING if name in moves]
-    names = coupling if coupling and rng.random() < 0.5 else list(moves)
+    names = [name for name in moves for _ in range(_OFTEN.get(name, 1))]
     return moves[names[int(rng.integers(len(names)))]](context.unit, genome, rng)
 
 
 def _promises(context: SearchContext, child: Genome, parent: Genome, level: int) -> Asking[bool]:
-    """Whether all of it fits, and, where it runs one segment after the other, is not expected to be much slower.
+    """Whether what is new of it fits, and, where segments run one after the other, is not expected to be much slower than what it replaces.
 
     By the estimate, which errs on both alike.
     """
-    raws = yield from context.features([*child, *parent])
+    old, kept = set(parent), set(child)
+    new = [gene for gene in child if gene not in old]
+    raws = yield from context.features([*new, *(gene for gene in parent if gene not in kept)])
     fitting = [raw for raw in raws if raw is not None]
     if len(fitting) < len(raws):
         return False
     if context.rules.several > 1:
         return True
     expected = expected_cycles(np.stack(fitting), context.rules.at[level])
-    return bool(expected[: len(child)].sum() <= _NEAR * expected[len(child) :].sum())
+    return bool(expected[: len(new)].sum() <= _NEAR * expected[len(new) :].sum())

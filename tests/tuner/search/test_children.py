@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
 
+from compiler.cost.features import expected_cycles
 from compiler.kinds.build import make_unit
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.space.gene import Genome, block_counts
 from compiler.space.moves import verify
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
@@ -21,7 +25,8 @@ from tuner.measure.measurement import Request
 from tuner.measure.npu import Npu
 from tuner.measure.session import Session
 from tuner.measure.target import results
-from tuner.search.asking import answered
+from tuner.search import children as module
+from tuner.search.asking import Asking, answered
 from tuner.search.children import _level, children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
@@ -60,6 +65,68 @@ def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
         (child,) = answered(context.measure_programs([genome]), Session(measure))
         assert child.cycles[level] == answered(context.foreseen(genome, level), Session(measure))
         assert child.cycles[level] < island.best(level).cycles[level]
+
+
+def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not before: what wins later is tried, too."""
+    measure = Local(unit())
+    search = begun(measure, "search.changes=20")
+    drawn, won = 0, list[int]()
+    change, foreseen = module._changed, SearchContext.foreseen
+
+    def changed(*given: Any) -> Genome | None:
+        nonlocal drawn
+        drawn += 1
+        return change(*given)
+
+    def timed(context: SearchContext, genome: Genome, level: int) -> Asking[float]:
+        took = yield from foreseen(context, genome, level)
+        if not fastest or took < fastest[-1]:
+            fastest.append(took)
+            won.append(drawn)
+        return took
+
+    fastest = list[float]()
+    monkeypatch.setattr(module, "_changed", changed)
+    monkeypatch.setattr(SearchContext, "foreseen", timed)
+    answered(children(search.context(epoch=EVOLVING), search.islands[0], 1, 0, ()), Session(measure))
+    assert won[-1] > 20
+    assert (np.diff(won) <= 20).all()
+    assert drawn == won[-1] + 20
+
+
+def test_what_is_new_is_held_against_what_it_replaces() -> None:
+    """By the estimate: what makes a small segment much slower makes next to no difference to a whole program, and is not tried."""
+    measure = Local(unit())
+    search = begun(measure)
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    parent = island.best(0).genome
+    others = [(*parent[:at], gene._replace(blocks=count), *parent[at + 1 :])
+              for at, gene in enumerate(parent) for count in block_counts(context.unit, gene.start, gene.stop)]  # fmt: skip
+    refused = 0
+    for child in (each for each in others if each != parent):
+        mine, theirs = (answered(_estimates(context, genome), Session(measure)) for genome in (child, parent))
+        at = next(at for at, (new, old) in enumerate(zip(child, parent, strict=True)) if new != old)
+        promising = answered(module._promises(context, child, parent, 0), Session(measure))
+        assert promising == (mine[at] <= 1.03 * theirs[at])
+        refused += not promising and sum(mine) <= 1.03 * sum(theirs)
+    assert refused
+
+
+def _estimates(context: SearchContext, genome: Genome) -> Asking[list[float]]:
+    raws = yield from context.features(genome)
+    return [float(expected_cycles(raw[None], context.rules.at[0])[0]) for raw in raws if raw is not None]
+
+
+def test_moves_are_drawn_as_often_as_they_should_be() -> None:
+    search = begun(Local(unit()))
+    drawn = Counter[str]()
+    names = ["toggle_held", "change_tiling", "change_blocks"]
+    search.rules.moves = {name: lambda *_, name=name: drawn.update([name]) for name in names}
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    for _ in range(2000):
+        module._changed(context, island, island.best(0).genome, 0)
+    assert [round(drawn[name] / drawn["change_blocks"]) for name in names] == [4, 3, 1]
 
 
 def levels(context: SearchContext, count: int) -> list[int]:
