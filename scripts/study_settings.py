@@ -105,8 +105,24 @@ def compared(found: Sequence[Row]) -> Iterator[Table | str]:
         verdict = "helps" if low > 1 else "harms" if high < 1 else "no difference shown"
         least, most, cpu = f"{ratios.min():.4f}", f"{ratios.max():.4f}", f"{cpu_s[name] / cpu_s[DEFAULT]:.2f}"
         table.append((name, len(ratios), f"{geometric(ratios):.4f}", f"{low:.4f} .. {high:.4f}", least, most, cpu, verdict))
+    if len(by_arm) == 2:
+        yield from _by_pair(found)
     yield "cycles over those of the default settings, geometric mean over levels and pairs"
     yield Table(("<settings", "pairs", "over default", "95% interval", "least", "most", "CPU", "<what the default has"), table)
+
+
+def _by_pair(found: Sequence[Row]) -> Iterator[Table | str]:
+    """Of a single arm: the ratio at every level, their mean, and what both searches took."""
+    table, levels = [], list(dict.fromkeys(row["level"] for row in found))
+    for (network, machine, seed), mine in groups(found, "network", "machine", "seed").items():
+        default, other = groups(mine, "settings").values()
+        ratios = [row["over_default"] for row in other]
+        mean = f"{geometric(np.array(ratios)):.4f}"
+        cpu_s, others_s = default[0]["cpu_s"], other[0]["cpu_s"]
+        head = network, machine, seed, *(f"{ratio:.4f}" for ratio in ratios), mean
+        table.append((*head, f"{cpu_s:.1f}", f"{others_s:.1f}", f"{others_s / cpu_s:.2f}"))
+    yield "cycles over those of the default settings by pair, and CPU seconds of both searches"
+    yield Table(("<network", "<machine", "seed", *levels, "mean", "default s", "s", "CPU"), table)
 
 
 def main(

@@ -326,8 +326,14 @@ def test_settings_are_compared_pair_by_pair(tmp_path: Path) -> None:
     logs = [math.log(row["over_default"]) for row in rows if row["settings"] != "default"]
     assert any(logs), "that switch is not without effect"
     assert {row["over_default"] for row in rows if row["settings"] == "default"} == {1.0}
-    (title, table) = study_settings.compared(rows)
+    (_, by_pair, title, table) = study_settings.compared(rows)
     assert isinstance(title, str)
+    other = [row for row in rows if row["settings"] != "default"]
+    for seed, row in enumerate(by_pair.rows):  # type: ignore[union-attr]
+        mine = [each for each in other if each["seed"] == seed]
+        mean = math.exp(sum(math.log(each["over_default"]) for each in mine) / len(LEVELS))
+        assert row[3:-3] == (*(f"{each['over_default']:.4f}" for each in mine), f"{mean:.4f}")
+        assert float(row[-2]) == pytest.approx(mine[0]["cpu_s"], abs=0.06)
     ((name, pairs, over, span, *_, verdict),) = table.rows  # type: ignore[union-attr]
     assert (name, pairs, over) == ("no prefetch", 2, f"{math.exp(sum(logs) / len(logs)):.4f}")
     low, high = map(float, str(span).split(" .. "))
