@@ -58,13 +58,32 @@ def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequ
 
 
 def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
-    """Every segment with the changes that make it faster."""
+    """Every segment with the changes that make it faster, and neighbours joined.
+
+    What was joined has the tilings of its parts.  Where the changes of the whole, without these, make a faster segment, it has those.
+    """
     took = _segment_cycles(compiler, _plan(unit, genome), level)
     if isinstance(took, Infeasible):
         raise InfeasibleError(f"{unit.machine.name}: {took}")
-    genes = list(genome)
+    parts, took = _changed(compiler, unit, genome, took, level, [True] * len(genome))
+    genes, took = _joined(compiler, unit, parts, took, level)
+    joined = [gene not in parts for gene in genes]
+    loose = [gene._replace(pinned=()) if new else gene for gene, new in zip(genes, joined, strict=True)]
+    plan = decode_all(unit, tuple(loose))
+    then = plan if isinstance(plan, Infeasible) or not any(joined) else _segment_cycles(compiler, plan, level)
+    if isinstance(then, np.ndarray):
+        loose, then = _changed(compiler, unit, loose, then, level, joined)
+        genes = [new if faster else old for new, old, faster in zip(loose, genes, (then < took).tolist(), strict=True)]
+    return _held(compiler, unit, tuple(genes), level)
+
+
+def _changed(
+    compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray[np.int64], level: str, which: Sequence[bool]
+) -> tuple[list[Gene], NDArray[np.int64]]:
+    """Those of the segments with the changes that make them faster, and cycles of all.  took: without."""
+    genes = list(genes)
     for change in CHANGES:
-        changed = [where_it_fits(unit, gene, change) for gene in genes]
+        changed = [where_it_fits(unit, gene, change) if mine else gene for gene, mine in zip(genes, which, strict=True)]
         plan = decode_all(unit, tuple(changed))
         if changed == genes or isinstance(plan, Infeasible):
             continue
@@ -72,16 +91,18 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Ge
         if not isinstance(now, Infeasible):
             genes = [new if faster else old for new, old, faster in zip(changed, genes, (now < took).tolist(), strict=True)]
             took = np.minimum(now, took)
-    return _held(compiler, unit, _joined(compiler, unit, genes, took, level), level)
+    return genes, took
 
 
-def _joined(compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray[np.int64], level: str) -> Genome:
+def _joined(
+    compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray[np.int64], level: str
+) -> tuple[list[Gene], NDArray[np.int64]]:
     """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
 
     Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  took: of each segment.  Pairs are tried side by side in one program,
     those that begin at even places and those at odd ones in turn, until neither kind has one that is faster.
     """
-    failed = 0
+    genes, failed = list(genes), 0
     while failed < 2:
         both = {at: pair for at in range(failed, len(genes) - 1, 2) if (pair := _join(unit, genes[at], genes[at + 1])) is not None}
         begins = [at for at in range(len(genes)) if at - 1 not in both]
@@ -98,7 +119,7 @@ def _joined(compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray
         kept = [at for at in range(len(genes)) if at - 1 not in faster]
         took = np.array([faster.get(at, took[at]) for at in kept], np.int64)
         genes, failed = [both[at] if at in faster else genes[at] for at in kept], 0
-    return tuple(genes)
+    return genes, took
 
 
 def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:

@@ -1,7 +1,8 @@
 """In which order a search has a model's operators: segments are runs of it, so it decides what can be fused.
 
 Exporters write branches in any order, often one layer of all branches after the other; then no run of operators is a branch.  `depth`
-follows a branch as far as it can be followed.
+follows a branch as far as it can be followed.  Of several it takes the one first whose end keeps VECTOR busy longest (as of jobs for two
+machines in turn: Johnson 1954): products of the others are made beside it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ def ordered(unit: Unit, order: Order) -> Unit:
 
 
 def _depth_first(unit: Unit) -> list[int]:
-    """Of the operators whose operands are made, the one that reads the result made last, the first in the file of equals."""
-    waits = [len(unit.producers[k]) for k in range(len(unit.operators))]
+    """Of the operators whose operands are made, the one that reads the result made last; of equals the one with the longest tail, then the
+    first in the file."""
+    waits, tails = [len(unit.producers[k]) for k in range(len(unit.operators))], _tails(unit)
     made_at = [-1] * len(waits)
     ready = [k for k, count in enumerate(waits) if not count]
     order = list[int]()
     while ready:
-        k = min(ready, key=lambda k: (-max((made_at[source] for source in unit.producers[k]), default=-1), unit.operators[k].tag))
+        newest = {k: max((made_at[source] for source in unit.producers[k]), default=-1) for k in ready}
+        k = min(ready, key=lambda k: (-newest[k], -tails[k], unit.operators[k].tag))
         ready.remove(k)
         made_at[k] = len(order)
         order.append(k)
@@ -40,3 +43,20 @@ def _depth_first(unit: Unit) -> list[int]:
             if not waits[reader]:
                 ready.append(reader)
     return order
+
+
+def _tails(unit: Unit) -> list[int]:
+    """Of the branch that begins with a product, the blocks of results that VECTOR makes behind its last one.
+
+    0 of other branches, since what VECTOR begins it begins at once, wherever that comes.
+    A branch ends where its result has several readers, or its reader several sources.
+    """
+    tails, products = [0] * len(unit.operators), [False] * len(unit.operators)
+    for k, spec in reversed([*enumerate(unit.operators)]):
+        readers, storage = unit.consumers[k], unit.storages[spec.y.storage]
+        if len(readers) == 1 and len(unit.producers[readers[0]]) == 1:
+            tails[k], products[k] = tails[readers[0]], products[readers[0]]
+        products[k] |= spec.runs_on == "CUBE"
+        if not products[k]:
+            tails[k] += spec.y.planes * storage.h * storage.row_blocks
+    return [tail if spec.runs_on == "CUBE" else 0 for tail, spec in zip(tails, unit.operators, strict=True)]

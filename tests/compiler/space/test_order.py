@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -16,7 +19,7 @@ from simulator.npu import isa
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, make_case
-from tests.models import inception_block, small_model
+from tests.models import Builder, inception_block, small_model
 
 EDGE = load_machine("edge")
 
@@ -101,3 +104,21 @@ def test_what_is_no_order(case: Case) -> None:
         found = permuted_to(case.unit, wrong)
         assert isinstance(found, Infeasible)
         assert what in found.what
+
+
+@pytest.mark.parametrize("file", list(permutations(("alone", "with_tail", "on_vector"))))
+def test_the_branch_with_most_behind_its_products_comes_first(file: tuple[str, ...]) -> None:
+    """A branch that VECTOR begins has nothing behind its product that counts; of equals the file's order holds."""
+    b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
+    x = b.conv("x", 16)
+    pool = partial(b.max_pool, kernel=3, stride=1, pads=(1, 1, 1, 1))
+    branches = {
+        "alone": lambda: b.conv(x, 16),
+        "with_tail": lambda: pool(b.conv(x, 16)),
+        "on_vector": lambda: pool(pool(b.conv(pool(x), 16))),
+    }
+    ends = {name: branches[name]() for name in file}
+    unit = make_case(b.model(b.concat(*ends.values())), EDGE, DataType.float16).unit
+    deep = ordered(unit, "depth")
+    ends_at = {name: names(deep).index(end) for name, end in ends.items()}
+    assert sorted(ends_at, key=ends_at.__getitem__) == ["with_tail", *(name for name in file if name != "with_tail")]
