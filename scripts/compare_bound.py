@@ -33,6 +33,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,9 +43,10 @@ import tuner  # noqa: E402
 from compiler.frontend import load_model, lower  # noqa: E402
 from compiler.kinds.build import make_unit  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
-from compiler.plan.plan import Infeasible  # noqa: E402
+from compiler.plan.plan import Infeasible, Plan  # noqa: E402
 from compiler.space.decode import decode_all  # noqa: E402
 from compiler.space.gene import Gene  # noqa: E402
+from compiler.space.holding import held_by_prediction  # noqa: E402
 from compiler.space.predicted import Covers, by_estimate  # noqa: E402
 from compiler.unit.unit import Unit  # noqa: E402
 from scripts.chains import CHAINS, Chain  # noqa: E402
@@ -123,12 +125,15 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
     """`edge` with so much memory on the chip in all, divided in several ways, whose time is that of its DDR traffic.
 
     Buffers but L1 are small.  In less of L0A and L0B some segments have too many instructions.  L0C has sums of 16 channels of a block.
-    UB has tiles of results; or room to make depthwise weights from what DDR has of them, without zeros (`compiler.unit.expansion`).
+    UB has tiles of results, where it is smallest beside half of L0B; or room to make depthwise weights from what DDR has of them, without
+    zeros (`compiler.unit.expansion`).
     """
     values, size = load_machine("edge").model_dump(), elements * dtype.size_bytes
-    left, found = max(2048, size // 128), []
-    for sums, vectors in product((size // 16, size // 32), (1536 * dtype.size_bytes, 2048 * dtype.size_bytes, 32768)):
-        small = {"L0A": left, "L0B": left, "L0C": max(4096, sums), "UB": vectors}
+    left, item, found = max(2048, size // 128), dtype.size_bytes, []
+    for sums, (vectors, right) in product(
+        (size // 16, size // 32), ((1408 * item, left // 2), (1536 * item, left), (2048 * item, left), (32768, left))
+    ):
+        small = {"L0A": left, "L0B": right, "L0C": max(4096, sums), "UB": vectors}
         changes = {
             "name": "traffic",
             "buffers_bytes": {"L1": size - sum(small.values()), **small},
@@ -140,17 +145,25 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
     return list(dict.fromkeys(found))
 
 
-def predicted(unit: Unit) -> Traffic | None:
-    """Of the program that is best by prediction; None where there is none."""
+def planned(unit: Unit) -> Plan | None:
+    """The plan that is best by prediction, with tensors held where that is better; None where there is none."""
+    predict = by_estimate(unit)
     try:
-        found = Covers(unit, ["none"], by_estimate(unit)).cheapest(0)
+        found = Covers(unit, ["none"], predict).cheapest(0)
     except InfeasibleError:
         return None
     if found is None:
         return None
-    plan = decode_all(unit, found[0])
-    program = plan if isinstance(plan, Infeasible) else Compiler(unit).compile(plan)
-    return None if isinstance(program, Infeasible) else traffic(unit, program)
+    genome = held_by_prediction(unit, found[0], lambda raws: predict(np.stack(raws), ["none"])[:, 0].tolist())
+    plan = decode_all(unit, genome)
+    return None if isinstance(plan, Infeasible) else plan
+
+
+def predicted(unit: Unit) -> Traffic | None:
+    """Of that plan's program; None where there is none."""
+    plan = planned(unit)
+    program = None if plan is None else Compiler(unit).compile(plan)
+    return None if program is None or isinstance(program, Infeasible) else traffic(unit, program)
 
 
 def tuned(unit: Unit, candidates: int, rules: type[Rules] = Rules) -> Traffic | None:

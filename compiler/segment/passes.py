@@ -100,6 +100,21 @@ def _result_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
     return tuple(count for count in _divisors(min(spec.y.planes for spec in operators)) if apart(count))
 
 
+def sums_hidden(unit: Unit, start: int, stop: int) -> bool:
+    """Whether a product of operators [start, stop) can be made in passes over channels that others of them make."""
+    return _product(unit, start, stop) is not None
+
+
+def halos_of_passes(unit: Unit, start: int, stop: int, count: int) -> int:
+    """Operators of [start, stop), as bits, that read hidden channels of so many passes through a window."""
+    found = _product(unit, start, stop)
+    if found is None:
+        return 0
+    hidden = [unit.operators[k].y for k in _hidden(unit, found[0], count) if k >= start]
+    windows = (spec for spec in unit.operators[start:stop] if spec.operator.has_halo)
+    return sum(1 << spec.index - start for spec in windows if any(y.overlaps(read) for y in hidden for read in spec.reads))
+
+
 @lru_cache(maxsize=1 << 14)
 def input_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
     """In how many input passes some product of operators [start, stop) can be made, 1 not among them."""
@@ -143,12 +158,18 @@ def runs_with_result_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
 @lru_cache(maxsize=64)
 def runs_with_input_passes(unit: Unit) -> tuple[tuple[int, int], ...]:
     """Runs that begin with a product that can be made in input passes, and end with it or with one of the next two products."""
-    products = [spec.index for spec in unit.operators if isinstance(spec, ConvSpec)]
     found = []
-    for at, start in enumerate(products):
-        stops = [last + 1 for last in products[at : at + 3] if last - start < _FAR]
-        found += [(start, stop) for stop in stops if _input_counts(unit.operators[start], [spec.y for spec in unit.operators[start:stop]])]
+    for start, stop in runs_of_products(unit):
+        if _input_counts(unit.operators[start], [spec.y for spec in unit.operators[start:stop]]):
+            found.append((start, stop))
     return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def runs_of_products(unit: Unit) -> tuple[tuple[int, int], ...]:
+    """Runs that begin with a product, and end with it or with one of the next two."""
+    products = [spec.index for spec in unit.operators if isinstance(spec, ConvSpec)]
+    return tuple((start, last + 1) for at, start in enumerate(products) for last in products[at : at + 3] if last - start < _FAR)
 
 
 def _product(unit: Unit, start: int, stop: int) -> tuple[int, tuple[int, ...]] | None:

@@ -154,7 +154,6 @@ class Segment(NamedTuple):
 def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
     """The unit and the plan of all passes."""
     for what, there in (
-        ("strips", plan.columns > 1),
         ("channels shared by cores", plan.channels > 1),
         ("staged weights", bool(plan.staged)),
     ):

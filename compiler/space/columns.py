@@ -1,6 +1,7 @@
 """How many strips of columns a run of operators is cut into, by rule: as few as fit L1, and none where rows alone do.
 
-Strips compute their halo twice and meet DDR in short bursts, so they are for runs of which a few rows are more than L1 holds.
+Strips compute their halo twice and meet DDR in short bursts, so they are for runs of which a few rows are more than L1 holds; and for
+those whose weights stay beside a row of a strip alone (`space.in_strips`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ def fewest_strips(unit: Unit, start: int, stop: int) -> int:
     no strips do."""
     if _fits(unit, start, stop, 1):
         return 1
-    narrowest = min(unit.operators[k].out_w for k in range(start, stop) if leaves(unit, k, stop))
-    most = min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST))
+    most = most_strips(unit, start, stop)
     tries = [1 << i for i in range(1, most.bit_length())]
     enough = next((count for count in (*tries, most) if count > 1 and _fits(unit, start, stop, count)), 1)
     below = max((count for count in tries if count < enough), default=1)
@@ -38,6 +38,12 @@ def fewest_strips(unit: Unit, start: int, stop: int) -> int:
         middle = (below + enough) // 2
         below, enough = (below, middle) if _fits(unit, start, stop, middle) else (middle, enough)
     return enough
+
+
+def most_strips(unit: Unit, start: int, stop: int) -> int:
+    """As many strips as are looked at."""
+    narrowest = min(unit.operators[k].out_w for k in range(start, stop) if leaves(unit, k, stop))
+    return max(1, min(MAX_STRIPS, narrowest // (1 if stop - start == 1 else _NARROWEST)))
 
 
 def nearest_strips(unit: Unit, start: int, stop: int, wanted: int) -> int:

@@ -73,7 +73,7 @@ def in_passes(unit: Unit, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | No
     held: see `decode`; what lies whole in L1 is not loaded run by run.
     """
     found = passes(unit, gene.start, gene.stop, gene.passes, gene.input_passes)
-    if isinstance(found, Infeasible) or held & found.loaded or gene.columns > 1 or (gene.split == "channels" and len(gene.cores) > 1):
+    if isinstance(found, Infeasible) or held & found.loaded or (gene.split == "channels" and len(gene.cores) > 1):
         return None
     choices, halos = gene.choices and tuple(gene.choices[of] for of in found.order), _halos(gene)
     cached = sum(1 << at for at, of in enumerate(found.order) if halos[of])

@@ -17,6 +17,8 @@ from compiler.cost.features import raw_features
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, block_counts, has_halos, recut, working_cores
 from compiler.space.held import FREE, CutTensor, HeldLayout, Space, cut_tensors, holding
+from compiler.space.in_passes import smaller_in_passes
+from compiler.space.least import streams
 from compiler.unit.unit import Unit
 
 Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segments by their raw features
@@ -145,8 +147,14 @@ def _of_life(took: NDArray[np.int64], tensor: CutTensor) -> int:
     return int(took[tensor.birth : tensor.death + 2].sum())
 
 
-def _ways(unit: Unit, gene: Gene, space: Space) -> Iterator[Gene]:
-    """The gene, and what needs less of L1, as far as they fit: of more blocks the fewest."""
+def _ways(unit: Unit, gene: Gene, space: Space) -> list[Gene]:
+    """The gene, and what needs less of L1, as far as they fit: of more blocks the fewest; where weights do not stay, passes."""
+    plan = decode(unit, gene, *space)
+    passes = smaller_in_passes(unit, gene, space) if plan is None or streams(unit, plan, gene.start) else ()
+    return [*_in_more_blocks(unit, gene, space), *passes]
+
+
+def _in_more_blocks(unit: Unit, gene: Gene, space: Space) -> Iterator[Gene]:
 
     def fitting(genes: Iterator[Gene]) -> Iterator[Gene]:
         return (each for each in genes if decode(unit, each, *space) is not None)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from compiler.plan.plan import ConvTiling, SegmentPlan
-from compiler.segment.passes import input_counts, pass_counts, runs_with_input_passes, runs_with_passes, runs_with_result_passes
+from compiler.plan.plan import SegmentPlan
+from compiler.segment.passes import (
+    halos_of_passes,
+    input_counts,
+    pass_counts,
+    runs_with_input_passes,
+    runs_with_passes,
+    runs_with_result_passes,
+    sums_hidden,
+)
+from compiler.space.columns import most_strips
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, block_counts
+from compiler.space.held import FREE, Space
+from compiler.space.least import least, streams
 from compiler.space.structures import Structures
 from compiler.unit.machine import room_blocks
 from compiler.unit.storages import Piece
@@ -20,16 +31,19 @@ _PART = 8  # of what a run in as few blocks as fit without input passes moves, t
 _MOST_ROWS = 16  # blocks beside passes over results
 _MOST_LOOKS = 8  # of these
 _MOST_OPERATORS = 1024  # of all passes: more are runs too small to be worth a look
+_MOST_STRIPS = 4  # beside input passes
 _MOST_INPUTS = 32  # input passes: runs of so many are small beside what they are summed up in
-
-_Value = TypeVar("_Value")
 
 
 class _Division(NamedTuple):
+    """cached: operators, as bits, that cache their halos."""
+
     blocks: int
     passes: int
     input_passes: int
     prefetch: int
+    cached: int = -1
+    columns: int = 1
 
 
 def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene]:
@@ -51,12 +65,14 @@ def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene
     return found
 
 
-def _divided(unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0) -> Gene:
+def _divided(
+    unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0, cached: int = -1, columns: int = 1
+) -> Gene:
     """Halos are cached, but of runs that input passes load: all of these would stay from block to block."""
-    gene = gene._replace(blocks=blocks, passes=passes, input_passes=input_passes, prefetch=prefetch or gene.prefetch)
-    cached = -1 if blocks > 1 else 0
+    gene = gene._replace(blocks=blocks, columns=columns, passes=passes, input_passes=input_passes, prefetch=prefetch or gene.prefetch)
+    cached = cached if blocks > 1 else 0
     if cached and input_passes > 1 and unit.operators[gene.start].operator.has_halo:
-        cached = (1 << (gene.stop - gene.start)) - 2
+        cached &= (1 << (gene.stop - gene.start)) - 2
     return gene._replace(cores=gene.cores[: blocks * unit.images], cached=cached)
 
 
@@ -70,7 +86,42 @@ def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
             found.append(_Division(blocks, passes, 1, gene.prefetch))
         elif input_counts(unit, gene.start, gene.stop) and _is_worth(unit, gene):
             found += _with_inputs(unit, gene, blocks, counts)
+    else:
+        if halos_of_passes(unit, gene.start, gene.stop, counts[-1]):
+            found += _made_again(unit, gene)
     return found
+
+
+def _made_again(unit: Unit, gene: Gene, space: Space = FREE) -> list[_Division]:
+    """In every number of blocks the fewest passes over hidden channels that fit, until weights stay; then the fewest with which they do,
+    as long as these are fewer than in fewer blocks.
+
+    Halos of hidden channels are made again: cached, they would stay from block to block in every pass.
+    """
+    counts, found, stay = pass_counts(unit, gene.start, gene.stop), list[_Division](), False
+    cached = ~halos_of_passes(unit, gene.start, gene.stop, counts[-1])
+    for blocks in block_counts(unit, gene.start, gene.stop):
+        first = not stay
+        for count in counts:
+            division = _Division(blocks, count, 1, 1, cached)
+            plan = decode(unit, _divided(unit, gene, *division), *space)
+            if plan is None:
+                continue
+            stays = not streams(unit, plan, gene.start)
+            if first or stays:
+                found.append(division)
+            first = False
+            if stays:
+                stay, counts = True, counts[: counts.index(count)]
+                break
+    return found
+
+
+def smaller_in_passes(unit: Unit, gene: Gene, space: Space) -> list[Gene]:
+    """The gene's operators in passes over hidden channels, as far as these fit beside tensors that are held; none where there are none."""
+    if not sums_hidden(unit, gene.start, gene.stop):
+        return []
+    return [_divided(unit, gene, *division) for division in _made_again(unit, gene, space)]
 
 
 def _is_worth(unit: Unit, gene: Gene) -> bool:
@@ -111,13 +162,9 @@ def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
 def _keeps_weights(unit: Unit, gene: Gene) -> bool:
     """Whether as few blocks as fit without passes have all weights once: one block, or with weights that stay."""
     able = block_counts(unit, gene.start, gene.stop)
-    least = _first(able, lambda blocks: decode(unit, _divided(unit, gene, blocks)) is not None)
-    plan = None if least is None else decode(unit, _divided(unit, gene, least))
-    return plan is not None and (least == 1 or not _streams(plan))
-
-
-def _streams(plan: SegmentPlan) -> bool:
-    return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" for tiling in plan.tilings)
+    fewest = least(able, lambda blocks: decode(unit, _divided(unit, gene, blocks)) is not None)
+    plan = None if fewest is None else decode(unit, _divided(unit, gene, fewest))
+    return plan is not None and (fewest == 1 or not streams(unit, plan, gene.start))
 
 
 def _size(unit: Unit, piece: Piece) -> int:
@@ -153,7 +200,7 @@ def _with_inputs(unit: Unit, gene: Gene, blocks: int, counts: Sequence[int]) -> 
             return decode(unit, _divided(unit, gene, blocks, passes, inputs, prefetch)) is not None
 
         able = [(passes, mine) for passes, mine in zip(counts, most, strict=True) if mine]
-        found = _first(able, lambda each: fits(each[0], each[1][-1]))
+        found = least(able, lambda each: fits(each[0], each[1][-1]))
         if found is not None:
             passes, mine = found
             return [_Division(blocks, passes, next(count for count in mine if fits(passes, count)), prefetch)]
@@ -178,26 +225,25 @@ def _over_inputs(unit: Unit, gene: Gene) -> list[_Division]:
     ends = sum(piece.planes * unit.storages[piece.storage].plane_blocks for piece in (operators[0].reads[0], operators[-1].y)) * unit.images
     for prefetch in (gene.prefetch, 1):
 
-        def plan(blocks: int, count: int = 1, prefetch: int = prefetch) -> SegmentPlan | None:
-            return decode(unit, _divided(unit, gene, blocks, 1, count, prefetch))
+        def plan(blocks: int, count: int = 1, columns: int = 1, prefetch: int = prefetch) -> SegmentPlan | None:
+            return decode(unit, _divided(unit, gene, blocks, 1, count, prefetch, columns=columns))
 
-        least = _first(able, lambda blocks: plan(blocks) is not None)
-        whole = None if least is None else plan(least)
-        if least is None or whole is None:
+        fewest = least(able, lambda blocks: plan(blocks) is not None)
+        whole = None if fewest is None else plan(fewest)
+        if fewest is None or whole is None:
             continue
-        if not _streams(whole):
+        if not streams(unit, whole, gene.start):
             break
-        enough = least + -(ends + weights * least) // (_PART * weights)
-        if (blocks := _first(range(1, enough + 1), lambda blocks: plan(blocks, counts[-1]) is not None)) is not None:
-            division = _Division(blocks, 1, next(count for count in counts if plan(blocks, count) is not None), prefetch)
-            found += [division] if not found or blocks < found[0].blocks else []
+        enough = fewest + -(ends + weights * fewest) // (_PART * weights)
+        for columns in range(1, min(_MOST_STRIPS, most_strips(unit, gene.start, gene.stop)) + 1):
+
+            def fits(blocks: int, columns: int = columns) -> bool:
+                return plan(blocks, counts[-1], columns) is not None
+
+            blocks = least(range(1, enough // columns + 1), fits)
+            if blocks is None:
+                continue
+            count = next(count for count in counts if plan(blocks, count, columns) is not None)
+            found.append(_Division(blocks, 1, count, prefetch, columns=columns))
+            enough = blocks * columns - 1
     return found
-
-
-def _first(values: Sequence[_Value], fits: Callable[[_Value], bool]) -> _Value | None:
-    """The least of ascending values that fits, if those above it do; None where none does."""
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fits(values[middle]) else (middle + 1, high)
-    return values[low] if low < len(values) else None

@@ -74,8 +74,8 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     held = (gene.held << gene.start - start if start < gene.start else gene.held >> start - gene.start) & (1 << stop - start) - 1
     blocks = max(c for c in counts if c <= max(gene.blocks, 1))
     columns = nearest_strips(_granted(unit, gene), start, stop, gene.columns)
-    divided = gene.passes if columns == 1 and gene.passes in pass_counts(unit, start, stop) else 1
-    inputs = gene.input_passes if columns == 1 and gene.input_passes in input_counts(unit, start, stop) else 1
+    divided = gene.passes if gene.passes in pass_counts(unit, start, stop) else 1
+    inputs = gene.input_passes if gene.input_passes in input_counts(unit, start, stop) else 1
     divisions = {"blocks": blocks, "columns": columns, "passes": divided, "input_passes": inputs}
     resized = recut(gene, start=start, stop=stop, choices=choices, held=held, **divisions)
     if resized.split not in splits(unit, resized, len(resized.cores)):
@@ -269,8 +269,7 @@ def change_passes(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     room for them."""
     able = []
     for i, gene in enumerate(genome):
-        if gene.columns == 1:
-            able += [(i, key, counts) for key, counts in drawn_passes(unit, gene).items() if counts]
+        able += [(i, key, counts) for key, counts in drawn_passes(unit, gene).items() if counts]
     if not able:
         return None
     i, key, counts = able[int(rng.integers(len(able)))]

@@ -32,6 +32,7 @@ from compiler.space.gene import Gene, Genome, has_halos
 from compiler.space.granted import grant_of
 from compiler.space.guess import alone, guesses, sizes_of
 from compiler.space.in_passes import genes_in_passes
+from compiler.space.in_strips import genes_in_strips
 from compiler.space.shortest import shortest
 from compiler.space.starts import everywhere, single_operators
 from compiler.space.structures import Structures
@@ -99,6 +100,7 @@ class Covers:
         self._known: dict[object, Floats | None] = {}
         self._add_stuck()
         self._look(genes_in_passes(unit, self.structures, self.ways[0]))  # of which no guess knows
+        self._look(genes_in_strips(unit, self.structures, self.ways[0]))
 
     def cheapest(self, level: int) -> tuple[Genome, float] | None:
         """The lazy shortest path, and its length; None where nothing that was measured of some operator fits.  level: a place."""

@@ -9,10 +9,12 @@ import yaml
 
 from compiler.frontend import load_model, lower
 from compiler.kinds.build import make_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
 from scripts.chains import CHAINS, products
-from scripts.compare_bound import PARTS, Doubled, least, line_of, predicted, row_of, traffic_machines, tuned
-from scripts.traffic import Traffic
+from scripts.compare_bound import PARTS, Doubled, least, line_of, planned, predicted, row_of, traffic_machines, tuned
+from scripts.traffic import Traffic, traffic
 from simulator.npu.parts import DataType
 from tests.scripting import run_script
 from tuner.config import load_config
@@ -61,12 +63,42 @@ def test_programs_for_speed_have_two_slots() -> None:
 
 def test_a_chain_that_fits_is_moved_once() -> None:
     chain = products(2, 64, 32)
-    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 15, DataType.float16)[0], DataType.float16)
+    unit = make_unit(lower(load_model(chain.model(), random_weights=0)), traffic_machines(1 << 15, DataType.float16)[1], DataType.float16)
     found = tuned(unit, 2)
     assert found is not None
     once = 2 * (2 * 64 * 32 + 2 * 32 * 32) + 4 * 2 * 32
     assert (found.total, found.once) == (once, once)
     assert predicted(unit) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "ki", "division", "mapper", "how"),
+    [
+        ("MobileNet at 28", 32, 3, 680_320, ["recompute"]),  # halos of hidden channels, so that no pass keeps any
+        ("MobileNet at 28", 64, 7, 78_208, ["recompute", "held"]),  # what is between the bodies lies whole in L1 beside passes
+        ("bottleneck at 56", 64, 5, 2_894_080, ["strips"]),  # weights stay beside rows of a third of the columns
+        ("bottleneck at 56", 32, 5, 3_258_112, ["strips", "strips of input passes"]),
+        ("bottleneck at 28", 32, 4, 2_549_760, []),
+    ],
+)
+def test_chains_in_small_memories_move_within_five_percent_of_the_mapper(
+    name: str, ki: int, division: int, mapper: int, how: list[str]
+) -> None:
+    """mapper: elements that AccelForge's moves.  how: what of the plan that does it is found by rule."""
+    graph = lower(load_model(CHAINS[name].model(), random_weights=0))
+    unit = make_unit(graph, traffic_machines(ki * 1024, DataType.float32)[division], DataType.float32)
+    plan = planned(unit)
+    assert plan is not None
+    program = Compiler(unit).compile(plan)
+    assert not isinstance(program, Infeasible)
+    assert traffic(unit, program).total <= 1.05 * 4 * mapper
+    found = {
+        "recompute": any(segment.passes > 1 and "recompute" in segment.halo for segment in plan.segments),
+        "held": any(segment.held for segment in plan.segments),
+        "strips": any(segment.columns > 1 and segment.input_passes == 1 for segment in plan.segments),
+        "strips of input passes": any(segment.columns > 1 and segment.input_passes > 1 for segment in plan.segments),
+    }
+    assert [what for what, there in found.items() if there] == how
 
 
 def test_a_row() -> None:

@@ -72,6 +72,7 @@ WAYS = (
     {"blocks": 1},
     {"blocks": 3, "weights": "streamed"},
     {"blocks": 3, "cached": -1, "prefetch": 1},
+    {"blocks": 2, "columns": 3, "cached": 1},
     {"blocks": 4, "sliding": True, "window": 2},
     {"blocks": 2, "sliding": True, "window": ALL, "cached": -1, "chunk": 5},
 )
@@ -168,11 +169,6 @@ def test_who_cannot_be_made_in_passes() -> None:
     refused = passes(unit, start, stop, 5)
     assert isinstance(refused, Infeasible)
     assert refused.what == "5 passes over channels; accepted: 1, 2, 3, 4, 6, 12"
-    plan = decode(unit, Gene(start, stop, passes=2))
-    assert plan is not None
-    wrong = Segment.of(unit, plan.model_copy(update={"columns": 2}), start)
-    assert isinstance(wrong, Infeasible)
-    assert wrong.what == "2 passes and strips: one of the two is accepted"
 
 
 def test_an_mlp_whose_hidden_tensor_does_not_fit_is_predicted_in_passes() -> None:
