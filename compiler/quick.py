@@ -19,7 +19,7 @@ from compiler.source import Opened
 from compiler.space.changes import CHANGES, where_it_fits
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
-from compiler.space.holding import held_by_measure
+from compiler.space.holding import held_by_measure, held_by_prediction
 from compiler.space.order import ordered
 from compiler.space.pins import pins_of
 from compiler.space.predicted import Predict, by_estimate, segmentations
@@ -36,14 +36,15 @@ def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
         unit = ordered(compiler.unit, "depth")
-        by_piece[name] = _fastest(
-            compiler, {level: _plan(unit, genome) for level, genome in quick_genomes(compiler, unit, predict(unit)).items()}
-        )
+        by_piece[name] = _fastest(compiler, unit, quick_genomes(compiler, unit, predict(unit)))
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
 
-def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequence[str] | None = None) -> dict[str, Genome]:
-    """Level -> genome.  unit: the compiler's, in an order in which runs of operators are branches.  levels: None for all.
+def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequence[str] | None = None) -> dict[str, tuple[Genome, ...]]:
+    """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
+    that may be faster at another level.
+
+    unit: the compiler's, in an order in which runs of operators are branches.  levels: None for all.
 
     Raises as `quick_plans`.
     """
@@ -57,7 +58,7 @@ def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequ
     return found
 
 
-def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
+def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tuple[Genome, ...]:
     """Every segment with the changes that make it faster, and neighbours joined.
 
     What was joined has the tilings of its parts.  Where the changes of the whole, without these, make a faster segment, it has those.
@@ -133,8 +134,8 @@ def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
     return both if decode(unit, both) is not None else None
 
 
-def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
-    """With tensors held over cuts where that is faster."""
+def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tuple[Genome, ...]:
+    """With tensors held over cuts where that is faster; in front of it the one with segments in passes beside them, if that is faster."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
         cycles: list[float] = expected_cycles(np.stack(raws), unit.machine.contention[level]).tolist()
@@ -145,7 +146,12 @@ def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
         found = plan if isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
         return None if isinstance(found, Infeasible) else found
 
-    return held_by_measure(unit, genome, expected, measured)
+    whole, passing = held_by_measure(unit, genome, expected, measured), held_by_prediction(unit, genome, expected)
+    if all(mine.passes == gene.passes for mine, gene in zip(passing, genome, strict=True)):
+        return (whole,)
+    took, then = measured(whole), measured(passing)
+    faster = took is not None and then is not None and then.sum() < took.sum()
+    return (passing, whole) if faster else (whole,)
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:
@@ -159,9 +165,12 @@ def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.in
     return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.unit.machine, level, len(plan.segments))
 
 
-def _fastest(compiler: Compiler, plans: Mapping[str, Plan]) -> dict[str, Plan]:
+def _fastest(compiler: Compiler, unit: Unit, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
     """Level -> whichever of the plans is fastest at it, the first of equals."""
-    measured = measure_plans(compiler, plans)
-    return {
-        level: min((m for m in measured.values() if level in m.timings), key=lambda m: m.timings[level].cycles).plan for level in measured
-    }
+    found: dict[str, tuple[int, Plan]] = {}
+    for at in range(max(map(len, genomes.values()))):
+        measured = measure_plans(compiler, {level: _plan(unit, mine[min(at, len(mine) - 1)]) for level, mine in genomes.items()})
+        for level in measured:
+            plans = [(m.timings[level].cycles, m.plan) for m in measured.values() if level in m.timings]
+            found[level] = min([found[level], *plans] if at else plans, key=lambda each: each[0])
+    return {level: plan for level, (_, plan) in found.items()}

@@ -26,9 +26,12 @@ Measure = Callable[[Genome], NDArray[np.int64] | None]  # cycles of each of a pr
 _COUNTS = 2  # of blocks that are tried where fewer do not fit
 
 
-def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles) -> Genome:
-    """The genome that holds those of its cut tensors with which the segments of their lives are expected to be faster."""
-    tried = _Tried(unit, genome, cycles)
+def held_by_prediction(unit: Unit, genome: Genome, cycles: Cycles, passes: bool = True) -> Genome:
+    """The genome that holds those of its cut tensors with which the segments of their lives are expected to be faster.
+
+    passes: whether segments whose weights do not stay beside them may be in passes.
+    """
+    tried = _Tried(unit, genome, cycles, passes)
     found = tried.nothing
     for number in range(len(tried.tensors)):
         more = tried.holding(found, number)
@@ -41,9 +44,9 @@ def held_by_measure(unit: Unit, genome: Genome, cycles: Cycles, measure: Measure
     """The genome that holds those of its cut tensors with which the segments of their lives, and the one behind, are faster.
 
     Tensors that have no segment in common are tried in one program: each is judged by its own.  Where those that prediction would hold,
-    or as many as fit, are better as a whole, it holds these.
+    or as many as fit, are better as a whole, it holds these.  No segment is in passes for that: see `held_by_prediction`.
     """
-    tried = _Tried(unit, genome, cycles)
+    tried = _Tried(unit, genome, cycles, passes=False)
     found, took = tried.nothing, measure(tried.genome(tried.nothing))
     left = list(range(len(tried.tensors)))
     while left and took is not None:
@@ -59,7 +62,7 @@ def held_by_measure(unit: Unit, genome: Genome, cycles: Cycles, measure: Measure
                 break
             batch = faster
     best = tried.genome(found)
-    for other in dict.fromkeys((held_by_prediction(unit, genome, cycles), holding(genome, tried.tensors))):
+    for other in dict.fromkeys((held_by_prediction(unit, genome, cycles, passes=False), holding(genome, tried.tensors))):
         then = measure(other)
         if took is not None and then is not None and then.sum() < took.sum():
             best, took = other, then
@@ -77,8 +80,8 @@ class _Held(NamedTuple):
 class _Tried:
     """The cut tensors of a genome, and what is expected of genes in what is left of L1 to them; None where they do not fit."""
 
-    def __init__(self, unit: Unit, genome: Genome, cycles: Cycles) -> None:
-        self.unit, self.cycles = unit, cycles
+    def __init__(self, unit: Unit, genome: Genome, cycles: Cycles, passes: bool) -> None:
+        self.unit, self.cycles, self.passes = unit, cycles, passes
         self.tensors = sorted(cut_tensors(unit, genome), key=lambda each: each.rank)
         self.nothing = _Held(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
         self._layout = HeldLayout(unit, genome, self.tensors)
@@ -96,7 +99,7 @@ class _Tried:
         changed = [at for at, (new, old) in enumerate(zip(spaces, found.spaces, strict=True)) if new != old]
         for pair in [(genes[at], spaces[at]) for at in changed]:
             if pair not in self._ways:
-                self._ways[pair] = tuple(_ways(self.unit, *pair))
+                self._ways[pair] = tuple(_ways(self.unit, *pair, self.passes))
             if not self._ways[pair]:
                 return None
         self._ask([(way, spaces[at]) for at in changed for way in self._ways[genes[at], spaces[at]]])
@@ -147,11 +150,11 @@ def _of_life(took: NDArray[np.int64], tensor: CutTensor) -> int:
     return int(took[tensor.birth : tensor.death + 2].sum())
 
 
-def _ways(unit: Unit, gene: Gene, space: Space) -> list[Gene]:
+def _ways(unit: Unit, gene: Gene, space: Space, passes: bool) -> list[Gene]:
     """The gene, and what needs less of L1, as far as they fit: of more blocks the fewest; where weights do not stay, passes."""
     plan = decode(unit, gene, *space)
-    passes = smaller_in_passes(unit, gene, space) if plan is None or streams(unit, plan, gene.start) else ()
-    return [*_in_more_blocks(unit, gene, space), *passes]
+    more = passes and (plan is None or streams(unit, plan, gene.start))
+    return [*_in_more_blocks(unit, gene, space), *(smaller_in_passes(unit, gene, space) if more else ())]
 
 
 def _in_more_blocks(unit: Unit, gene: Gene, space: Space) -> Iterator[Gene]:

@@ -72,7 +72,7 @@ def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place |
 
 
 def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> list[Genome]:
-    """Of every level what `compile` would take, in the order of the search; on all cores where nothing is placed on some of them.
+    """Of every level what `compile` chooses from, in the order of the search; on all cores where nothing is placed on some of them.
 
     None where another target times plans, or without segmentations, and where no plan fits a level, which layer by layer says better.
     """
@@ -83,8 +83,9 @@ def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> l
     except InfeasibleError:
         return []
     if config.use.placement or not config.use.cores:
-        return list(genomes.values())
-    return [tuple(everywhere(unit, gene, unit.machine.granted(level).cores) for gene in genome) for level, genome in genomes.items()]
+        return [genome for mine in genomes.values() for genome in mine]
+    cores = {level: unit.machine.granted(level).cores for level in genomes}
+    return [tuple(everywhere(unit, gene, cores[level]) for gene in genome) for level, mine in genomes.items() for genome in mine]
 
 
 def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:

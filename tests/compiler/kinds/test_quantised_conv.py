@@ -146,7 +146,7 @@ def test_fusion_and_a_search_by_simulation_pay() -> None:
     """What `compile` does without a plan: fewer cycles than layer by layer, the same integers."""
     case = case_of(chain(7, (1, 32, 32, 32)), TINY)
     unit, compiler = ordered(case.unit, "depth"), Compiler(case.unit)
-    plan = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit))["none"])
+    plan = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit))["none"][0])
     assert not isinstance(plan, Infeasible)
     tuned, first = compiler.compile(plan), compiler.compile(default_plan(case.unit))
     check_program(case, tuned)
