@@ -9,7 +9,9 @@ time of one thread, so that a neighbour on the host does not change them; what t
 the same programs timed each from its beginning, and with records written, priced and matched again, which is what evaluation does without.
 ResNet-50 is there in int8 as well.  Of integers there are fewer instructions to an operator, as a block has twice the channels, so what a
 segment takes over its instructions says nothing of which are dearer.  What a segment, an operator of it and an instruction of it add does:
-they are fitted to the times of all segments, of which those of several networks take turns.
+they are fitted to the times of all segments, of which those of several networks take turns.  Beside the first network there are the
+ratios of all of these and of the mean, with intervals that hold 95% of draws of as many segments from those that were measured, and what
+the mean's would be if everything added what it does in the first network.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -50,6 +52,8 @@ from tuner.measure.npu import Npu
 from tuner.measure.timer import Timers
 
 WARM = 8  # items before the clock starts
+DRAWS = 200  # of segments, for an interval
+ADDED = ("us_per_segment", "us_per_operator", "us_per_instruction")
 MECHANISMS = ("toggle_held", "cut_on_chip", "change_passes")  # moves, beside the lookahead
 STAGES = ("realise", "features", "emission", "synchronise", "simulation")
 RECORDS = ("link", "prepare")  # what takes the place of "synchronise" where records are written
@@ -138,15 +142,38 @@ def marginal(rows: NDArray[np.float64]) -> dict[str, float]:
     for _ in range(50):
         found = np.linalg.lstsq(known * weights[:, None], times * weights, rcond=None)[0]
         weights = 1 / np.sqrt(np.maximum(1.0, np.abs(times - known @ found)))
-    return dict(zip(("us_per_segment", "us_per_operator", "us_per_instruction"), found.tolist(), strict=True))
+    return dict(zip(ADDED, found.tolist(), strict=True))
+
+
+def _costs(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Microseconds of an instruction in the mean, and `marginal`."""
+    return np.array([rows[:, 2].sum() / rows[:, 1].sum(), *marginal(rows).values()])
+
+
+def beside(rows: NDArray[np.float64], first: NDArray[np.float64]) -> dict[str, Any]:
+    """Ratios of what segments cost to what those of the first network do, each with the interval that holds 95% of draws.
+
+    mean: of an instruction.  at_its_costs: that, if segments, operators and instructions added what they do in the first network.
+    """
+    rng, ratios = np.random.default_rng(0), _costs(rows) / _costs(first)
+    drawn = [_costs(rng.choice(rows, len(rows))) / _costs(rng.choice(first, len(first))) for _ in range(DRAWS)]
+    low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+    found = {name: {"ratio": float(ratios[i]), "low": float(low[i]), "high": float(high[i])} for i, name in enumerate(("mean", *ADDED))}
+    per_segment, per_operator, per_instruction = marginal(first).values()
+    alike = [of[:, :2] @ (per_operator, per_instruction) + per_segment for of in (rows, first)]
+    ratio = alike[0].sum() / rows[:, 1].sum() / (alike[1].sum() / first[:, 1].sum())
+    return {**found, "at_its_costs": float(ratio)}
 
 
 class Stages:
-    """`Evaluator.measure` stage by stage, with a clock around each; then the same program by its records, for the ratio."""
+    """`Evaluator.measure` stage by stage, with a clock around each; then the same program by its records, for the ratio.
 
-    def __init__(self, unit: Unit, levels: tuple[str, ...]) -> None:
+    resuming: as programs are timed; segments alone, which have nothing in common, are not.
+    """
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...], resuming: bool) -> None:
         self.unit, self.levels, self.compiler = unit, levels, Compiler(unit)
-        self.timers = Timers(self.compiler, unit.machine, resuming=True)
+        self.timers = Timers(self.compiler, unit.machine, resuming)
         self.known: dict[Gene, tuple[SegmentPlan, Any] | None] = {}
         self.reset()
 
@@ -230,9 +257,13 @@ def in_turn(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], secon
 
 def bench_segments(units: Sequence[Unit], seconds: float, seed: int) -> list[dict[str, Any]]:
     """Segments stage by stage, and what each part of them adds, of all units side by side."""
-    stages = [Stages(unit, tuple(unit.machine.contention)) for unit in units]
+    stages = [Stages(unit, tuple(unit.machine.contention), resuming=False) for unit in units]
     found = in_turn(stages, [((gene,) for gene in genes(unit, seed + 2, 3.3)) for unit in units], seconds)
-    return [{"segment_stages": mine, "marginal": marginal(np.array(each.rows))} for mine, each in zip(found, stages, strict=True)]
+    rows = [np.array(each.rows) for each in stages]
+    return [
+        {"segment_stages": mine, "marginal": marginal(own), "beside_first": None if own is rows[0] else beside(own, rows[0])}
+        for mine, own in zip(found, rows, strict=True)
+    ]
 
 
 def cold_compile(model: str, machine: str) -> dict[str, Any]:
@@ -273,7 +304,7 @@ def bench(unit: Unit, seconds: float, seed: int) -> dict[str, Any]:
     plain = Evaluator(unit, spec.levels, Npu(unit, spec.levels, resuming=False))
     same = islice(mutations(unit, seed), WARM + int(out["programs"]["count"]))
     out["from_the_beginning"] = rate(plain.measure, (Request("program", genome) for genome in same), float("inf"))
-    (out["program_stages"],) = in_turn([Stages(unit, spec.levels)], [mutations(unit, seed + 1)], seconds)
+    (out["program_stages"],) = in_turn([Stages(unit, spec.levels, resuming=True)], [mutations(unit, seed + 1)], seconds)
     return out
 
 
@@ -301,6 +332,12 @@ def _show(found: dict[str, Any], what: str) -> None:
         print(f"  {kind} of {r['instructions']:,.0f} instructions, {each}: {parts}; by its records {times:.2f} times as long")
     added = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in found["marginal"].items())
     print(f"  added to a segment's time: {added}")
+    if (ratios := found["beside_first"]) is not None:
+        of = {name: ratios[name] for name in ("mean", *ADDED)}
+        told = {name: f"{each['ratio']:.2f} ({each['low']:.2f} to {each['high']:.2f})" for name, each in of.items()}
+        alike = f"{ratios['at_its_costs']:.2f} if everything added what it does there"
+        added = ", ".join(f"{told[name]} {name.removeprefix('us_').replace('_', ' ')}" for name in ADDED)
+        print(f"  over the first network: {told['mean']} per instruction, {alike}; added {added}")
 
 
 def main(

@@ -7,7 +7,7 @@ stops (`timing_again`).  Nothing here changes a time: without snapshots every ru
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from simulator import timing_state as columns
 from simulator.npu.errors import DeadlockError
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS
 from simulator.timing_again import Alike, Before, nothing_alike
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import CONTROL, COUNT, FROM, INTERVAL, UNIT, row_length
@@ -33,6 +34,9 @@ class Entries(NamedTuple):
 
     word: int64, queue q has word[queues[q, 0] : queues[q, 1]].  engine: uint8, core c has engine[streams[c, 0] : streams[c, 1]], in stream
     order.  slots: flags.  transfers: from and to DDR.
+
+    source: int32 [slots], the instruction that sets each, in an order in which flags come behind who sets them.  marks: int64 [n, queues],
+    the first entry of every queue that belongs to instruction i * every or a later one; slots_from: int [n], the first flag of those.
     """
 
     word: Ints
@@ -41,6 +45,10 @@ class Entries(NamedTuple):
     streams: Ints
     slots: int
     transfers: int
+    source: NDArray[np.int32]
+    marks: Ints
+    slots_from: NDArray[np.signedinteger[Any]]
+    every: int
 
 
 class Times(NamedTuple):
@@ -127,9 +135,21 @@ class ResumingRuns:
             kept = self._snapshots[: self._count : 2].copy()
             self._snapshots[: len(kept)] = kept
             self._count = len(kept)
-        if alike is None or not len(left):
+        if alike is None and not self._count:
             return self._none, self._nothing
+        row = self._settled(program) if self._count else 0
+        first, low, begin = row * program.every, int(program.slots_from[row]), program.marks[row]
         if len(s.flag) > len(self._flags):
             self._flags = np.empty(len(s.flag), np.int64)
-        self._flags[: self._slots] = s.flag[: self._slots]
-        return alike, Before(self._flags, s.unit.copy(), left, self._cycles)
+        self._flags[low : self._slots] = s.flag[low : self._slots]
+        if alike is None or not len(left):
+            return self._none, self._nothing._replace(flag=self._flags, source=program.source, first=first, low=low, begin=begin)
+        return alike, Before(self._flags, program.source, first, low, begin, s.unit.copy(), left, self._cycles)
+
+    def _settled(self, program: Entries) -> int:
+        """The last row of marks all in front of which has taken effect where the last snapshot was left."""
+        unit = self._snapshots[self._count - 1, UNIT : UNIT + len(self._state.unit)].reshape(self._cores, columns.UNITS, columns.COLUMNS)
+        settled = unit[:, :ENGINES, columns.HEAD].copy()
+        for engine in DMAS:
+            settled[:, engine] = unit[:, engine, columns.DATA]
+        return int((program.marks <= settled.reshape(-1)).all(1).sum()) - 1  # they grow from row to row

@@ -13,7 +13,11 @@ idle queue did, of completions and of flags before that nothing is left but that
 | queues | int64 [queues, 2] | from which entry on a queue is as before, and how much further behind in its array than it was then       |
 | rows   | int64 [cores, 2]  | the same of a core's stream                                                                            |
 | slots  | int               | by how much the numbers of flags have grown                                                            |
-| flag   | int64 [slots]     | flags as the run before left them                                                                      |
+| flag   | int64 [slots]     | flags as the run before left them, from slot `low` on                                                  |
+| source | int32 [slots]     | the instruction that sets a flag, in an order in which flags come behind who sets them                  |
+| first  | int               | where the run goes on from, every SET of an instruction before this one has taken effect                |
+| low    | int               | no other instruction sets a flag of a slot below this one                                              |
+| begin  | int64 [queues]    | the first entry of every queue that belongs to such an instruction                                     |
 | left   | int64 [rows, row] | its snapshots                                                                                          |
 """
 
@@ -86,6 +90,10 @@ class Before(NamedTuple):
     """What a run knows of the one before.  unit: as that left it; cycles: it took so many."""
 
     flag: Ints
+    source: NDArray[np.int32]
+    first: int
+    low: int
+    begin: Ints
     unit: Ints
     left: Ints
     cycles: int
@@ -94,7 +102,7 @@ class Before(NamedTuple):
 def nothing_alike(cores: int) -> tuple[Alike, Before]:
     """Of a run that knows of none before."""
     none, behind = np.zeros(0, np.int64), Alike(np.zeros((cores * ENGINES, 2), np.int64), np.zeros((cores, 2), np.int64), 0)
-    return behind, Before(none, none, np.zeros((0, 0), np.int64), 0)
+    return behind, Before(none, np.zeros(0, np.int32), 0, 0, none, none, np.zeros((0, 0), np.int64), 0)
 
 
 @njit(cache=True)
@@ -313,7 +321,7 @@ def take_over(
         moved[o + s + BEGIN] = moved[o + s + BEGAN] = moved[o + s + FREE] = moved[o + s + SINCE] = d
         base = o + dma.shape[0] + s // PORT_COLUMNS * (ring + 1)
         moved[base + 1 : base + 1 + ring] = d
-    for slot in range(flag.shape[0]):
+    for slot in range(before.low, flag.shape[0]):
         if flag[slot] < 0:
             flag[slot] = before.flag[slot - alike.slots] + d
     for r in range(k, min(left.shape[0], k + snapshots.shape[0] - count)):

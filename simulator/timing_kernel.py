@@ -119,7 +119,8 @@ def run(
     now, step, pause, met = 0, 0, control[INTERVAL], 0
     if control[FROM] >= 0:
         row = snapshots[control[FROM]]
-        now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams)
+        kept = before.flag, before.source, before.first, before.low, before.begin
+        now = resume(row, time_array, flag_array, unit_array, dma_array, ends_array, port_array, word_array, queues, streams, *kept)
     else:
         flag_array[:] = -1
         unit_array[:] = 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from simulator.timing_state import (
     COLUMNS,
@@ -99,12 +100,16 @@ def save(row: Ints, time: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, n
 
 @njit(cache=True)
 def resume(
-    row: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, queues: Ints, streams: Ints
-) -> int:
+    row: Ints, time: Ints, flag: Ints, unit: Ints, dma: Ints, ends: Ints, port: Ints, word: Ints, queues: Ints, streams: Ints,
+    then: Ints, source: NDArray[np.int32], first: int, low: int, begins: Ints,
+) -> int:  # fmt: skip
     """The state of a snapshot, of what may be another program behind it; returns the cycle.
 
-    Every SET that has not taken effect is unknown.
+    Every SET that has not taken effect is unknown.  then: flags as they were; source to begins: see `timing_again`.
     """
+    for slot in range(low, flag.shape[0]):
+        if source[slot] >= first:
+            flag[slot] = -1
     port[:TOP] = row[DDR:UNIT]
     port[TOP] = -1
     at = UNIT
@@ -119,9 +124,9 @@ def resume(
             begin, end = seen(unit, 0, u, e, port[QUEUE_DEPTH])
             time[begin:end] = row[at : at + end - begin]
             at += seen_room(port[QUEUE_DEPTH])
-            for i in range(unit[u + DATA] if e in (MTE2, MTE3) else head, stop):
+            for i in range(begins[core * ENGINES + e], unit[u + DATA] if e in (MTE2, MTE3) else head):
                 if word[i] & KIND_MASK == SET or word[i] & KIND_MASK == SET_REMOTE:
-                    flag[word[i] >> KIND_BITS] = -1
+                    flag[word[i] >> KIND_BITS] = then[word[i] >> KIND_BITS]
         unit[core * CORE + SCALAR + STOP] = streams[core, 1]
     for core in range(streams.shape[0]):
         for e in range(ENGINES):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba import njit
-
 from compiler.records.places import Allocations, place_of
-from compiler.records.writers import Ints, TilePlace, general
+from compiler.records.writers import Ints, TilePlace, general, inlined
 
 # parities of the double buffers, carried from one operator to the next: of products, of weights that are expanded, and of tiles on VECTOR
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
@@ -73,7 +71,7 @@ class Node(NamedTuple):
 
 
 @general
-@njit(cache=True)
+@inlined
 def operand(w: Work, n: Node, i: int, row: int) -> TilePlace:
     """Where operand i of an operator lies from a row on."""
     storage, plane, allocation, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
@@ -81,14 +79,14 @@ def operand(w: Work, n: Node, i: int, row: int) -> TilePlace:
 
 
 @general
-@njit(cache=True)
+@inlined
 def operands(w: Work, n: Node) -> int:
     """How many it has."""
     return w.jobs.read_start[n.k + 1] - w.jobs.read_start[n.k]
 
 
 @general
-@njit(cache=True)
+@inlined
 def result(w: Work, n: Node, row: int) -> TilePlace:
     """Where an operator's result goes first, from a row on."""
     storage, plane, allocation, column, width, _, _, _ = w.jobs.writes[n.k]
@@ -96,7 +94,7 @@ def result(w: Work, n: Node, row: int) -> TilePlace:
 
 
 @general
-@njit(cache=True)
+@inlined
 def table(w: Work, n: Node, i: int, width: int) -> Ints:
     """Table i beside an operator's job."""
     first, length = w.jobs.lists[n.k, i]

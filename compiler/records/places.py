@@ -15,9 +15,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit
-
-from compiler.records.writers import DDR, FAR, L1, Ints, TilePlace, general
+from compiler.records.writers import DDR, FAR, L1, Ints, TilePlace, general, inlined
 
 
 class Allocations(NamedTuple):
@@ -30,7 +28,7 @@ class Allocations(NamedTuple):
 
 
 @general
-@njit(cache=True)
+@inlined
 def place_of(
     h: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int, iteration: int
 ) -> TilePlace:  # fmt: skip

@@ -41,6 +41,10 @@ def general(kernel: Any) -> Any:
     return kernel
 
 
+# Of what is given the tables of a whole segment: a call hands over each of their arrays, and counts who has it, which took half of a node.
+inlined = njit(cache=True, forceinline=True)
+
+
 @njit(cache=True, inline="always")
 def _begun(
     out: Code, at: int, op: int, engine: int, dtype: int, tag: int, src: int, dst: int, d: int, s0: int, s1: int, s2: int

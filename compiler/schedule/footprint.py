@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from compiler.schedule.inside import ENGINES, Inside, inside
 from compiler.schedule.listed import listed
 from compiler.schedule.part import Part, part_row
+from compiler.schedule.scratch import Scratch
 from compiler.unit.machine import least_slot
 from compiler.unit.unit import Unit
 from simulator.npu import isa
@@ -164,22 +165,27 @@ def _spans(
 
 
 @njit(cache=True)
-def _compress(span: Ints32, at: Ints32, bound: Ints32) -> int:
-    """Rewrite spans of granules as spans of cells and fill bound; returns how many.  at: int32 [granules + 1], all 0 before and after."""
+def _compress(span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32) -> int:
+    """Rewrite spans of granules as spans of cells and fill bound; returns how many.
+
+    at: int32 [granules + 1].  ends: uint8 [granules + 1 or more, a multiple of 8], all 0 before and after: a program's granules are many,
+    those where a segment's spans end are few, so eight are looked at at a time.
+    """
     for s in range(span.shape[0]):
-        at[span[s, 0] >> 1] = 1
-        at[span[s, 1]] = 1
-    bounds = 0
-    for g in range(at.shape[0]):
-        if at[g]:
-            at[g] = bounds
-            bound[bounds] = g
-            bounds += 1
+        ends[span[s, 0] >> 1] = 1
+        ends[span[s, 1]] = 1
+    bounds, eight = 0, ends.view(np.uint64)
+    for w in range(eight.shape[0]):
+        if eight[w]:
+            for g in range(8 * w, 8 * w + 8):
+                if ends[g]:
+                    at[g] = bounds
+                    bound[bounds] = g
+                    bounds += 1
+            eight[w] = 0
     for s in range(span.shape[0]):
         span[s, 0] = at[span[s, 0] >> 1] << 1 | span[s, 0] & 1
         span[s, 1] = at[span[s, 1]]
-    for k in range(bounds):
-        at[bound[k]] = 0
     return bounds
 
 
@@ -230,9 +236,10 @@ class Footprints:
             granules[_DDR] += (self.constant_blocks >> _WEIGHTS_SHIFT) + 1
         self.ddr_granules, self.on_chip = granules[_DDR], sum(granules) - granules[_DDR]
         self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
-        self._at = np.zeros(sum(granules) + 1, np.int32)
+        self._at = np.empty(sum(granules) + 1, np.int32)
+        self._ends = np.zeros(-(-(sum(granules) + 1) // 8) * 8, np.uint8)
         self._bound = np.empty(sum(granules) + 1, np.int32)
-        self._span = np.empty((1 << 12, 2), np.int32)
+        self._span, self._scratch = np.empty((1 << 12, 2), np.int32), Scratch()
         self._ranges = np.empty((MAX_RANGES, 8), np.int64)
         self._late, self._ddr_late = np.zeros(ENGINES, np.int64), machine.ddr.latency_cycles
         self._late[Engine.CUBE] = latency_cycles(machine)
@@ -256,7 +263,7 @@ class Footprints:
         while (used := _spans(code, *known, start, self._span)) < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
         span = self._span[:used].copy()
-        bound = self._bound[: _compress(span, self._at, self._bound)].copy()
+        bound = self._bound[: _compress(span, self._at, self._ends, self._bound)].copy()
         cost = price(code, self.machine)
         n = len(code)
         engine, overlaps, transfer = np.empty(n, np.uint8), np.empty(n, np.uint8), np.empty(n, np.uint8)
@@ -265,12 +272,12 @@ class Footprints:
         cells, cycles, order = max(0, len(bound) - 1), record_cycles(code, cost, self.machine), np.arange(n)
         if lookahead > 1:
             late = self._late[engine] + self._ddr_late * (transfer > 0)
-            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent)
+            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, self._scratch)
             records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
             engine, overlaps, transfer, busy_or_bus, cycles, span, start = put = tuple(map(np.empty_like, records))
             _reorder(order, *records, *put)
         ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
-        among = inside(engine, span, start, cells, ddr_cells, overlaps)
+        among = inside(engine, span, start, cells, ddr_cells, overlaps, self._scratch)
         touched = np.empty(cells, np.uint8)
         _touch(among.last, touched)
         made = Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, int(read), int(written))

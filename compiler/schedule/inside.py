@@ -26,6 +26,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from compiler.schedule.scratch import Scratch
 from simulator.pointer import pointer
 
 Bytes8 = NDArray[np.uint8]
@@ -48,12 +49,12 @@ class Inside(NamedTuple):
         return sum(array.nbytes for array in self)
 
 
-def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int, ddr_cells: int, overlaps: Bytes8) -> Inside:
+def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int, ddr_cells: int, overlaps: Bytes8, scratch: Scratch) -> Inside:
     """Of n records that touch `cells` cells (see `footprint`), the first `ddr_cells` of DDR; overlaps: 1 where others of its queue may."""
     n = len(engine)
-    need_start, need = np.empty(n + 1, np.int32), np.empty(n * ENGINES, np.int32)
-    outer, last = np.empty((cells * (ENGINES + 1), 3), np.int32), np.full((cells, 8), -1, np.int32)
-    clock, wanted, known = np.full((ENGINES, ENGINES), -1, np.int32), np.empty(ENGINES, np.int32), np.empty((n, ENGINES), np.int32)
+    need_start, need = np.empty(n + 1, np.int32), scratch.array("need", n * ENGINES)
+    outer, last = scratch.array("outer", cells * (ENGINES + 1), 3), np.full((cells, 8), -1, np.int32)
+    clock, wanted, known = np.full((ENGINES, ENGINES), -1, np.int32), np.empty(ENGINES, np.int32), scratch.array("known", n, ENGINES)
     needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, clock, wanted, known, need_start, need, outer)
     return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 

@@ -31,6 +31,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from compiler.schedule.inside import ENGINES, Bytes8, Ints32
+from compiler.schedule.scratch import Scratch
 from simulator.npu.parts import Engine
 from simulator.pointer import Pointer, pointer
 
@@ -45,7 +46,8 @@ _MOST_STEPS = (1 << 62 - _PLACE_BITS) - 1
 
 
 def listed(
-    engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int, overtake: bool, urgent: bool
+    engine: Bytes8, span: Ints32, start: Ints32, cells: int, cycles: Ints, late: Ints, lookahead: int, overtake: bool, urgent: bool,
+    scratch: Scratch,
 ) -> Ints:  # fmt: skip
     """int64 [n], the order of n records that touch `cells` cells (see `footprint`).
 
@@ -53,13 +55,13 @@ def listed(
     what they write is there.
     """
     n = len(engine)
-    first, edge, read = np.empty(n, np.int32), np.empty((8 * n + 64, 2), np.int32), np.empty((4 * len(span) + 16, 2), np.int32)
-    writer, reader, seen = np.empty(cells, np.int32), np.empty(cells, np.int32), np.empty(n, np.int32)
+    first, seen, writer, reader = (scratch.array(*of) for of in (("first", n), ("seen", n), ("writer", cells), ("reader", cells)))
+    edge, read = scratch.array("edge", 8 * n + 64, 2), scratch.array("read", 4 * len(span) + 16, 2)
     while (used := _behind(span, start, edge, first, read, writer, reader, seen)) < 0:
         if used == _NO_EDGE:
-            edge = np.empty((2 * len(edge), 2), np.int32)
+            edge = scratch.array("edge", 2 * len(edge), 2)
         else:
-            read = np.empty((2 * len(read), 2), np.int32)
+            read = scratch.array("read", 2 * len(read), 2)
     order = np.empty(n, np.int64)
     _list(engine, cycles, late, edge, first, used, lookahead, overtake, urgent, order)
     return order

@@ -41,10 +41,21 @@ class Part(NamedTuple):
 
 def part_row(part: Part) -> Ints:
     """A row of the table."""
-    arrays = (*part[:-1], *part.inside)
-    assert all(array.flags.c_contiguous for array in arrays), "a kernel reads them end to end"
-    lengths = len(part.engine), len(part.touched), len(part.span), len(part.inside.need), len(part.inside.outer)
-    return np.array((*lengths, *(array.__array_interface__["data"][0] for array in arrays)), np.int64)
+    assert all(array.flags.c_contiguous for array in (*part[:-1], *part.inside)), "a kernel reads them end to end"
+    row: Ints = _row_of(part)
+    return row
+
+
+@njit(cache=True)
+def _row_of(part: Part) -> Ints:
+    row, of = np.empty(COLUMNS, np.int64), part.inside
+    row[RECORDS], row[CELLS], row[_SPANS] = part.engine.shape[0], part.touched.shape[0], part.span.shape[0]
+    row[_NEEDS], row[_OUTERS] = of.need.shape[0], of.outer.shape[0]
+    row[_ENGINE], row[_SPAN], row[_START] = part.engine.ctypes.data, part.span.ctypes.data, part.start.ctypes.data
+    row[_BOUND], row[_TOUCHED], row[_TRANSFER] = part.bound.ctypes.data, part.touched.ctypes.data, part.transfer.ctypes.data
+    row[_CYCLES], row[_COST] = part.cycles.ctypes.data, part.cost.ctypes.data
+    row[_BEGIN], row[_NEED], row[_OUTER], row[_LAST] = of.start.ctypes.data, of.need.ctypes.data, of.outer.ctypes.data, of.last.ctypes.data
+    return row
 
 
 def part_table(rows: Sequence[Ints]) -> Ints:

@@ -32,10 +32,11 @@ from simulator.timing_kernel import run
 from simulator.timing_snapshot import FROM
 from simulator.timing_state import COLUMNS, ENGINES, HEAD, KIND_BITS, KIND_MASK, SET, SET_REMOTE, STOP, WAIT, Ints
 from tests.everywhere import MACHINES
-from tests.models import random_model
+from tests.models import light_model, random_model
 from tests.programs import programs
 from tests.properties.test_timing_properties import MACHINES as TIMED
-from tuner.measure.timer import Timers
+from tuner.measure.prepared import EVERY
+from tuner.measure.timer import Timer, Timers
 
 ROOM = 1 << 12  # entries of a queue
 WHERE = MACHINES | {name: load_machine(name) for name in ("edge-shared", "ascend310-l2", "ascend310p")}
@@ -97,7 +98,8 @@ class Layout:
         rows = [row + (end and row == at + len(of)) for row, end, at, of in zip(rows, ended, self.rows, streams, strict=True)]
         self.queue_stop, self.stream_stop = self.words + np.array(list(map(len, new))), self.rows + np.array(list(map(len, streams)))
         queues, rows_of = np.column_stack((self.words, self.queue_stop)), np.column_stack((self.rows, self.stream_stop))
-        entries = Entries(self.word, queues, self.engine, rows_of, p.flag_slots, int(p.transfers.sum()))
+        begin = np.zeros(p.flag_slots, np.int32), self.words[None], np.zeros(1, np.int64), 1
+        entries = Entries(self.word, queues, self.engine, rows_of, p.flag_slots, int(p.transfers.sum()), *begin)
         end = alike(self.word, queues, self.engine, rows_of, *then, p.flag_slots - self.slots)
         self.slots = p.flag_slots
         return Laid(entries, np.array(same), np.array(rows), end)
@@ -184,3 +186,18 @@ def test_mutated_programs(seed: int, where: str) -> None:
             assert found[level].cycles == wanted.cycles, (i, level)
             assert found[level].load_store_cycles == wanted.load_store_cycles
             assert found[level].busy_cycles.tolist() == wanted.busy_cycles.sum(0).tolist()
+
+
+def test_programs_with_flags_from_far_in_front() -> None:
+    """Thousands of instructions: what a run goes on from is behind some of those that set flags for others ahead of it."""
+    machine = load_machine("edge")
+    unit = make_unit(lower(light_model("squeezenet")), machine, DataType.float16)
+    compiler = Compiler(unit, records=False)
+    timers, plain = Timers(compiler, machine), Timer(compiler, machine, resuming=False)
+    for genome in islice(mutations(unit, 7), 10):
+        if parts := parts_of(compiler, unit, genome):
+            assert sum([part.lowered.records for part in parts]) > 4 * EVERY
+            found, wanted = timers.times(parts, ("none",))["none"], plain.times(parts, ("none",))["none"]
+            assert found.cycles == wanted.cycles
+            assert found.load_store_cycles == wanted.load_store_cycles
+            assert found.busy_cycles.tolist() == wanted.busy_cycles.tolist()

@@ -94,6 +94,25 @@ def test_what_operators_and_instructions_add_is_found_beside_interruptions(found
     assert all(each["marginal"].keys() == {"us_per_segment", "us_per_operator", "us_per_instruction"} for each in found["networks"])
 
 
+def test_ratios_to_the_first_network_have_intervals(found: dict[str, Any]) -> None:
+    rng = np.random.default_rng(1)
+
+    def rows(per_instruction: float, most: int) -> Any:
+        operators, instructions = rng.integers(1, 9, 400), rng.integers(10, most, 400)
+        times = 900 + 250 * operators + per_instruction * instructions
+        return np.column_stack((operators, instructions, times * rng.uniform(0.9, 1.1, 400)))
+
+    ratios = bench_evaluate.beside(rows(0.5, 4500), rows(0.4, 9000))
+    added = ratios["us_per_instruction"]
+    assert added["ratio"] == pytest.approx(1.25, rel=0.1)
+    assert added["low"] < 1.25 < added["high"] < added["low"] + 0.4
+    assert ratios["at_its_costs"] == pytest.approx((1 + 2025 / (0.4 * 2250)) / (1 + 2025 / (0.4 * 4500)), rel=0.1)
+    assert ratios["mean"]["ratio"] > ratios["at_its_costs"]
+    first, second = found["networks"]
+    assert first["beside_first"] is None
+    assert second["beside_first"]["mean"]["low"] <= second["beside_first"]["mean"]["high"]
+
+
 def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
     (cold,) = found["cold"]
     assert cold["model"].endswith("conv_chain.onnx")

@@ -22,7 +22,7 @@ from simulator.timing_again import Alike, alike
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, SET, SET_REMOTE, TRANSFER, WAIT
 
 _FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
-_EVERY = 1 << 10  # instructions from one row of cursors to the next
+EVERY = 1 << 10  # instructions from one row of cursors to the next
 _ENGINES = ENGINES - 1  # that a schedule has queues for: SCALAR takes no instruction
 
 
@@ -49,16 +49,16 @@ def _fill(
 
     limit, before, cursor, same: int64 [queues], where a queue's room ends, where its entries of the last schedule end, where its next one
     goes, and up to where they are what they were (or -1: so far they are).  cursors: int64 [.., queues], cursor in front of every
-    `_EVERY`-th instruction.  Returns whether there was room.
+    `EVERY`-th instruction.  Returns whether there was room.
     """
     words, nexts, begins = pointer(word), pointer(set_next), pointer(edge_start)
     ends, olds, at_of, equal = pointer(limit), pointer(before), pointer(cursor), pointer(same)
     cores, engines = pointer(core), pointer(engine)
     for j in range(start, cost.shape[0]):
         i = first + j
-        if i % _EVERY == 0:
+        if i % EVERY == 0:
             for q in range(cursor.shape[0]):
-                cursors[i // _EVERY, q] = at_of[q]
+                cursors[i // EVERY, q] = at_of[q]
         q = np.int64(cores[i]) * ENGINES + engines[i]
         at, end = at_of[q], ends[q]
         if at + begins[i + 1] - begins[i] >= end:
@@ -153,7 +153,7 @@ class Preparer:
         """
         s, cores = schedule, len(schedule.lengths)
         same = None
-        if len(self._limit) == cores * ENGINES and len(s.engine) // _EVERY < len(self._cursors):
+        if len(self._limit) == cores * ENGINES and len(s.engine) // EVERY < len(self._cursors):
             same = self._filled(s, parts, min(s.kept, int(s.changed.min())))
         stays = same is not None
         if same is None:
@@ -175,19 +175,21 @@ class Preparer:
             self._engine[begin:end] = s.stream[begin:end]
         self._streams, self._slots = streams, slots
         transfers = sum([part.transfers for part in parts])
-        return Entries(self._word, self._queues, s.stream, streams, slots, transfers), same, start + s.same_rows, behind
+        marks, slots_from = self._cursors[: -(-len(s.engine) // EVERY) or 1], s.edge_start[::EVERY]
+        entries = Entries(self._word, self._queues, s.stream, streams, slots, transfers, s.edge_from, marks, slots_from, EVERY)
+        return entries, same, start + s.same_rows, behind
 
     def _lay_out(self, s: Schedule, cores: int) -> None:
         """Room for the entries of a schedule, and some more."""
         length = np.zeros(cores * ENGINES, np.int64)
         _lengths(s.core, s.engine, s.edge_start, s.edge_from, length)
-        room = 2 * length + _EVERY  # next to none of it is ever touched
+        room = 2 * length + EVERY  # next to none of it is ever touched
         self._limit = np.cumsum(room)
         begin = self._limit - room
         self._queues = np.column_stack((begin, begin))
         if self._limit[-1] > len(self._word):
             self._word = np.empty(self._limit[-1], np.int64)
-        self._cursors = np.empty((len(s.engine) // _EVERY * 2 + 2, cores * ENGINES), np.int64)
+        self._cursors = np.empty((len(s.engine) // EVERY * 2 + 2, cores * ENGINES), np.int64)
         self._cursors[0] = begin
 
     def _filled(self, s: Schedule, parts: Sequence[Footprint], kept: int) -> Ints | None:
@@ -195,7 +197,7 @@ class Preparer:
 
         Returns int64 [queues], up to where they are what they were; None where there is no room.
         """
-        row = kept // _EVERY
+        row = kept // EVERY
         cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
         if len(self._then) < len(self._word):
             self._then = np.empty_like(self._word)
@@ -204,7 +206,7 @@ class Preparer:
             self._then[begin:end] = self._word[begin:end]
         edges = s.edge_start, s.edge_to, s.set_head, s.set_next
         known = self._word, self._limit, self._queues[:, 1].copy(), cursor, same, self._cursors
-        if not _fill_parts(part_table([part.row for part in parts]), row * _EVERY, s.core, s.engine, *edges, *known):
+        if not _fill_parts(part_table([part.row for part in parts]), row * EVERY, s.core, s.engine, *edges, *known):
             return None
         self._queues[:, 1] = cursor
         return np.where(same < 0, cursor, same)

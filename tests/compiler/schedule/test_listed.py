@@ -10,6 +10,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import LOOKAHEAD, Infeasible
 from compiler.schedule.inside import ENGINES
 from compiler.schedule.listed import listed
+from compiler.schedule.scratch import Scratch
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
@@ -37,7 +38,9 @@ records = st.lists(st.tuples(st.integers(0, ENGINES - 1), st.integers(1, 50) | s
 def test_records_that_share_a_written_cell_keep_their_order(some: list, lookahead: int, overtake: bool, urgent: bool) -> None:
     """However long they take: a machine may say 2^40 cycles for anything, and times of a few such records leave a heap's keys."""
     engine, cycles = np.array([e for e, _, _ in some], np.uint8), np.array([c for _, c, _ in some], np.int64)
-    order = listed(engine, *spans([t for _, _, t in some]), CELLS, cycles, np.zeros(len(some), np.int64), lookahead, overtake, urgent)
+    order = listed(
+        engine, *spans([t for _, _, t in some]), CELLS, cycles, np.zeros(len(some), np.int64), lookahead, overtake, urgent, Scratch()
+    )
     assert sorted(order) == list(range(len(some)))
     place = np.argsort(order)
     cells = [{(c, write) for first, length, write in t for c in range(first, first + length)} for _, _, t in some]
@@ -52,7 +55,9 @@ def test_what_waits_keeps_nobody_back() -> None:
     """CUBE waits for a long load; the product behind it needs nothing of that."""
     engine = np.array([Engine.MTE2, Engine.MTE1, Engine.CUBE, Engine.MTE1, Engine.CUBE], np.uint8)
     span, start = spans([[(0, 1, True)], [(0, 1, False), (1, 1, True)], [(1, 1, False)], [(2, 1, True)], [(2, 1, False)]])
-    order = listed(engine, span, start, CELLS, np.array([100, 5, 5, 5, 5], np.int64), np.zeros(5, np.int64), LOOKAHEAD, False, False)
+    order = listed(
+        engine, span, start, CELLS, np.array([100, 5, 5, 5, 5], np.int64), np.zeros(5, np.int64), LOOKAHEAD, False, False, Scratch()
+    )
     assert [i for i in order if engine[i] == Engine.CUBE] == [4, 2]
 
 
@@ -61,7 +66,9 @@ def test_a_load_that_waits_is_overtaken_where_loads_may() -> None:
     engine = np.array([Engine.MTE2, Engine.CUBE, Engine.MTE2, Engine.MTE2], np.uint8)
     span, start = spans([[(0, 1, True)], [(0, 1, False)], [(0, 1, True)], [(1, 1, True)]])
     for overtake, expected in ((False, [0, 2, 3]), (True, [0, 3, 2])):
-        order = listed(engine, span, start, CELLS, np.array([5, 100, 5, 5], np.int64), np.zeros(4, np.int64), LOOKAHEAD, overtake, False)
+        order = listed(
+            engine, span, start, CELLS, np.array([5, 100, 5, 5], np.int64), np.zeros(4, np.int64), LOOKAHEAD, overtake, False, Scratch()
+        )
         assert [i for i in order if engine[i] == Engine.MTE2] == expected
 
 
@@ -71,7 +78,7 @@ def test_what_most_follows_on_goes_first_where_a_segment_is_urgent() -> None:
     span, start = spans([[(i, 1, write)] for i in range(3) for write in (True, False)])
     for after, urgent, expected in ((1000, True, [4, 0, 2]), (1000, False, [0, 2, 4]), (100, True, [0, 2, 4])):
         cycles = np.array([5, 5, 5, 5, 5, after], np.int64)
-        order = listed(engine, span, start, CELLS, cycles, np.zeros(6, np.int64), LOOKAHEAD, False, urgent)
+        order = listed(engine, span, start, CELLS, cycles, np.zeros(6, np.int64), LOOKAHEAD, False, urgent, Scratch())
         assert [i for i in order if engine[i] == Engine.MTE1] == expected
 
 
