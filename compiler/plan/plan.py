@@ -137,7 +137,8 @@ class SegmentPlan(_Gene):
     overtake: whether loads are among them; else they stay in their order.  urgent: of those that can begin, whether the one with the
     longest chain behind it goes first; else the one that was emitted first.
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
-    (`schedule.window`); else block comes after block and operator after operator.
+    (`schedule.window`); else block comes after block and operator after operator.  Of passes over results a window of more than one has
+    products of the next pass made before those of this one that wait for VECTOR.
     passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
     (`segment.passes`).  input_passes: the same of channels that it loads.
     halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is

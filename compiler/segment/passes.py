@@ -14,6 +14,8 @@ So weights come once for each block of rows, which may be as high as L1 allows w
 
 Where no product sums over hidden channels, passes are over the channels of the segment's results: each makes a run of those of every
 operator, of heads or behind a product that reads all of its input.  So less of what lies in between is there at a time.
+With a window of two or more these passes are made two at a time: products of the next one come before those that wait for VECTOR, so that
+CUBE has something to do while a softmax is made.
 
 *Input* passes are the same of channels that the segment loads: a pass loads a run of them, for the products beside each other that read
 it.  They are made inside every other pass, which then loads all of them again: with passes over results, tiles of rows by channels.
@@ -28,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard
 
 from compiler.ir.operators import Conv, QuantisedConv
@@ -257,8 +260,11 @@ def _own(read: Piece, whole: Piece, made: Piece) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1) -> Passes | Infeasible:
-    """Operators [start, stop) in so many passes, over channels that they make and over those of inputs; why not where that cannot be."""
+def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1, beside: bool = False) -> Passes | Infeasible:
+    """Operators [start, stop) in so many passes, over channels that they make and over those of inputs; why not where that cannot be.
+
+    beside: whether passes over results are made two at a time.
+    """
     where = unit.operators[start].name
     for what, wanted, counts in (("channels", count, pass_counts), ("channels of inputs", inputs, input_counts)):
         accepted = 1, *counts(unit, start, stop)
@@ -267,8 +273,8 @@ def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1) -> Pa
     storages = [*unit.storages]
     made = [(k, unit.operators[k]) for k in range(start, stop)]
     if count > 1:
-        over = _over_results if _product(unit, start, stop) is None else _over_hidden
-        made = over(unit, start, stop, count, storages)
+        hidden = _product(unit, start, stop) is not None
+        made = _over_hidden(unit, start, stop, count, storages) if hidden else _over_results(unit, start, stop, count, storages, beside)
     loaded, tiled = 0, inputs > 1 or _product(unit, start, stop) is None
     if tiled:
         made, loaded = _run_by_run(unit, start, stop, made, storages)
@@ -300,21 +306,25 @@ def _run_by_run(unit: Unit, start: int, stop: int, made: Made, storages: list[St
     """Products that read their own run of a loaded tensor have no more of it in L1; and such tensors, as bits."""
     readers: dict[int, list[bool]] = {}
     for k, spec in made:
-        first, *others = spec.reads
-        own = spec.runs_on == "CUBE" and first.planes < unit.operators[k].reads[0].planes
-        for read, mine in ((first, own), *((other, False) for other in others)):
-            readers.setdefault(read.storage, []).append(mine)
+        whole = unit.operators[k].reads
+        for read, of in zip(spec.reads, whole, strict=False):
+            readers.setdefault(read.storage, []).append(read in _multiplied(spec) and read.planes < of.planes)
     inside = {spec.y.storage for _, spec in made}
     able = {storage for storage, own in readers.items() if all(own) and storage not in inside}
     found, runs = Made(), dict[Piece, Piece]()
     for k, spec in made:
-        read = spec.reads[0]
-        if read.storage in able:
-            if read not in runs:
+        for read in spec.reads:
+            if read.storage in able and read not in runs:
                 runs[read] = _run_of(storages, read, f"run {read.plane}")
-            spec = replace(spec, reads=(runs[read], *spec.reads[1:]))
-        found.append((k, spec))
+        found.append((k, replace(spec, reads=tuple(runs.get(read, read) for read in spec.reads))))
     return found, sum(1 << storage for storage in able)
+
+
+def _multiplied(spec: OperatorSpec) -> tuple[Piece, ...]:
+    """Tensors that are operands of a product."""
+    if spec.runs_on != "CUBE":
+        return ()
+    return spec.reads[:1] if spec.right is None else (spec.reads[0], spec.right)
 
 
 def _in_place(made: Made, storages: Sequence[StorageSpec], own: int) -> Made:
@@ -371,7 +381,7 @@ def _over_hidden(unit: Unit, start: int, stop: int, count: int, storages: list[S
     return made + [(k, unit.operators[k]) for k in range(at_product + 1, stop)]
 
 
-def _over_results(unit: Unit, start: int, stop: int, count: int, storages: list[StorageSpec]) -> Made:
+def _over_results(unit: Unit, start: int, stop: int, count: int, storages: list[StorageSpec], beside: bool) -> Made:
     """What nobody else reads is a tensor of its pass; the rest is made where it lies."""
     made, parts = Made(), {k: _divided(unit, k, count) for k in range(start, stop)}
     hidden = {k for k in parts if k not in unit.escapes and all(start <= reader < stop for reader in unit.consumers[k])}
@@ -381,7 +391,27 @@ def _over_results(unit: Unit, start: int, stop: int, count: int, storages: list[
             part = mine_of[at]
             y = mine[part.y] = _added(storages, part.y, f"pass {at}", part.y.planes) if k in hidden else part.y
             made.append((k, replace(part, reads=tuple(mine.get(read, read) for read in part.reads), y=y)))
-    return made
+    return _beside(made, stop - start) if beside else made
+
+
+def behind_vector(operators: Sequence[OperatorSpec]) -> int:
+    """Where in a run of operators the products begin that wait for the last of VECTOR which waits for products itself; 0 where none do."""
+    products = [at for at, spec in enumerate(operators) if spec.runs_on == "CUBE"]
+    between = (at for at in range(len(operators) - 1, -1, -1) if operators[at].runs_on == "VECTOR" and products)
+    return next((at + 1 for at in between if products[0] < at < products[-1]), 0)
+
+
+def _beside(made: Made, each: int) -> Made:
+    """Passes of `each` operators with those `behind_vector` one pass later: while VECTOR works, CUBE makes the products of the next pass.
+
+    Slots of L0 are given away in the order of emission, so what waits for VECTOR must not stand in front of these.
+    """
+    split = behind_vector([spec for _, spec in made[:each]])
+    turns = [made[at : at + each] for at in range(0, len(made), each)]
+    found = turns[0][:split]
+    for before, now in pairwise(turns):
+        found += now[:split] + before[split:]
+    return found + turns[-1][split:]
 
 
 def _over_inputs(made: Made, count: int, storages: list[StorageSpec]) -> tuple[Made, int]:

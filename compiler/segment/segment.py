@@ -159,7 +159,7 @@ def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, Segment
     ):
         if there:
             return Infeasible(named(plan), f"{plan.passes * plan.input_passes} passes and {what}: one of the two is accepted")
-    found = passes(unit, start, start + len(plan.operators), plan.passes, plan.input_passes)
+    found = passes(unit, start, start + len(plan.operators), plan.passes, plan.input_passes, plan.window != 1)
     if isinstance(found, Infeasible):
         return _refused(plan, found)
     both = [storage.name for at, storage in enumerate(unit.storages) if found.loaded >> at & 1 and storage.name in plan.held]

@@ -186,8 +186,8 @@ def _in_passes(least: int, unit: Unit, gene: Gene) -> Gene:
     return gene if plan is None else gene._replace(passes=count, pinned=pins_of(plan.tilings))
 
 
-def _four_passes(unit: Unit, gene: Gene) -> Gene:
-    return _in_passes(4, unit, gene)
+def _six_passes(unit: Unit, gene: Gene) -> Gene:
+    return _in_passes(6, unit, gene)
 
 
 def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
@@ -196,5 +196,5 @@ def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
 
 CHANGES: tuple[Change, ...] = (
     _tiles_of_pixels, *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind,
-    _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _far_ahead, _four_passes, _twelve_passes,
+    _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _far_ahead, _six_passes, _twelve_passes,
 )  # fmt: skip

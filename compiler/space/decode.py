@@ -57,6 +57,8 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
     """
     if gene.held:
         return decode(unit, gene._replace(held=0), held, beside)
+    if gene.window == FORMULA and (gene.passes > 1 or gene.input_passes > 1):  # which says in what order passes come
+        return decode(unit, gene._replace(window=1), held, beside)
     unit = within(unit, memory_grants(unit.machine)[gene.grant])
     if gene.pinned:
         return _pinned(unit, gene, held, beside)
@@ -72,7 +74,7 @@ def in_passes(unit: Unit, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | No
 
     held: see `decode`; what lies whole in L1 is not loaded run by run.
     """
-    found = passes(unit, gene.start, gene.stop, gene.passes, gene.input_passes)
+    found = passes(unit, gene.start, gene.stop, gene.passes, gene.input_passes, gene.window != 1)
     if isinstance(found, Infeasible) or held & found.loaded or (gene.split == "channels" and len(gene.cores) > 1):
         return None
     choices, halos = gene.choices and tuple(gene.choices[of] for of in found.order), _halos(gene)

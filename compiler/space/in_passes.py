@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 from compiler.plan.plan import SegmentPlan
 from compiler.segment.passes import (
+    behind_vector,
     halos_of_passes,
     input_counts,
     pass_counts,
@@ -29,14 +31,15 @@ from simulator.npu.parts import Memory
 _MOST = 4  # blocks in passes over hidden channels: with more of them little is left to gain
 _PART = 8  # of what a run in as few blocks as fit without input passes moves, that these have to save
 _MOST_ROWS = 16  # blocks beside passes over results
-_MOST_LOOKS = 8  # of these
+_MOST_LOOKS = 12  # of these
+_BESIDE = 2  # passes over results at a time
 _MOST_OPERATORS = 1024  # of all passes: more are runs too small to be worth a look
 _MOST_STRIPS = 4  # beside input passes
 _MOST_INPUTS = 32  # input passes: runs of so many are small beside what they are summed up in
 
 
 class _Division(NamedTuple):
-    """cached: operators, as bits, that cache their halos."""
+    """cached: operators, as bits, that cache their halos.  prefetch, window: 0: as the gene has it."""
 
     blocks: int
     passes: int
@@ -44,6 +47,7 @@ class _Division(NamedTuple):
     prefetch: int
     cached: int = -1
     columns: int = 1
+    window: int = 0
 
 
 def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene]:
@@ -66,10 +70,12 @@ def genes_in_passes(unit: Unit, structures: Structures, like: Gene) -> list[Gene
 
 
 def _divided(
-    unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0, cached: int = -1, columns: int = 1
-) -> Gene:
+    unit: Unit, gene: Gene, blocks: int, passes: int = 1, input_passes: int = 1, prefetch: int = 0, cached: int = -1, columns: int = 1,
+    window: int = 0,
+) -> Gene:  # fmt: skip
     """Halos are cached, but of runs that input passes load: all of these would stay from block to block."""
-    gene = gene._replace(blocks=blocks, columns=columns, passes=passes, input_passes=input_passes, prefetch=prefetch or gene.prefetch)
+    gene = gene._replace(blocks=blocks, columns=columns, passes=passes, input_passes=input_passes)
+    gene = gene._replace(prefetch=prefetch or gene.prefetch, window=window or gene.window)
     cached = cached if blocks > 1 else 0
     if cached and input_passes > 1 and unit.operators[gene.start].operator.has_halo:
         cached &= (1 << (gene.stop - gene.start)) - 2
@@ -136,26 +142,42 @@ def _weights(unit: Unit, gene: Gene) -> int:
     return sum(spec.weight_blocks for spec in run) + sum(_size(unit, right) for right in rights)
 
 
+class _Tiles(NamedTuple):
+    """Passes over results, before it is known whether they fit.  whole: whether the input is there as a whole, and comes once."""
+
+    blocks: int
+    passes: int
+    whole: bool
+    window: int
+
+
 def _over_results(unit: Unit, gene: Gene) -> list[_Division]:
-    """Of the numbers of blocks those first that move least, in as few passes as there may be room for, or the next."""
+    """Of the numbers of blocks those first that move least, two passes at a time before one, in as few as there may be room for, or the
+    next."""
     if not _is_worth(unit, gene) or _keeps_weights(unit, gene):
         return []
     first, room, counts = unit.operators[gene.start], room_blocks(unit.machine, Memory.L1), pass_counts(unit, gene.start, gene.stop)
-    loaded = _size(unit, first.reads[0]) * unit.images
-    weights = _weights(unit, gene)
-    needs, whole = _live(unit, gene), (1,) if input_counts(unit, gene.start, gene.stop) else ()
+    loaded, weights = _size(unit, first.reads[0]) * unit.images, _weights(unit, gene)
+    sums, split = bool(input_counts(unit, gene.start, gene.stop)), behind_vector(unit.operators[gene.start : gene.stop])
+    alone = _live(unit, gene)
+    needs = {1: alone, _BESIDE: [(a + alone[split - 1][0], b + alone[split - 1][1]) for a, b in alone]}
 
-    def moved(division: tuple[int, int]) -> tuple[int, int]:
-        blocks, passes = division
-        return blocks * weights + (passes if whole else 1) * loaded, passes
+    def moved(tiles: _Tiles) -> tuple[int, int, int]:
+        return tiles.blocks * weights + (tiles.passes if sums and not tiles.whole else 1) * loaded, -tiles.window, tiles.passes
 
-    def has_room(blocks: int, passes: int) -> bool:
-        return all(rows // blocks + all_rows <= room * passes for rows, all_rows in needs)
+    def has_room(tiles: _Tiles) -> bool:
+        have = (room - tiles.whole * loaded // tiles.blocks) * tiles.passes
+        return all(rows // tiles.blocks + all_rows <= have for rows, all_rows in needs[tiles.window])
 
-    able = [[(blocks, count) for count in (*whole, *counts) if has_room(blocks, count)][:2] for blocks in range(1, _MOST_ROWS + 1)]
-    for blocks, passes in sorted((each for some in able for each in some), key=moved)[:_MOST_LOOKS]:
-        if found := _with_inputs(unit, gene, blocks, (passes,)):
-            return found if passes > 1 else []
+    able = list[_Tiles]()
+    for blocks, window, whole in product(range(1, _MOST_ROWS + 1), (_BESIDE, 1) if split else (1,), (True, False) if sums else (False,)):
+        once = (1,) if sums and not whole and window == 1 else ()
+        able += [tiles for count in (*once, *counts) if has_room(tiles := _Tiles(blocks, count, whole, window))][:2]
+    for tiles in sorted(able, key=moved)[:_MOST_LOOKS]:
+        if tiles.whole and decode(unit, _divided(unit, gene, tiles.blocks, tiles.passes, window=tiles.window)) is not None:
+            return [_Division(tiles.blocks, tiles.passes, 1, gene.prefetch, window=tiles.window)]
+        if not tiles.whole and (found := _with_inputs(unit, gene, tiles.blocks, (tiles.passes,), tiles.window)):
+            return found if tiles.passes > 1 else []
     return []
 
 
@@ -190,20 +212,20 @@ def _live(unit: Unit, gene: Gene) -> list[tuple[int, int]]:
     return found
 
 
-def _with_inputs(unit: Unit, gene: Gene, blocks: int, counts: Sequence[int]) -> list[_Division]:
+def _with_inputs(unit: Unit, gene: Gene, blocks: int, counts: Sequence[int], window: int = 0) -> list[_Division]:
     """The fewest of ascending numbers of passes that fit in input passes, with the fewest of these; none where none do."""
     every = input_counts(unit, gene.start, gene.stop) or (1,)
     most = [[count for count in every if count <= _most_inputs(gene, passes)] for passes in counts]
     for prefetch in (gene.prefetch, 1):
 
         def fits(passes: int, inputs: int, prefetch: int = prefetch) -> bool:
-            return decode(unit, _divided(unit, gene, blocks, passes, inputs, prefetch)) is not None
+            return decode(unit, _divided(unit, gene, blocks, passes, inputs, prefetch, window=window)) is not None
 
         able = [(passes, mine) for passes, mine in zip(counts, most, strict=True) if mine]
         found = least(able, lambda each: fits(each[0], each[1][-1]))
         if found is not None:
             passes, mine = found
-            return [_Division(blocks, passes, next(count for count in mine if fits(passes, count)), prefetch)]
+            return [_Division(blocks, passes, next(count for count in mine if fits(passes, count)), prefetch, window=window)]
     return []
 
 

@@ -24,6 +24,7 @@ from scripts.compare_bound import traffic_machines
 from scripts.traffic import traffic
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+from simulator.timing import simulate
 from tests.compiled import Case, make_case
 from tests.graphs import graph
 from tests.in_passes import fitting_ways
@@ -46,6 +47,7 @@ MACHINES = {
 }
 WAYS = (
     {"blocks": 1},
+    {"blocks": 1, "window": 2},
     {"blocks": 3, "weights": "streamed"},
     {"blocks": 3, "cached": -1, "prefetch": 1},
     {"blocks": 2, "columns": 3, "cached": 1},
@@ -184,8 +186,38 @@ def test_softmax_of_a_pass_works_where_scores_lie_and_a_pass_has_no_more_than_it
     names = [unit.storages[unit.operators[words.index("matmul")].reads[at].storage].name for at in (0, 1)]
     scores = unit.storages[unit.operators[words.index("matmul")].y.storage].name
     value = unit.storages[unit.operators[words.index("softmax") + 1].reads[1].storage].name
-    assert set(found) == {names[1], value} | {f"{names[0]}/run {plane}" for plane in range(4)} | {f"{scores}/pass {at}" for at in range(4)}
-    assert found[f"{names[0]}/run 0"] == 48 * 16 * 2
+    runs = {f"{name}/run {plane}" for name in (*names, value) for plane in range(4)}
+    assert set(found) == runs | {f"{scores}/pass {at}" for at in range(4)}
+    assert {found[run] for run in runs} == {48 * 16 * 2}
+
+
+def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
+    """By rule, with all of the input in L1; so CUBE works beside VECTOR."""
+    net = Net("attention")
+    compiler = Compiler(make_case(net.model(attention(net, net.input("x", (1, 96, 256)), 4, None)), EDGE, DataType.float16).unit)
+    unit = compiler.unit
+    last = max(k for k, spec in enumerate(unit.operators) if spec.word == "matmul")
+    run = ["conv", "conv", "conv", "matmul", "softmax", "matmul"]
+    found = passes(unit, 0, last + 1, 4, 1, beside=True)
+    assert not isinstance(found, Infeasible)
+    assert [spec.word for spec in found.unit.operators[: 4 * len(run)]] == run[:5] + (run[:5] + run[5:]) * 3 + run[5:]
+    took = []
+    for window in (1, 2):
+        plan = decode_all(unit, (Gene(0, last + 1, passes=4, window=window), Gene(last + 1, len(unit.operators))))
+        assert not isinstance(plan, Infeasible)
+        program = compiler.compile(plan)
+        assert not isinstance(program, Infeasible)
+        took.append(simulate(program, EDGE, EDGE.contention["none"]).cycles)
+    assert took[1] < 0.9 * took[0]
+
+
+def test_by_rule_passes_over_results_read_an_input_once_and_are_made_two_at_a_time() -> None:
+    """Where L1 has room for that, of a block of ViT on half of it."""
+    net = Net("attention")
+    unit = make_case(net.model(attention(net, net.input("x", (1, 197, 384)), 6, None)), resized(EDGE, L1=1 << 19), DataType.float16).unit
+    last = max(k for k, spec in enumerate(unit.operators) if spec.word == "matmul")
+    found = [gene for gene in genes_in_passes(unit, Structures(unit), Gene(0, 1)) if (gene.start, gene.stop) == (0, last + 1)]
+    assert [(gene.blocks, gene.passes, gene.input_passes, gene.window) for gene in found] == [(1, 6, 1, 2)]
 
 
 def test_who_cannot_be_made_in_input_passes() -> None:
