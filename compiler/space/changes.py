@@ -13,7 +13,7 @@ from compiler.plan.plan import ConvTiling, Infeasible
 from compiler.segment.passes import pass_counts
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode
-from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights, outline
+from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights, lower_counts, outline
 from compiler.space.pins import pins_of
 from compiler.unit.unit import Unit
 
@@ -51,10 +51,13 @@ def _sliding(unit: Unit, gene: Gene) -> Gene:
 
 
 def _alive(window: int, unit: Unit, gene: Gene) -> Gene:
-    """So many blocks alive at once, in as few blocks as fit so: engines wait less for each other, and L1 holds more of smaller blocks."""
+    """So many blocks alive at once, in as few blocks as fit so: engines wait less for each other, and L1 holds more of smaller blocks.
+
+    Blocks that are more, and not lower, hold as much and take longer.
+    """
     if gene.stop - gene.start == 1 or iterations(unit, gene) == 1 or (gene.sliding and gene.window == window):
         return gene
-    for blocks in block_counts(unit, gene.start, gene.stop):
+    for blocks in lower_counts(unit, gene.start, gene.stop):
         if blocks >= gene.blocks:
             changed = gene._replace(blocks=blocks, sliding=True, window=window)
             if decode(unit, changed) is not None:

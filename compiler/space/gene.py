@@ -165,12 +165,23 @@ def most_blocks(unit: Unit) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def block_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
-    """Block counts worth trying for operators [start, stop): up to one block per row of the lowest output that one of them reads, and up to
-    `most_blocks` of the others."""
+    """Block counts worth trying for operators [start, stop): up to `_height`."""
+    height = _height(unit, start, stop)
+    return tuple([count for count in BLOCK_COUNTS if count <= height])
+
+
+def lower_counts(unit: Unit, start: int, stop: int) -> tuple[int, ...]:
+    """Those of `block_counts` whose highest block of `_height` is lower than with any fewer blocks: 28 of 56 rows, but not 32."""
+    height = _height(unit, start, stop)
+    return tuple([count for count in block_counts(unit, start, stop) if -(-height // -(-height // count)) == count])
+
+
+@lru_cache(maxsize=1 << 14)
+def _height(unit: Unit, start: int, stop: int) -> int:
+    """Rows of the lowest output that one of operators [start, stop) reads, or `most_blocks` of another where that is less."""
     rows, most = needed(unit), most_blocks(unit)
     read = {k for k in range(start, stop) if stop - start == 1 or any(start <= c < stop for c in unit.consumers[k])}
-    height = min([rows[k].size if k in read else most[k] for k in range(start, stop)])
-    return tuple([count for count in BLOCK_COUNTS if count <= max(1, height)])
+    return max(1, min([rows[k].size if k in read else most[k] for k in range(start, stop)]))
 
 
 def has_halos(unit: Unit, start: int, stop: int) -> bool:

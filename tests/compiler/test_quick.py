@@ -11,9 +11,9 @@ from compiler.plan.plan import ConvTiling, Infeasible
 from compiler.quick import quick_genomes, quick_plans
 from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.source import Opened, Source, open_source
-from compiler.space.changes import CHANGES, Change
+from compiler.space.changes import CHANGES, SLIDING, Change
 from compiler.space.decode import decode
-from compiler.space.gene import EVERY_LENGTH, Gene
+from compiler.space.gene import EVERY_LENGTH, Gene, block_counts, lower_counts
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
 from simulator.npu.machine_file import load_machine
@@ -89,6 +89,17 @@ def test_some_channels_are_made_first() -> None:
     assert after.tile_n1 < 6
     assert after.order == "n"
     assert change(u, Gene(0, 1)) == Gene(0, 1)  # what leaves the chip leaves it tile by tile
+
+
+def test_no_more_blocks_are_alive_than_their_height_needs() -> None:
+    u = unit(load_machine("edge"), (1, 16, 56, 56), conv("a", "x", (16, 16), 3), conv("y", "a", (16, 16), 3))
+    every, lower = block_counts(u, 0, 2), lower_counts(u, 0, 2)
+    highest = [-(-56 // count) for count in range(1, 57)]
+    assert lower == tuple(count for count in every if highest[count - 1] not in highest[: count - 1])
+    assert set(every) - set(lower) >= {16, 32}
+    for change in SLIDING:
+        assert change(u, Gene(0, 2, 15, cached=-1)).blocks in lower
+        assert change(u, Gene(0, 2, 29, cached=-1)).blocks == 56
 
 
 def test_more_passes_have_the_same_tilings() -> None:
