@@ -41,6 +41,6 @@ def robust_lines(summary: Mapping[str, Any]) -> list[str]:
         who = "its own was" if itself else f"its own ships nowhere, since what ships at {each['where']} was"
         than = "another one" if itself else "it"
         ships = _ships(summary, each["level"])
-        what = "the robust program" if ships == "robust" else f"the {ships}"
-        lines.append(f"{each['level']}: {what} ships; {who} {each['over']:.1%} slower than {than}: {each['condition']}")
+        what = "robust program" if ships == "robust" else ships.replace("own", "program")
+        lines.append(f"{each['level']}: the {what} ships; {who} {each['over']:.1%} slower than {than}: {each['condition']}")
     return [*lines, *([robust["not_judged"]] if robust["not_judged"] is not None else [])]

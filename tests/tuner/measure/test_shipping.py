@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +155,13 @@ def test_what_is_slower_out_of_sample_does_not_ship(tuned: tuple[Path, Summary],
     assert robust is not None
     assert before.robust is not None
     assert robust.own_plan == before.robust.own_plan
-    assert summary.levels["severe"].plan == robust.plan != robust.own_plan["severe"]
+    assert summary.levels["severe"].plan != robust.own_plan["severe"]
     moved = next(each for each in robust.displaced if each.level == "severe")
     assert (moved.plan, moved.where, moved.condition) == (robust.own_plan["severe"], "severe", "DDR rate -30%")
     assert moved.over > 0.03
     lines = robust_lines(json.loads(summary.model_dump_json()))
     assert lines[0] == robust.says
-    said = next(line for line in lines if line.startswith("severe: the robust program ships; its own was"))
+    said = next(line for line in lines if re.match(r"severe: the (robust program|program of \w+) ships; its own was", line))
     assert said.endswith("slower than another one: DDR rate -30%")
     assert said.replace("&", "&amp;") in run_page(open_view(str(tmp_path / "RUN")))
 
