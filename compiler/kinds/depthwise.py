@@ -25,6 +25,7 @@ from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
 from simulator.npu.parts import DataType, Memory
 
 _WIDE = 2  # blocks of a bias in float32
+_MOST_TAPS = 64  # products of a sum that is rounded at each of them (docs/bounds.md, A4)
 _STEPS = {"none": 0, "relu": 1, "clip": 2}  # instructions of an activation
 
 
@@ -192,13 +193,13 @@ def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple
 
 @lru_cache(maxsize=1 << 14)
 def is_divisible(unit: Unit, k: int) -> bool:
-    """Whether VECTOR can make some channels of operator k: it is depthwise, of float16, whose sums of few products may be rounded at each
-    (docs/accuracy.md), and every channel of its result lies where that of its input does."""
+    """Whether VECTOR can make some channels of operator k: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
+    of few products, and every channel of its result lies where that of its input does."""
     spec = unit.operators[k]
     if type(spec) is not ConvSpec or not isinstance(spec.operator, Conv) or not spec.operator.is_depthwise:
         return False
     e, x, y = spec.expansion, unit.layout.placements[spec.operator.x], unit.layout.placements[spec.operator.y]
-    types = set(unit.dtypes_of(spec))
+    types, few = set(unit.dtypes_of(spec)), spec.window.kh * spec.window.kw <= _MOST_TAPS
     alike = len(spec.reads) == 1 and spec.groups == spec.y.planes == spec.reads[0].planes > 1
     diagonal = e is not None and e.overlaid == e.planes == 1
-    return alike and diagonal and types == {DataType.float16} and unit.machine.has(Memory.UB) and tuple(x.lanes) == tuple(y.lanes)
+    return alike and diagonal and few and types == {DataType.float16} and unit.machine.has(Memory.UB) and tuple(x.lanes) == tuple(y.lanes)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from onnx import ModelProto
 
+from compiler.cost.features import FEATURES, raw_features
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, Operator
 from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
-from compiler.plan.plan import Infeasible, VectorShare, VectorTiling
-from compiler.space.decode import decode, plan_of
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan, VectorShare, VectorTiling, parse_plan
+from compiler.quick import quick_genomes
+from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.gene import Gene
+from compiler.space.gene_of import genome_of
+from compiler.space.predicted import by_estimate
 from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import DataType
+from simulator.npu.parts import DataType, Engine
+from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program
-from tests.graphs import conv, graph
+from tests.graphs import conv, graph, unit
 
 EDGE = load_machine("edge")
 
@@ -76,3 +82,70 @@ def test_random_shares() -> None:
         x = rng.standard_normal(shape).astype(np.float16).astype(np.float32)
         check_program(Case(ModelProto(), u, constants, {"x": x}, evaluate(g, {"x": x})), program, 8e-3)
         made += 1
+
+
+def body(size: int, *, channels: int = 192) -> list[Operator]:
+    """What MobileNet v2 is made of."""
+    made = [conv("a", "x", (32, channels), 1), conv("d", "a", (channels, channels), groups=channels), conv("y", "d", (channels, 32), 1)]
+    return [replace(op, activation="clip", limit=6.0) for op in made[:2]] + made[2:]
+
+
+@pytest.mark.parametrize(("size", "planes"), [(28, 3), (14, 6), (14, 8), (7, 11)], ids=str)
+def test_the_estimate_is_of_what_vector_makes(size: int, planes: int) -> None:
+    u = unit(EDGE, (1, 32, size, size), *body(size))
+    plan = decode(u, Gene(0, 3, 1, on_vector=(0, planes, 0)))
+    assert plan is not None
+    parts = Compiler(u).alone(plan, 0)
+    assert isinstance(parts, list)
+    vector = int(simulate_levels(Compiler(u).link(parts), EDGE, ("none",))["none"].busy_cycles[0, Engine.VECTOR])
+    without = decode(u, Gene(0, 3, 1))
+    assert without is not None
+    expands, expected = (raw_features(u, each, 0)[FEATURES.index("vector_cycles")] for each in (without, plan))
+    assert vector == pytest.approx(expected, rel=0.1)
+    assert 11 * planes * size * size / 8 < vector - expands < 1.35 * 11 * planes * size * size / 8
+
+
+def test_plans_say_what_vector_makes_and_have_genes() -> None:
+    """As the rules make them, and with other planes and tiles."""
+    u = unit(EDGE, (1, 32, 14, 14), *body(14))
+    for blocks, planes, tiling in ((1, 3, None), (2, 5, None), (2, 4, VectorTiling(tile_planes=3, tile_rows=2))):
+        plan = decode_all(u, (Gene(0, 3, blocks, cached=-1, on_vector=(0, planes, 0)),))
+        assert isinstance(plan, Plan)
+        segment = plan.segments[0]
+        if tiling is not None:
+            share = VectorShare(operator="d", planes=planes, tiling=tiling)
+            plan = plan.model_copy(update={"segments": (segment.model_copy(update={"on_vector": (share,)}),)})
+        assert parse_plan(plan.to_json()) == plan
+        genome = genome_of(u, plan)
+        assert genome is not None
+        assert genome[0].on_vector == (0, planes, 0)
+        assert bool(genome[0].pinned) == (tiling is not None)
+        assert decode_all(u, genome) == plan
+
+
+def test_what_vector_cannot_make_is_named() -> None:
+    u = unit(EDGE, (1, 32, 14, 14), *body(14))
+    plan = decode(u, Gene(0, 3, 1))
+    assert plan is not None
+    tiling = VectorTiling(tile_planes=1, tile_rows=1)
+    for operator, planes, said in (("a", 1, "accepted: depthwise convolutions"), ("d", 12, "accepted: 1 to 11")):
+        share = VectorShare(operator=operator, planes=planes, tiling=tiling)
+        found = Compiler(u).compile(plan_of(u, [plan.model_copy(update={"on_vector": (share,)})]))
+        assert isinstance(found, Infeasible)
+        assert said in str(found)
+    with pytest.raises(ValueError, match="none of the segment's operators"):
+        SegmentPlan.model_validate(plan.model_dump() | {"on_vector": ({"operator": "b", "planes": 1, "tiling": tiling},)})
+
+
+def test_plans_by_prediction_share_where_that_is_faster() -> None:
+    model = unit(EDGE, (1, 32, 28, 28), *body(28))
+    genome = quick_genomes(Compiler(model), model, by_estimate(model), ("none",))["none"]
+    assert any(any(gene.on_vector) for gene in genome)
+    took = []
+    for tried in (genome, tuple(gene._replace(on_vector=(), pinned=()) for gene in genome)):
+        plan = decode_all(model, tried)
+        assert isinstance(plan, Plan)
+        program = Compiler(model).compile(plan)
+        assert not isinstance(program, Infeasible)
+        took.append(simulate_levels(program, EDGE, ("none",))["none"].cycles)
+    assert took[0] < 0.97 * took[1]
