@@ -86,8 +86,8 @@ def _flat(segment: SegmentPlan) -> dict[str, Any]:
     for name, tiling in zip(segment.operators, segment.tilings, strict=True):
         raw |= {f"{name}.{key}": value for key, value in tiling.model_dump(mode="json").items()}
     for share in segment.on_vector:
-        tiling = {f"tiling.{key}": value for key, value in share.tiling.model_dump(mode="json").items()}
-        raw |= {f"{share.operator}.on_vector.{key}": value for key, value in {"planes": share.planes, **tiling}.items()}
+        sizes = share.tiling.model_dump(mode="json") | {"planes": share.planes}
+        raw |= {f"{share.operator}.on_vector.{key}": value for key, value in sizes.items()}
     return raw
 
 

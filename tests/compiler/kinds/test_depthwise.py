@@ -15,9 +15,12 @@ from compiler.kinds.build import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, VectorShare, VectorTiling, parse_plan
 from compiler.quick import quick_genomes
+from compiler.space.changes import with_share
 from compiler.space.decode import decode, decode_all, plan_of
-from compiler.space.gene import Gene
+from compiler.space.gene import Gene, Genome
 from compiler.space.gene_of import genome_of
+from compiler.space.moves import change_tiling, verify
+from compiler.space.pins import pins_of
 from compiler.space.predicted import by_estimate
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine
@@ -53,7 +56,7 @@ def test_random_shares() -> None:
     """Of the first operator, one in the middle and the last one of a segment, in blocks that keep their halo or do not, in strips too."""
     rng = np.random.default_rng(0)
     made = 0
-    while made < 60:
+    while made < 24:
         planes, h, w = int(rng.integers(2, 7)), int(rng.integers(1, 24)), int(rng.integers(1, 24))
         channels = 16 * planes - int(rng.integers(0, 16))
         op = random_depthwise(rng, channels, h, w)
@@ -139,13 +142,42 @@ def test_what_vector_cannot_make_is_named() -> None:
 
 def test_plans_by_prediction_share_where_that_is_faster() -> None:
     model = unit(EDGE, (1, 32, 28, 28), *body(28))
-    genome = quick_genomes(Compiler(model), model, by_estimate(model), ("none",))["none"]
+    genome, *_ = quick_genomes(Compiler(model), model, by_estimate(model), ("none",))["none"]
     assert any(any(gene.on_vector) for gene in genome)
     took = []
-    for tried in (genome, tuple(gene._replace(on_vector=(), pinned=()) for gene in genome)):
+    for tried in (genome, tuple(gene._replace(on_vector=()) for gene in genome)):
         plan = decode_all(model, tried)
         assert isinstance(plan, Plan)
         program = Compiler(model).compile(plan)
         assert not isinstance(program, Infeasible)
         took.append(simulate_levels(program, EDGE, ("none",))["none"].cycles)
     assert took[0] < 0.97 * took[1]
+
+
+def test_tilings_stay_where_a_share_changes() -> None:
+    """Of pinned segments, as neighbours that were joined are: what VECTOR makes has a tiling by rule."""
+    u = unit(EDGE, (1, 32, 14, 14), *body(14))
+    plan = decode(u, Gene(0, 3, 1, choices=(3, 2, 1)))
+    assert plan is not None
+    gene = Gene(0, 3, 1, pinned=pins_of(plan.tilings))
+    for eighths, planes in ((2, 3), (1, 5), (-1, 3), (-3, 0)):
+        gene = with_share(0, eighths, u, gene)
+        assert gene.on_vector == ((0, planes, 0) if planes else ())
+        shared = decode(u, gene)
+        assert shared is not None
+        assert shared.tilings == plan.tilings
+        assert [share.planes for share in shared.on_vector] == ([planes] if planes else [])
+    assert with_share(1, 1, u, gene) == gene, "there is one"
+
+
+def test_a_search_draws_shares() -> None:
+    u, rng, found = unit(EDGE, (1, 32, 14, 14), *body(14)), np.random.default_rng(0), set()
+    genome: Genome = (Gene(0, 3, 1),)
+    for _ in range(60):
+        changed = change_tiling(u, genome, rng)
+        if changed is not None:
+            genome = changed
+            verify(u, genome)
+            found.add(genome[0].on_vector)
+    assert len(found) > 4
+    assert all(not shares or (shares[0] == shares[2] == 0 and 0 < shares[1] < 12) for shares in found)
