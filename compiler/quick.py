@@ -7,6 +7,7 @@ simulator says of each whether it is faster so, beside the neighbours that it ha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,9 @@ from compiler.build import measure_plans, segment_cycles
 from compiler.cost.features import expected_cycles
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.segment.engines import divisible
 from compiler.source import Opened
-from compiler.space.changes import CHANGES, where_it_fits
+from compiler.space.changes import CHANGES, where_it_fits, with_share
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.holding import held_by_measure, held_by_prediction
@@ -54,7 +56,7 @@ def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequ
     found = {}
     for levels in groups.values():
         for level, genome in zip(levels, segmentations(unit, levels, predict), strict=True):
-            found[level] = _corrected(compiler, unit, genome, level)
+            found[level] = tuple([_shared(compiler, unit, each, level) for each in _corrected(compiler, unit, genome, level)])
     return found
 
 
@@ -152,6 +154,31 @@ def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tuple[G
     took, then = measured(whole), measured(passing)
     faster = took is not None and then is not None and then.sum() < took.sum()
     return (passing, whole) if faster else (whole,)
+
+
+def _shared(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
+    """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less."""
+    genes, first = genome, _segment_cycles(compiler, _plan(unit, genome), level)
+    most = max(sum(planes > 0 for planes in divisible(unit, gene.start, gene.stop)) for gene in genome)
+    if not most or isinstance(first, Infeasible):
+        return genome
+    took = first
+    for place in range(most):
+        for eighths in (2, 1, -1):
+            faster = np.ones(len(genes), np.bool_)
+            while faster.any():
+                changed = tuple([where_it_fits(unit, gene, partial(with_share, place, eighths)) for gene in genes])
+                plan = decode_all(unit, changed)
+                if changed == genes or isinstance(plan, Infeasible):
+                    break
+                now = _segment_cycles(compiler, plan, level)
+                if isinstance(now, Infeasible):
+                    break
+                faster = now < took
+                genes = tuple([new if better else old for new, old, better in zip(changed, genes, faster.tolist(), strict=True)])
+                took = np.minimum(now, took)
+    then = _segment_cycles(compiler, _plan(unit, genes), level)
+    return genes if isinstance(then, np.ndarray) and then.sum() < first.sum() else genome
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:

@@ -31,6 +31,7 @@ from compiler.kinds.conv import ConvSpec
 from compiler.kinds.conv_emitter import ConvJob, conv_rows
 from compiler.kinds.depth_to_space import DepthToSpaceSpec
 from compiler.kinds.depth_to_space_emitter import DepthToSpaceJob, depth_to_space_rows
+from compiler.kinds.depthwise_emitter import DepthwiseJob, depthwise_rows
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.norm_emitter import LayerNormJob, norm_rows
@@ -66,4 +67,5 @@ KINDS = (
     *(OperatorKind(op, TypedSpec, TypedJob, typed_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
-EMITTERS = {kind.job: kind.emitter for kind in KINDS}  # those of equal jobs are one
+EMITTERS = {kind.job: kind.emitter for kind in KINDS} | {DepthwiseJob: depthwise_rows}  # those of equal jobs are one
+"""That of depthwise convolutions on VECTOR is a part of `Conv` (`segment.engines`)."""

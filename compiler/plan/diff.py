@@ -79,12 +79,15 @@ def _flat(segment: SegmentPlan) -> dict[str, Any]:
     """Keys of the segment, and of its operators' tilings."""
     left_out = ("columns", "passes", "input_passes", "lookahead", "overtake", "urgent")
     usual = {key: getattr(segment, key) for key in left_out} | {"shared": [], "staged": [], "held": []}
-    raw = usual | segment.model_dump(mode="json", exclude={"operators", "tilings", "halo"})  # which leaves usual values out
+    raw = usual | segment.model_dump(mode="json", exclude={"operators", "tilings", "halo", "on_vector"})  # which leaves usual values out
     raw |= {
         f"{name}.halo": halo for name, halo in zip(segment.operators, segment.halo or ("recompute",) * len(segment.operators), strict=True)
     }
     for name, tiling in zip(segment.operators, segment.tilings, strict=True):
         raw |= {f"{name}.{key}": value for key, value in tiling.model_dump(mode="json").items()}
+    for share in segment.on_vector:
+        sizes = share.tiling.model_dump(mode="json") | {"planes": share.planes}
+        raw |= {f"{share.operator}.on_vector.{key}": value for key, value in sizes.items()}
     return raw
 
 

@@ -68,7 +68,7 @@ def _is_false(value: bool) -> bool:
     return not value
 
 
-def _is_empty(value: tuple[str, ...]) -> bool:
+def _is_empty(value: tuple[Any, ...]) -> bool:
     return not value
 
 
@@ -125,6 +125,14 @@ Split = Literal["rows", "channels"]
 Tiling = ConvTiling | VectorTiling
 
 
+class VectorShare(_Gene):
+    """The first `planes` planes of a depthwise convolution, which VECTOR makes; its own tiling is that of the others on the matrix unit."""
+
+    operator: str
+    planes: TileSize
+    tiling: VectorTiling
+
+
 class SegmentPlan(_Gene):
     """operators: names, in the order in which they run.
 
@@ -149,6 +157,7 @@ class SegmentPlan(_Gene):
     them from or for another name it.  staged: operators whose weights come there once, and from there to every core and block.
     held: tensors that lie whole in L1 from the first segment that makes them to the last that reads them, in place of DDR; all segments
     that make or read one name it, and all of them run on one core (`segment.held`).
+    on_vector: depthwise convolutions of which VECTOR makes the first channels, beside the matrix unit (`segment.engines`).
     """
 
     operators: tuple[str, ...]
@@ -171,6 +180,7 @@ class SegmentPlan(_Gene):
     shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
     staged: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
     held: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
+    on_vector: tuple[VectorShare, ...] = Field(default=(), exclude_if=_is_empty)
 
     @model_validator(mode="after")
     def _one_tiling_each(self) -> Self:
@@ -190,16 +200,19 @@ class SegmentPlan(_Gene):
 
     @model_validator(mode="after")
     def _names_are_its_own(self) -> Self:
-        for where, names in (("shared", self.shared), ("staged", self.staged), ("held", self.held)):
+        shares = tuple(share.operator for share in self.on_vector)
+        for where, names in (("shared", self.shared), ("staged", self.staged), ("held", self.held), ("on_vector", shares)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{where}: {list(names)} names one twice")
         object.__setattr__(self, "held", tuple(sorted(self.held)))  # one spelling of equal plans
         both = [name for name in self.held if name in self.shared]
         if both:
             raise ValueError(f"held: {both[0]!r} is in shared memory; accepted: one of the two")
-        other = [name for name in self.staged if name not in self.operators]
-        if other:
-            raise ValueError(f"staged: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
+        for where, names in (("staged", self.staged), ("on_vector", shares)):
+            other = [name for name in names if name not in self.operators]
+            if other:
+                raise ValueError(f"{where}: {other[0]!r} is none of the segment's operators; accepted: some of {list(self.operators)}")
+        object.__setattr__(self, "on_vector", tuple(sorted(self.on_vector, key=lambda share: self.operators.index(share.operator))))
         return self
 
     @property

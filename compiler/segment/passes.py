@@ -283,7 +283,7 @@ def passes(unit: Unit, start: int, stop: int, count: int, inputs: int = 1, besid
         loaded |= whole
     if tiled:
         made = _in_place(made, storages, len(unit.storages))
-    return Passes(_unit(unit, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
+    return Passes(with_operators(unit, start, stop, made, tuple(storages)), tuple(k - start for k, _ in made), loaded)
 
 
 Made = list[tuple[int, OperatorSpec]]  # operators, each with the number of that which it is a part of
@@ -478,7 +478,7 @@ def _part_of_product(product: ConvSpec, run: Piece, sums: Piece, at: int, count:
     return replace(product, **changes)
 
 
-def _unit(unit: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
+def with_operators(unit: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
     """The unit with these operators in place of [start, stop)."""
     more = len(made) - (stop - start)
     last = {(k, spec.y): start + at for at, (k, spec) in enumerate(made)}

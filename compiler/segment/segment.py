@@ -3,6 +3,7 @@
 | step    | from -> to                                   | by                                                                  |
 |---------|----------------------------------------------|---------------------------------------------------------------------|
 | passes  | unit and plan -> those of all passes         | `segment.passes`; as they are where there is one pass               |
+| engines | unit and plan -> parts of two engines        | `segment.engines`; as they are where VECTOR makes no products       |
 | parts   | unit -> a unit per run of output channels    | `segment.channels`; one part where cores share rows, or there is one |
 | strips  | part -> a unit per run of columns            | `segment.strips`; one strip where rows are whole                    |
 | blocks  | strip -> rows of every block, what stays     | `segment.blocks`, for right operands that are streamed              |
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import Blocks, cut, dealt
 from compiler.segment.channels import channel_parts, largest
+from compiler.segment.engines import divided, planes_of
 from compiler.segment.held import Held, alone, held_storages
 from compiler.segment.memory import Places, named, place, slot_counts
 from compiler.segment.passes import passes
@@ -102,6 +104,11 @@ class Segment(NamedTuple):
             if isinstance(inside, Infeasible):
                 return inside
             unit, plan = inside
+        if plan.on_vector:
+            shared = _on_engines(unit, plan, start)
+            if isinstance(shared, Infeasible):
+                return shared
+            unit, plan = shared
         stop = start + len(plan.operators)
         held = held_storages(unit, plan, start)
         if isinstance(held, Infeasible):
@@ -156,6 +163,7 @@ def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, Segment
     for what, there in (
         ("channels shared by cores", plan.channels > 1),
         ("staged weights", bool(plan.staged)),
+        ("channels on VECTOR", bool(plan.on_vector)),
     ):
         if there:
             return Infeasible(named(plan), f"{plan.passes * plan.input_passes} passes and {what}: one of the two is accepted")
@@ -166,6 +174,15 @@ def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, Segment
     if both:
         return Infeasible(named(plan), f"{both[0]!r} held, and loaded in {plan.input_passes} input passes: one of the two is accepted")
     return found.unit, found.unrolled(plan)
+
+
+def _on_engines(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:
+    """The unit and the plan of all parts."""
+    for what, there in (("channels shared by cores", plan.channels > 1), ("staged weights", bool(plan.staged))):
+        if there:
+            return Infeasible(named(plan), f"channels on VECTOR and {what}: one of the two is accepted")
+    found = divided(unit, start, planes_of(plan))
+    return _refused(plan, found) if isinstance(found, Infeasible) else (found.unit, found.divided(plan))
 
 
 @lru_cache(maxsize=4096)

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from compiler.cost.ranking import CHUNK_BUDGETS, KEPT, conv_tiling, least_behind
 from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Infeasible
+from compiler.segment.engines import divisible
 from compiler.segment.passes import pass_counts
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode
 from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights, lower_counts, outline
-from compiler.space.pins import pins_of
+from compiler.space.pins import PINS, pins_of
 from compiler.unit.unit import Unit
 
 _FAR = 1024  # records, eight times the usual lookahead
@@ -75,6 +76,23 @@ def _four_alive(unit: Unit, gene: Gene) -> Gene:
 
 SLIDING: tuple[Change, ...] = (_two_alive, _four_alive)
 """Those of `CHANGES` that are measured of every segment that a search begins with."""
+
+
+def with_share(place: int, eighths: int, unit: Unit, gene: Gene) -> Gene:
+    """So many eighths more, or fewer, of a segment's depthwise convolution at a place among those, on VECTOR; all other tilings stay."""
+    every = divisible(unit, gene.start, gene.stop)
+    able = [at for at, planes in enumerate(every) if planes]
+    if place >= len(able):
+        return gene
+    at, shares = able[place], list(gene.on_vector or (0,) * len(every))
+    shares[at] = min(every[at] - 1, max(0, shares[at] + round(eighths * max(1.0, every[at] / 8))))
+    changed = gene._replace(on_vector=tuple(shares) if any(shares) else ())
+    if not gene.pinned:
+        return changed
+    plan = decode(unit, changed._replace(pinned=()))
+    if plan is None:
+        return gene
+    return changed._replace(pinned=(*gene.pinned[: PINS * len(every)], *pins_of([share.tiling for share in plan.on_vector])))
 
 
 def _one_slot(unit: Unit, gene: Gene) -> Gene:

@@ -14,6 +14,7 @@ from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
+from compiler.segment.engines import Divided, divided
 from compiler.segment.granted import fits_l1
 from compiler.segment.held import alone
 from compiler.segment.memory import (
@@ -34,7 +35,7 @@ from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
 from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
 from compiler.space.held import FREE, Space, spaces
-from compiler.space.pins import pinned_tilings
+from compiler.space.pins import PINS, pinned_tilings
 from compiler.space.stays import with_shared
 from compiler.unit.granted import memory_grants, within
 from compiler.unit.machine import room_blocks
@@ -59,6 +60,10 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
         return decode(unit, gene._replace(held=0), held, beside)
     if gene.window == FORMULA and (gene.passes > 1 or gene.input_passes > 1):  # which says in what order passes come
         return decode(unit, gene._replace(window=1), held, beside)
+    if gene.on_vector:
+        parts = on_engines(unit, gene)
+        plan = None if parts is None else decode(parts[0].unit, parts[1], held, beside)
+        return None if parts is None or plan is None else parts[0].joined(plan)
     unit = within(unit, memory_grants(unit.machine)[gene.grant])
     if gene.pinned:
         return _pinned(unit, gene, held, beside)
@@ -67,6 +72,21 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
     found = in_passes(unit, gene, held)
     plan = None if found is None else _fitting(found[0].unit, found[1], found[0].leaders, held, beside)
     return None if found is None or plan is None else found[0].rolled(plan, gene.passes, gene.input_passes)
+
+
+def on_engines(unit: Unit, gene: Gene) -> tuple[Divided, Gene] | None:
+    """The parts of the operators of a gene of which VECTOR makes some channels, and the gene of all of them; None where it cannot."""
+    found = divided(unit, gene.start, gene.on_vector)
+    divided_otherwise = gene.passes > 1 or gene.input_passes > 1 or (gene.split == "channels" and len(gene.cores) > 1)
+    if isinstance(found, Infeasible) or divided_otherwise:
+        return None
+    choices = gene.choices and tuple([0 if planes else gene.choices[of] for of, planes in zip(found.order, found.planes, strict=True)])
+    at = {place: i for i, place in enumerate((*found.main, *found.shared))}
+    pinned = gene.pinned and tuple(pin for i in range(len(at)) for pin in gene.pinned[PINS * at[i] : PINS * (at[i] + 1)])
+    halos = _halos(gene)
+    cached = sum(1 << i for i, of in enumerate(found.order) if halos[of])
+    inside = gene._replace(stop=gene.start + len(at), on_vector=(), choices=choices if any(choices) else (), pinned=pinned, cached=cached)
+    return found, inside
 
 
 def in_passes(unit: Unit, gene: Gene, held: int = 0) -> tuple[Passes, Gene] | None:

@@ -49,8 +49,10 @@ class Gene(NamedTuple):
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.passes`).
     held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits (`space.held`).
-    pinned: the tilings of all operators (`space.pins`) in place of ranks, chunk and weights, and the rest of the segment to the letter;
-    () as usual.  They are of the tiles of these blocks: whoever divides the segment otherwise drops them (`recut`).
+    on_vector: of every operator the planes that VECTOR makes beside the matrix unit (`segment.engines`); () is all zeros.
+    pinned: the tilings of all operators, and behind them those of what VECTOR makes so (`space.pins`), in place of ranks, chunk and
+    weights, and the rest of the segment to the letter; () as usual.  They are of the tiles of these blocks: whoever divides the segment
+    otherwise drops them (`recut`).
     """
 
     start: int
@@ -76,6 +78,7 @@ class Gene(NamedTuple):
     held: int = 0
     input_passes: int = 1
     urgent: bool = True
+    on_vector: tuple[int, ...] = ()
 
 
 Genome = tuple[Gene, ...]
@@ -100,7 +103,13 @@ def recut(gene: Gene, **changes: Any) -> Gene:
 
 
 def _division(gene: Gene) -> tuple[object, ...]:
-    return gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene), gene.passes, gene.input_passes
+    blocks = gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene)
+    return *blocks, gene.passes, gene.input_passes, gene.on_vector
+
+
+def tiling_count(gene: Gene) -> int:
+    """How many tilings its plan has."""
+    return gene.stop - gene.start + sum(planes > 0 for planes in gene.on_vector)
 
 
 def outline(unit: Unit, gene: Gene, held: int = 0) -> Outline:

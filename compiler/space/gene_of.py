@@ -12,9 +12,10 @@ from compiler.cost.ranking import CHUNK_BUDGETS, conv_place
 from compiler.kinds.conv import product_of
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
+from compiler.segment.engines import planes_of
 from compiler.segment.held import NOTHING, Held, placed
 from compiler.segment.segment import largest_strip
-from compiler.space.decode import decode, in_passes
+from compiler.space.decode import decode, in_passes, on_engines
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, outline, whole_or, with_weights
 from compiler.space.held import cut_tensors, holding
 from compiler.space.pins import pins_of
@@ -68,11 +69,13 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         overtake=plan.overtake,
         input_passes=plan.input_passes,
         urgent=plan.urgent,
+        on_vector=planes_of(plan),
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)
+    pins = pins_of([*plan.tilings, *(share.tiling for share in plan.on_vector)])
     plan, space = without_shared(plan), (sum(1 << storage for storage, _ in held.at), held.blocks)
-    return next((g for g in (usual, named, named._replace(pinned=pins_of(plan.tilings))) if decode(unit, g, *space) == plan), None)
+    return next((g for g in (usual, named, named._replace(pinned=pins)) if decode(unit, g, *space) == plan), None)
 
 
 def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
@@ -85,6 +88,12 @@ def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
         (unit, order, _), inside = found
         last = {of: k for k, of in enumerate(order)}
         at = [last[k] for k in at]
+    if gene.on_vector:
+        parts = on_engines(unit, gene)
+        if parts is None:
+            return gene
+        unit, inside = parts[0].unit, parts[1]
+        at = list(parts[0].main)
     strip = largest_strip(unit, outline(unit, inside))
     if isinstance(strip, Infeasible):
         return gene

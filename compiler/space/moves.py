@@ -14,6 +14,7 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
+from compiler.segment.engines import divisible
 from compiler.segment.passes import input_counts, pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
@@ -27,6 +28,7 @@ from compiler.space.gene import (
     keeps_weights,
     recut,
     splits,
+    tiling_count,
     whole_or,
     widths,
     with_weights,
@@ -55,6 +57,13 @@ def _granted(unit: Unit, gene: Gene) -> Unit:
     return within(unit, memory_grants(unit.machine)[gene.grant])
 
 
+def _over(gene: Gene, each: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+    """What a gene says of each of its operators, of others: nothing of those that it does not have."""
+    known = dict(zip(range(gene.start, gene.stop), each, strict=True)) if each else {}
+    kept = tuple(known.get(k, 0) for k in range(start, stop))
+    return kept if any(kept) else ()
+
+
 def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     """The gene over other operators.
 
@@ -62,11 +71,7 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     fewer rows, rows are split where channels cannot be, there are strips where rows alone do not fit L1, and no passes where there cannot
     be so many.
     """
-    choices = gene.choices
-    if choices:
-        known = dict(zip(range(gene.start, gene.stop), choices, strict=True))
-        kept = tuple(known.get(k, 0) for k in range(start, stop))
-        choices = kept if any(kept) else ()
+    choices, on_vector = (_over(gene, each, start, stop) for each in (gene.choices, gene.on_vector))
     counts = block_counts(unit, start, stop)
     cached = gene.cached
     if cached != -1:
@@ -77,7 +82,7 @@ def resized(unit: Unit, gene: Gene, start: int, stop: int) -> Gene:
     divided = gene.passes if gene.passes in pass_counts(unit, start, stop) else 1
     inputs = gene.input_passes if gene.input_passes in input_counts(unit, start, stop) else 1
     divisions = {"blocks": blocks, "columns": columns, "passes": divided, "input_passes": inputs}
-    resized = recut(gene, start=start, stop=stop, choices=choices, held=held, **divisions)
+    resized = recut(gene, start=start, stop=stop, choices=choices, held=held, on_vector=on_vector, **divisions)
     if resized.split not in splits(unit, resized, len(resized.cores)):
         resized = recut(resized, split="rows")
     return recut(resized, cached=whole_or(resized, cached), cores=working_cores(unit, resized))
@@ -240,10 +245,17 @@ def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
 
 
 def change_tiling(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Another tiling of one operator, mostly one that the estimate likes."""
+    """Another tiling of one operator, mostly one that the estimate likes; or more or fewer channels of a depthwise one on VECTOR."""
     i = _pick(genome, rng)
     gene = genome[i]
     k = int(rng.integers(gene.stop - gene.start))
+    if (planes := divisible(unit, gene.start + k, gene.start + k + 1)[0]) and rng.random() < 0.5:
+        shares = list(gene.on_vector or (0,) * (gene.stop - gene.start))
+        before, shares[k] = shares[k], int(np.clip(shares[k] + rng.choice([-4, -2, -1, 1, 2, 4]), 0, planes - 1))
+        changed = gene._replace(on_vector=tuple(shares) if any(shares) else ())
+        if shares[k] == before:
+            return None
+        return _swap(genome, i, changed if before and shares[k] else changed._replace(pinned=()))
     limit = choice_count(unit, gene.start + k)
     choice = min(limit - 1, int(rng.geometric(0.15)) - 1) if rng.random() < 0.8 else int(rng.integers(limit))
     choices = list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -409,7 +421,8 @@ def verify(unit: Unit, genome: Genome) -> None:
     at = 0
     for gene in genome:
         count = gene.stop - gene.start
-        named = len(gene.choices) in (0, count) and len(gene.pinned) in (0, count * PINS) and 0 <= gene.held < 1 << max(0, count)
+        named = len(gene.choices) in (0, count) and len(gene.on_vector) in (0, count) and 0 <= gene.held < 1 << max(0, count)
+        named = named and len(gene.pinned) in (0, tiling_count(gene) * PINS)
         if gene.start != at or count <= 0 or not named:
             raise ValueError(f"gene {gene} does not continue at operator {at}")
         at = gene.stop

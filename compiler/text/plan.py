@@ -49,6 +49,8 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
     yield from aligned(
         [[name, f"halo {kind}", _tiling(tiling) + (" weights staged" if name in plan.staged else "")] for name, kind, tiling in rows]
     )
+    for share in plan.on_vector:
+        yield f"on VECTOR: {share.operator} {counted(share.planes, 'plane')} {_tiling(share.tiling)}"
 
 
 def _tiling(tiling: Tiling) -> str:

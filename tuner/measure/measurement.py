@@ -61,8 +61,11 @@ class Request:
 
 def _written(gene: Gene) -> list[Any]:
     """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
-    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent = gene
-    last = [passes, lookahead, overtake, held, *([input_passes] if input_passes > 1 or not urgent else []), *([] if urgent else [urgent])]
+    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector = gene
+    rest, usual = [input_passes, urgent, on_vector], [1, True, ()]
+    while rest and rest[-1] == usual[len(rest) - 1]:
+        rest.pop()
+    last = [passes, lookahead, overtake, held, *rest]
     return [*fields, *([grant] if grant else []), pinned, *(last if last != [1, LOOKAHEAD, False, 0] else [])]
 
 

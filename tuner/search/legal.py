@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.plan.plan import MAX_LOOKAHEAD
-from compiler.space.gene import Gene
+from compiler.space.gene import Gene, tiling_count
 from compiler.space.pins import PINS
 from compiler.unit.unit import Unit
 from simulator.npu.errors import TilefarmError
@@ -51,6 +51,8 @@ def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
         return f"cores {gene.cores}; the machine has 0..{cores - 1}"
     if not 0 <= gene.held < 1 << count:
         return f"tensors of operators {gene.held:b} held; there are {count}"
-    if len(gene.choices) not in (0, count) or len(gene.pinned) not in (0, count * PINS):
+    if len(gene.on_vector) not in (0, count) or min(gene.on_vector, default=0) < 0:
+        return f"{gene.on_vector} planes on VECTOR of {count} operators"
+    if len(gene.choices) not in (0, count) or len(gene.pinned) not in (0, tiling_count(gene) * PINS):
         return f"{len(gene.choices)} choices and {len(gene.pinned)} pins of {count} operators"
     return None

@@ -189,7 +189,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b) or only("overtake")(a, b) or only("urgent")(a, b),
     "change_ahead": only("ahead_kib"),
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
-    "change_tiling": only("choices"),
+    "change_tiling": lambda a, b: only("choices")(a, b) or only("on_vector")(a, b),
     "change_passes": lambda a, b: same_places(a, b) and any(passes_of(x) != passes_of(y) for x, y in zip(a, b, strict=True)),
     "change_cores": other_cores,
     "change_split": the_other_way,
