@@ -10,8 +10,8 @@ the same programs timed each from its beginning, and with records written, price
 ResNet-50 is there in int8 as well.  Of integers there are fewer instructions to an operator, as a block has twice the channels, so what a
 segment takes over its instructions says nothing of which are dearer.  What a segment, an operator of it and an instruction of it add does:
 they are fitted to the times of all segments, of which those of several networks take turns.  Beside the first network there are the
-ratios of all of these and of the mean, with intervals that hold 95% of draws of as many segments from those that were measured, and what
-the mean's would be if everything added what it does in the first network.
+ratios of all of these and of the mean over segments that fit in both, with intervals that hold 95% of draws of as many of them, and what
+the mean's would be if everything added what it does in the first network.  Networks of as many operators have the same segments.
 
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
@@ -151,12 +151,12 @@ def _costs(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def beside(rows: NDArray[np.float64], first: NDArray[np.float64]) -> dict[str, Any]:
-    """Ratios of what segments cost to what those of the first network do, each with the interval that holds 95% of draws.
+    """Ratios of what segments cost to what as many of the first network do, each with the interval that holds 95% of draws of such pairs.
 
     mean: of an instruction.  at_its_costs: that, if segments, operators and instructions added what they do in the first network.
     """
-    rng, ratios = np.random.default_rng(0), _costs(rows) / _costs(first)
-    drawn = [_costs(rng.choice(rows, len(rows))) / _costs(rng.choice(first, len(first))) for _ in range(DRAWS)]
+    ratios, n = _costs(rows) / _costs(first), len(rows)
+    drawn = [_costs(rows[pairs]) / _costs(first[pairs]) for pairs in np.random.default_rng(0).integers(n, size=(DRAWS, n))]
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
     found = {name: {"ratio": float(ratios[i]), "low": float(low[i]), "high": float(high[i])} for i, name in enumerate(("mean", *ADDED))}
     per_segment, per_operator, per_instruction = marginal(first).values()
@@ -180,7 +180,7 @@ class Stages:
     def reset(self) -> None:
         self.seconds = dict.fromkeys((*STAGES, *RECORDS), 0.0)
         self.count = self.operators = self.instructions = 0
-        self.rows = list[tuple[int, int, float]]()  # of each genome: operators, instructions, microseconds
+        self.rows = list[tuple[int, int, float] | None]()  # of each genome that fits: operators, instructions, microseconds
 
     def _timed(self, stage: str, call: Callable[[], T]) -> T:
         begin = time.thread_time()
@@ -199,6 +199,7 @@ class Stages:
     def measure(self, genome: Genome) -> None:
         unit, compiler, machine = self.unit, self.compiler, self.unit.machine
         before = self._spent
+        self.rows.append(None)
         known = [found for gene in genome if (found := self._look_at(gene)) is not None]
         if len(known) < len(genome):
             return
@@ -218,7 +219,7 @@ class Stages:
         self.count += 1
         self.operators += operators
         self.instructions += linked.instructions
-        self.rows.append((operators, linked.instructions, 1e6 * (self._spent - before)))
+        self.rows[-1] = operators, linked.instructions, 1e6 * (self._spent - before)
 
     @property
     def _spent(self) -> float:
@@ -245,13 +246,17 @@ def in_turn(stages: Sequence[Stages], genomes: Sequence[Iterator[Genome]], secon
 
     A genome of one unit comes after one of the other, so that what slows the host for a while slows all of them alike.
     """
-    for each, items in zip(stages, genomes, strict=True):
-        while each.count < WARM:
-            each.measure(next(items))
-        each.reset()
-    while any(sum(each.seconds.values()) < seconds or not each.count for each in stages):
+
+    def turn() -> None:
         for each, items in zip(stages, genomes, strict=True):
             each.measure(next(items))
+
+    while any(each.count < WARM for each in stages):
+        turn()
+    for each in stages:
+        each.reset()
+    while any(sum(each.seconds.values()) < seconds or not each.count for each in stages):
+        turn()
     return [each.found() for each in stages]
 
 
@@ -259,11 +264,13 @@ def bench_segments(units: Sequence[Unit], seconds: float, seed: int) -> list[dic
     """Segments stage by stage, and what each part of them adds, of all units side by side."""
     stages = [Stages(unit, tuple(unit.machine.contention), resuming=False) for unit in units]
     found = in_turn(stages, [((gene,) for gene in genes(unit, seed + 2, 3.3)) for unit in units], seconds)
-    rows = [np.array(each.rows) for each in stages]
-    return [
-        {"segment_stages": mine, "marginal": marginal(own), "beside_first": None if own is rows[0] else beside(own, rows[0])}
-        for mine, own in zip(found, rows, strict=True)
-    ]
+    out = []
+    for mine, each in zip(found, stages, strict=True):
+        fitting = np.array([row for row in each.rows if row is not None])
+        pairs = np.array([pair for pair in zip(each.rows, stages[0].rows, strict=True) if None not in pair])
+        ratios = None if each is stages[0] else beside(pairs[:, 0], pairs[:, 1])
+        out.append({"segment_stages": mine, "marginal": marginal(fitting), "beside_first": ratios})
+    return out
 
 
 def cold_compile(model: str, machine: str) -> dict[str, Any]:
