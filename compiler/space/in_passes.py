@@ -34,6 +34,7 @@ _MOST_ROWS = 16  # blocks beside passes over results
 _MOST_LOOKS = 12  # of these
 _BESIDE = 2  # passes over results at a time
 _MOST_OPERATORS = 1024  # of all passes: more are runs too small to be worth a look
+_MOST_BESIDE = 128  # the same beside tensors that are held, which are many
 _MOST_STRIPS = 4  # beside input passes
 _MOST_INPUTS = 32  # input passes: runs of so many are small beside what they are summed up in
 
@@ -98,14 +99,15 @@ def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
     return found
 
 
-def _made_again(unit: Unit, gene: Gene, space: Space = FREE) -> list[_Division]:
+def _made_again(unit: Unit, gene: Gene, space: Space = FREE, most: int = _MOST_OPERATORS) -> list[_Division]:
     """In every number of blocks the fewest passes over hidden channels that fit, until weights stay; then the fewest with which they do,
     as long as these are fewer than in fewer blocks.
 
-    Halos of hidden channels are made again: cached, they would stay from block to block in every pass.
+    Halos of hidden channels are made again: cached, they would stay from block to block in every pass.  most: operators of all passes.
     """
     counts, found, stay = pass_counts(unit, gene.start, gene.stop), list[_Division](), False
     cached = ~halos_of_passes(unit, gene.start, gene.stop, counts[-1])
+    counts = tuple(count for count in counts if count * (gene.stop - gene.start) <= most)
     for blocks in block_counts(unit, gene.start, gene.stop):
         first = not stay
         for count in counts:
@@ -127,7 +129,7 @@ def smaller_in_passes(unit: Unit, gene: Gene, space: Space) -> list[Gene]:
     """The gene's operators in passes over hidden channels, as far as these fit beside tensors that are held; none where there are none."""
     if not sums_hidden(unit, gene.start, gene.stop):
         return []
-    return [_divided(unit, gene, *division) for division in _made_again(unit, gene, space)]
+    return [_divided(unit, gene, *division) for division in _made_again(unit, gene, space, _MOST_BESIDE)]
 
 
 def _is_worth(unit: Unit, gene: Gene) -> bool:
