@@ -1,11 +1,14 @@
 """Lane orders for tensors between grouped convolutions: a block of 16 channels belongs to one group of who writes it, and of who reads it.
 
 Behind a shuffle a group takes some channels of every group in front of it.  Channels that both have in the same groups come side by side,
-as many as fill blocks, and those that are left over behind them.  So most blocks of weights on either side are zeros alone, which are not
-multiplied (`unit.needed`).
+as many as fill blocks, then halves of blocks, two of which have a group in common, and what is left over behind them.
+So most blocks of weights on either side are zeros alone, which are not multiplied (`unit.needed`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,26 +20,39 @@ from compiler.ir.operators import Convolution
 Ints = NDArray[np.int64]
 
 
+class Labels(NamedTuple):
+    """of: int64 [channels], the group of a convolution that each of a tensor's channels belongs to.
+
+    weight: channels of a group on the convolution's other side, times taps, which are multiplied with every block that has one of its own.
+    """
+
+    of: Ints
+    weight: int
+
+
 def order_by_groups(graph: Graph, patterns: Patterns) -> None:
     """Define the order of free classes that grouped convolutions write and read, where fewer groups share a block so.
 
     What the host sees keeps its order.  Only once nothing is united any more.
     """
-    groups: dict[str, dict[bytes, Ints]] = {}
+    found: dict[str, dict[bytes, Labels]] = {}
     for op in graph.operators:
         if isinstance(op, Convolution) and op.groups > 1 and not op.is_depthwise:
-            for name in (op.x, op.y):
+            taps = op.weights[0, 0].size
+            for name, others in ((op.x, len(op.weights) // op.groups), (op.y, op.weights.shape[1])):
                 root, of_root = _source(patterns, name)
                 mine = np.empty(len(of_root), np.int64)
                 mine[of_root] = np.arange(len(of_root)) * op.groups // len(of_root)
-                groups.setdefault(root, {})[mine.tobytes()] = mine
+                known, key = found.setdefault(root, {}), mine.tobytes()
+                known[key] = Labels(mine, others * taps + (known[key].weight if key in known else 0))
     host = {patterns.find(name) for name in (*graph.constants, *(port.tensor for port in (*graph.inputs, *graph.outputs)))}
-    for root, found in groups.items():
+    for root, known in found.items():
         if root in patterns.pattern or root in host:
             continue
-        labels = np.stack(list(found.values()))
-        order, natural = _in_blocks(labels, patterns.block), np.arange(labels.shape[1])
-        if _shared(labels[:, order], patterns.block) < _shared(labels, patterns.block):
+        labels = list(known.values())  # of who writes first
+        natural = np.arange(len(labels[0].of))
+        order = min([natural, *_orders(labels, patterns.block)], key=lambda order: _multiplied(labels, order, patterns.block))
+        if order is not natural:
             lanes = np.empty_like(natural)
             lanes[order] = natural
             patterns.define(root, Pattern("groups", (), tuple(lanes.tolist())))
@@ -52,16 +68,21 @@ def _source(patterns: Patterns, name: str) -> tuple[str, Ints]:
     return source, of_source[list(pattern.order)]
 
 
-def _in_blocks(labels: Ints, block: int) -> Ints:
-    """Channels with all labels alike in whole blocks, then what is left of all of them.  labels: [which, channels]."""
-    cells = np.unique(labels, axis=1, return_inverse=True)[1].reshape(-1)
-    every = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)]
-    whole = [len(cell) // block * block for cell in every]
-    fronts, rests = zip(*[np.split(cell, [size]) for cell, size in zip(every, whole, strict=True)], strict=True)
-    return np.concatenate([*fronts, *rests])
+def _orders(labels: list[Labels], block: int) -> Iterator[Ints]:
+    """For each of the labels an order of channels: where no cell fills a block, half blocks of those that share this label do.
+
+    A *cell* has the channels that have all labels alike.
+    """
+    for first in labels:
+        cells = np.unique([first.of, *(other.of for other in labels)], axis=1, return_inverse=True)[1].reshape(-1)
+        rests, filled = [np.flatnonzero(cells == cell) for cell in range(cells.max() + 1)], []
+        for size in (block, block // 2):
+            filled += [rest[: len(rest) // size * size] for rest in rests]
+            rests = [rest[len(rest) // size * size :] for rest in rests]
+        yield np.concatenate([*filled, *rests])
 
 
-def _shared(labels: Ints, block: int) -> int:
-    """Groups that blocks belong to, all added up."""
-    starts = range(0, labels.shape[1], block)
-    return sum(len(np.unique(mine[start : start + block])) for mine in labels for start in starts)
+def _multiplied(labels: list[Labels], order: Ints, block: int) -> int:
+    """What all blocks of this order are multiplied with."""
+    of_block = np.arange(len(order)) // block
+    return sum(mine.weight * np.unique([mine.of[order], of_block], axis=1).shape[1] for mine in labels)
