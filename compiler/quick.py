@@ -1,13 +1,15 @@
 """A good plan in seconds, with nothing measured: the cheapest segmentation by prediction, corrected by a few simulated programs.
 
-What an estimate cannot tell, one program tells of all of its segments at once: where every segment is changed in the same way, the
-simulator says of each whether it is faster so, beside the neighbours that it has.  What is faster stays, and the next change is tried.
+What an estimate cannot tell, one program tells of half of its segments at once: where every second one is changed in the same way, the
+simulator says of each whether it is faster so, beside the neighbours that it has.  What is faster stays where it is faster as a whole, and
+the next change is tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ from compiler.source import Opened
 from compiler.space.changes import CHANGES, where_it_fits, with_share
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
-from compiler.space.holding import held_by_measure, held_by_prediction
+from compiler.space.holding import Measure, held_by_measure, held_by_prediction
 from compiler.space.order import ordered
 from compiler.space.pins import pins_of
 from compiler.space.predicted import Predict, by_estimate, segmentations
@@ -61,68 +63,94 @@ def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequ
 
 
 def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tuple[Genome, ...]:
-    """Every segment with the changes that make it faster, and neighbours joined.
+    """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
 
-    What was joined has the tilings of its parts.  Where the changes of the whole, without these, make a faster segment, it has those.
+    What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
+    each keeps what is faster.
     """
+
+    @cache
+    def measured(tried: Genome) -> NDArray[np.int64] | None:
+        plan = decode_all(unit, tried)
+        found = plan if isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
+        return None if isinstance(found, Infeasible) else found
+
     took = _segment_cycles(compiler, _plan(unit, genome), level)
     if isinstance(took, Infeasible):
         raise InfeasibleError(f"{unit.machine.name}: {took}")
-    parts, took = _changed(compiler, unit, genome, took, level, [True] * len(genome))
-    genes, took = _joined(compiler, unit, parts, took, level)
-    joined = [gene not in parts for gene in genes]
-    loose = [gene._replace(pinned=()) if new else gene for gene, new in zip(genes, joined, strict=True)]
-    plan = decode_all(unit, tuple(loose))
-    then = plan if isinstance(plan, Infeasible) or not any(joined) else _segment_cycles(compiler, plan, level)
-    if isinstance(then, np.ndarray):
-        loose, then = _changed(compiler, unit, loose, then, level, joined)
-        genes = [new if faster else old for new, old, faster in zip(loose, genes, (then < took).tolist(), strict=True)]
-    return _held(compiler, unit, tuple(genes), level)
+    parts = _changed(unit, _Timed(genome, took), measured)
+    found = _joined(unit, parts, measured)
+    loose = {at: gene._replace(pinned=()) for at, gene in enumerate(found.genome) if gene not in parts.genome}
+    again = _changed(unit, _replaced(found, loose, measured), measured).genome
+    found = _with(found, {at: new for at, (new, old) in enumerate(zip(again, found.genome, strict=True)) if new != old}, measured)
+    return _held(unit, found.genome, level, measured)
 
 
-def _changed(
-    compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray[np.int64], level: str, which: Sequence[bool]
-) -> tuple[list[Gene], NDArray[np.int64]]:
-    """Those of the segments with the changes that make them faster, and cycles of all.  took: without."""
-    genes = list(genes)
+class _Timed(NamedTuple):
+    """A genome, and the cycles of each of its segments in the program."""
+
+    genome: Genome
+    took: NDArray[np.int64]
+
+
+def _changed(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
+    """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were."""
     for change in CHANGES:
-        changed = [where_it_fits(unit, gene, change) if mine else gene for gene, mine in zip(genes, which, strict=True)]
-        plan = decode_all(unit, tuple(changed))
-        if changed == genes or isinstance(plan, Infeasible):
-            continue
-        now = _segment_cycles(compiler, plan, level)
-        if not isinstance(now, Infeasible):
-            genes = [new if faster else old for new, old, faster in zip(changed, genes, (now < took).tolist(), strict=True)]
-            took = np.minimum(now, took)
-    return genes, took
+        changed = [where_it_fits(unit, gene, change) for gene in found.genome]
+        for first in (0, 1):
+            found = _with(found, {at: changed[at] for at in range(first, len(changed), 2) if changed[at] != found.genome[at]}, measured)
+    return found
 
 
-def _joined(
-    compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray[np.int64], level: str
-) -> tuple[list[Gene], NDArray[np.int64]]:
+def _with(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
+    """With those of some new genes that are faster with the segment behind, whose loads run ahead; measured together, or as it was.
+
+    Segments that are faster one by one may be slower together: what is kept was measured as a whole.
+    """
+    tried = _replaced(found, new, measured)
+    less = found.took - tried.took
+    faster = {at: gene for at, gene in new.items() if less[at : at + 2].sum() > 0}
+    mixed = tried if len(faster) == len(new) else _replaced(found, faster, measured)
+    return min(found, mixed, tried, key=lambda each: int(each.took.sum()))
+
+
+def _replaced(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
+    """With new genes in their places; as it was where they do not fit."""
+    genome = tuple([new.get(at, gene) for at, gene in enumerate(found.genome)])
+    took = measured(genome) if new else None
+    return found if took is None else _Timed(genome, took)
+
+
+def _joined(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
     """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
 
-    Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  took: of each segment.  Pairs are tried side by side in one program,
-    those that begin at even places and those at odd ones in turn, until neither kind has one that is faster.
+    Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  Pairs are tried side by side in one program, those that begin at even
+    places and those at odd ones in turn, until neither kind has one that is faster.
     """
-    genes, failed = list(genes), 0
+    failed = 0
     while failed < 2:
+        genes, took = found
         both = {at: pair for at in range(failed, len(genes) - 1, 2) if (pair := _join(unit, genes[at], genes[at + 1])) is not None}
-        begins = [at for at in range(len(genes)) if at - 1 not in both]
-        plan = decode_all(unit, tuple([both.get(at, genes[at]) for at in begins]))
-        now = plan if isinstance(plan, Infeasible) or not both else _segment_cycles(compiler, plan, level)
-        faster = dict[int, int]()
-        if isinstance(now, np.ndarray):
-            faster = {
-                at: cycles for at, cycles in zip(begins, now.tolist(), strict=True) if at in both and cycles < took[at : at + 2].sum()
-            }
-        if not faster:
+        tried = _paired(genes, both)
+        now = measured(tried) if both else None
+        faster = dict[int, Gene]()
+        if now is not None:
+            begins = [at for at in range(len(genes)) if at - 1 not in both]
+            cycles = dict(zip(begins, now.tolist(), strict=True))
+            faster = {at: pair for at, pair in both.items() if cycles[at] < took[at : at + 2].sum()}
+        if len(faster) < len(both):
+            tried = _paired(genes, faster)
+            now = measured(tried) if faster else None
+        if now is None or now.sum() >= took.sum():
             failed += 1
             continue
-        kept = [at for at in range(len(genes)) if at - 1 not in faster]
-        took = np.array([faster.get(at, took[at]) for at in kept], np.int64)
-        genes, failed = [both[at] if at in faster else genes[at] for at in kept], 0
-    return genes, took
+        found, failed = _Timed(tried, now), 0
+    return found
+
+
+def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
+    """With some neighbours in one gene each, by the place of the first."""
+    return tuple([both.get(at, gene) for at, gene in enumerate(genes) if at - 1 not in both])
 
 
 def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
@@ -136,17 +164,12 @@ def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
     return both if decode(unit, both) is not None else None
 
 
-def _held(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tuple[Genome, ...]:
+def _held(unit: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
     """With tensors held over cuts where that is faster; in front of it the one with segments in passes beside them, if that is faster."""
 
     def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
         cycles: list[float] = expected_cycles(np.stack(raws), unit.machine.contention[level]).tolist()
         return cycles
-
-    def measured(tried: Genome) -> NDArray[np.int64] | None:
-        plan = decode_all(unit, tried)
-        found = plan if isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
-        return None if isinstance(found, Infeasible) else found
 
     whole, passing = held_by_measure(unit, genome, expected, measured), held_by_prediction(unit, genome, expected)
     if all(mine.passes == gene.passes for mine, gene in zip(passing, genome, strict=True)):

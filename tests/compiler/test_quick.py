@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from compiler.build import default_by_level, measure, segment_cycles
 from compiler.plan.plan import ConvTiling, Infeasible
-from compiler.quick import quick_genomes, quick_plans
+from compiler.quick import _Timed, _with, quick_genomes, quick_plans
 from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.source import Opened, Source, open_source
 from compiler.space.changes import CHANGES, SLIDING, Change
 from compiler.space.decode import decode
-from compiler.space.gene import EVERY_LENGTH, Gene, block_counts, lower_counts
+from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, lower_counts
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
 from simulator.npu.machine_file import load_machine
@@ -63,6 +65,35 @@ def test_changes_make_programs_faster() -> None:
         assert set(ends) <= {gene.stop for gene in genome}
     joined = [gene for level in levels for gene in after[level] if gene.stop - gene.start > EVERY_LENGTH]
     assert {bool(gene.pinned) for gene in joined} == {True, False}, "with the tilings of the parts, and with its own, whichever is faster"
+
+
+def test_what_is_faster_one_by_one_stays_where_it_is_faster_together() -> None:
+    """Four segments of 10 cycles; a program is named by their blocks."""
+    took = {
+        "2112": [9, 10, 10, 12],  # the first is faster, the last is not
+        "2111": [9, 10, 10, 10],
+        "3113": [9, 10, 10, 12],  # so here,
+        "3111": [9, 10, 12, 10],  # but without the last one the program is slower
+        "4411": [8, 13, 10, 10],  # what the first one saves, the second loses
+        "5151": [9, 10, 9, 10],
+    }
+
+    def measured(genome: Genome) -> NDArray[np.int64] | None:
+        found = took.get("".join(str(gene.blocks) for gene in genome))
+        return None if found is None else np.array(found)
+
+    def with_blocks(new: dict[int, int]) -> tuple[str, int]:
+        genome: Genome = tuple(Gene(at, at + 1) for at in range(4))
+        before = _Timed(genome, np.full(4, 10))
+        after = _with(before, {at: Gene(at, at + 1, blocks) for at, blocks in new.items()}, measured)
+        return "".join(str(gene.blocks) for gene in after.genome), int(after.took.sum())
+
+    assert with_blocks({0: 2, 3: 2}) == ("2111", 39)
+    assert with_blocks({0: 3, 3: 3}) == ("1111", 40)
+    assert with_blocks({0: 4, 1: 4}) == ("1111", 40)
+    assert with_blocks({0: 5, 2: 5}) == ("5151", 38)
+    assert with_blocks({0: 6}) == ("1111", 40), "it does not fit"
+    assert with_blocks({}) == ("1111", 40)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
