@@ -18,7 +18,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.engines import divisible
 from compiler.source import Opened
-from compiler.space.changes import CHANGES, where_it_fits, with_share
+from compiler.space.changes import CHANGES, four_alive, where_it_fits, with_share
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.holding import held_by_measure, held_by_prediction
@@ -28,6 +28,8 @@ from compiler.space.predicted import Predict, by_estimate, segmentations
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
+
+_BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
 
 
 def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate) -> dict[str, Plan]:
@@ -77,7 +79,8 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
     if isinstance(then, np.ndarray):
         loose, then = _changed(compiler, unit, loose, then, level, joined)
         genes = [new if faster else old for new, old, faster in zip(loose, genes, (then < took).tolist(), strict=True)]
-    return _held(compiler, unit, tuple(genes), level)
+        took = np.minimum(then, took)
+    return _held(compiler, unit, _begun_in_blocks(compiler, unit, genes, took, level), level)
 
 
 def _changed(
@@ -123,6 +126,28 @@ def _joined(
         took = np.array([faster.get(at, took[at]) for at in kept], np.int64)
         genes, failed = [both[at] if at in faster else genes[at] for at in kept], 0
     return genes, took
+
+
+def _begun_in_blocks(compiler: Compiler, unit: Unit, genes: Sequence[Gene], took: NDArray[np.int64], level: str) -> Genome:
+    """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
+
+    Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
+    What lies between the two is held in L1, and those behind keep their tilings.
+    """
+    one, *others = genes
+    plan = decode(unit, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 else None
+    found, fastest = tuple(genes), int(took.sum())
+    if plan is None:
+        return found
+    for stop in range(one.start + 2, min(one.stop, one.start + _BEGUN)):
+        first = four_alive(unit, Gene(one.start, stop, blocks=2, cores=one.cores, cached=-1, grant=one.grant, held=(1 << stop) - 1))
+        if first.blocks > 2:
+            tried = (first, one._replace(start=stop, choices=(), pinned=pins_of(plan.tilings[stop - one.start :])), *others)
+            now = decode_all(unit, tried)
+            cycles = now if isinstance(now, Infeasible) else _segment_cycles(compiler, now, level)
+            if not isinstance(cycles, Infeasible) and cycles.sum() < fastest:
+                found, fastest = tried, int(cycles.sum())
+    return found
 
 
 def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
