@@ -20,7 +20,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.engines import divisible
 from compiler.source import Opened
-from compiler.space.changes import CHANGES, where_it_fits, with_share
+from compiler.space.changes import CHANGES, four_alive, where_it_fits, with_share
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.holding import Measure, held_by_measure, held_by_prediction
@@ -30,6 +30,8 @@ from compiler.space.predicted import Predict, by_estimate, segmentations
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
+
+_BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
 
 
 def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate) -> dict[str, Plan]:
@@ -83,7 +85,7 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
     loose = {at: gene._replace(pinned=()) for at, gene in enumerate(found.genome) if gene not in parts.genome}
     again = _changed(unit, _replaced(found, loose, measured), measured).genome
     found = _with(found, {at: new for at, (new, old) in enumerate(zip(again, found.genome, strict=True)) if new != old}, measured)
-    return _held(unit, found.genome, level, measured)
+    return _held(unit, _begun_in_blocks(unit, found, measured), level, measured)
 
 
 class _Timed(NamedTuple):
@@ -151,6 +153,26 @@ def _joined(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
 def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
     """With some neighbours in one gene each, by the place of the first."""
     return tuple([both.get(at, gene) for at, gene in enumerate(genes) if at - 1 not in both])
+
+
+def _begun_in_blocks(unit: Unit, found: _Timed, measured: Measure) -> Genome:
+    """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
+
+    Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
+    What lies between the two is held in L1, and those behind keep their tilings.
+    """
+    one, *others = found.genome
+    plan = decode(unit, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 else None
+    if plan is None:
+        return found.genome
+    for stop in range(one.start + 2, min(one.stop, one.start + _BEGUN)):
+        first = four_alive(unit, Gene(one.start, stop, blocks=2, cores=one.cores, cached=-1, grant=one.grant, held=(1 << stop) - 1))
+        if first.blocks > 2:
+            tried = (first, one._replace(start=stop, choices=(), pinned=pins_of(plan.tilings[stop - one.start :])), *others)
+            took = measured(tried)
+            if took is not None and took.sum() < found.took.sum():
+                found = _Timed(tried, took)
+    return found.genome
 
 
 def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:

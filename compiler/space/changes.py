@@ -70,11 +70,11 @@ def _two_alive(unit: Unit, gene: Gene) -> Gene:
     return _alive(2, unit, gene)
 
 
-def _four_alive(unit: Unit, gene: Gene) -> Gene:
+def four_alive(unit: Unit, gene: Gene) -> Gene:
     return _alive(4, unit, gene)
 
 
-SLIDING: tuple[Change, ...] = (_two_alive, _four_alive)
+SLIDING: tuple[Change, ...] = (_two_alive, four_alive)
 """Those of `CHANGES` that are measured of every segment that a search begins with."""
 
 

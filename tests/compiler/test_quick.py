@@ -96,6 +96,17 @@ def test_what_is_faster_one_by_one_stays_where_it_is_faster_together() -> None:
     assert with_blocks({}) == ("1111", 40)
 
 
+def test_what_is_whole_on_chip_begins_in_blocks() -> None:
+    """Where that is faster: the tensor behind stays in L1, and those behind it are one block still."""
+    model = open_network(Source(Path("light:squeezenet,quantised=qdq"), load_machine("edge")))
+    unit = ordered(model.unit, "depth")
+    first, *others = quick_genomes(model.compiler, unit, by_estimate(unit), ["none"])["none"][0]
+    assert first.sliding
+    assert first.blocks > 1
+    assert first.held
+    assert [gene.blocks for gene in others] == [1]
+
+
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     unit = ordered(opened("edge").unit, "depth")
