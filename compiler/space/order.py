@@ -46,9 +46,10 @@ def _depth_first(unit: Unit) -> list[int]:
 
 
 def _tails(unit: Unit) -> list[int]:
-    """Of the branch that begins with a product, the blocks of results that VECTOR makes behind its last one.
+    """Of the branch that begins with an operator, the blocks of results that VECTOR makes behind its last product.
 
-    0 of other branches, since what VECTOR begins it begins at once, wherever that comes.
+    More than any other where there is none: it keeps CUBE from nothing.  0 where VECTOR begins a branch with products, since it does so at
+    once, wherever that comes.
     A branch ends where its result has several readers, or its reader several sources.
     """
     tails, products = [0] * len(unit.operators), [False] * len(unit.operators)
@@ -59,4 +60,6 @@ def _tails(unit: Unit) -> list[int]:
         products[k] |= spec.runs_on == "CUBE"
         if not products[k]:
             tails[k] += spec.y.planes * storage.h * storage.row_blocks
-    return [tail if spec.runs_on == "CUBE" else 0 for tail, spec in zip(tails, unit.operators, strict=True)]
+    most = sum(tails)
+    ends = zip(tails, products, unit.operators, strict=True)
+    return [most + tail if not mine else tail if spec.runs_on == "CUBE" else 0 for tail, mine, spec in ends]
