@@ -13,7 +13,7 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
 from scripts.chains import CHAINS, products
-from scripts.compare_bound import PARTS, Doubled, least, line_of, planned, predicted, row_of, traffic_machines, tuned
+from scripts.compare_bound import PARTS, Doubled, compare, least, line_of, planned, predicted, row_of, traffic_machines, tuned
 from scripts.traffic import Traffic, traffic
 from simulator.npu.parts import DataType
 from tests.scripting import run_script
@@ -107,6 +107,15 @@ def test_a_row() -> None:
     assert (row["ours"], row["doubled"], sum(row[part] for part in PARTS)) == (150, None, row["ours"])
     assert line_of(row) == "| c | 64 Ki | 100 | 150 | 1.50 |  | 1.00 | 0.15 | 0.02 | 0.03 | 0.30 |"
     assert line_of(row_of("c", 64, None, None, None, 2)) == f"| c | 64 Ki | none fits | none fits |{'  |' * 7}"
+
+
+def test_without_a_mapper_rows_are_over_what_no_schedule_is_below() -> None:
+    """An input, weights and a result of 24 channels once; ours pads these to 32."""
+    (row,) = compare(None, "MobileNet at 56", [64], 0, DataType.float32)
+    assert not row["judged"]
+    assert row["bound"] == 2 * 56 * 56 * 24 + 2 * (2 * 24 * 144 + 9 * 144)
+    assert row["padding"] >= 2 * 56 * 56 * 8
+    assert row["bound"] < row["ours"]
 
 
 def test_a_chain_that_there_is_not(tmp_path) -> None:
