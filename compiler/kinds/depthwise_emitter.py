@@ -82,7 +82,7 @@ def side_of(begin: int, results: int, stride: int, kernel: int, dilation: int, l
     return Side(size, first - begin, first, end - first, begin + size - end)
 
 
-class Shape(NamedTuple):
+class TileShape(NamedTuple):
     """Of a tile in UB, in blocks: from row to row of the input and from plane to plane, and the same of results."""
 
     pitch: int
@@ -92,16 +92,16 @@ class Shape(NamedTuple):
 
 
 @njit(cache=True)
-def shape_of(down: Side, across: Side, rows: int, columns: int, apart: bool) -> Shape:
+def shape_of(down: Side, across: Side, rows: int, columns: int, apart: bool) -> TileShape:
     """apart: rows of results lie as those of the input.  A run over all of them has whole repeats, with what is left over behind it."""
     pitch = max(columns, across.inside + max(across.before, across.behind))
     if down.inside == 0 or across.inside == 0:
         pitch = columns  # nothing but zeros, wherever a window looks
     plane = max(down.size * pitch + across.before, (down.size - 1) * pitch + across.size)
     if not apart:
-        return Shape(pitch, plane, columns, rows * columns)
+        return TileShape(pitch, plane, columns, rows * columns)
     run = ((rows - 1) * pitch + columns + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS * REPEAT_BLOCKS
-    return Shape(pitch, max(plane, (down.size - rows) * pitch + across.size - columns + run), pitch, run)
+    return TileShape(pitch, max(plane, (down.size - rows) * pitch + across.size - columns + run), pitch, run)
 
 
 @njit(cache=True)

@@ -25,6 +25,8 @@ HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and 
 ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
+    ("compiler/kinds/depthwise_emitter.py", "_tiles"): "records to spare",
+    ("compiler/quick.py", "_BEGUN"): "operators of a segment",
     ("compiler/segment/passes.py", "_FAR"): "operators",
     ("compiler/space/in_passes.py", "_MOST_ROWS"): "blocks of a segment that are looked at",
     ("compiler/unit/halves.py", "_BIAS"): "of float16's exponents",

@@ -145,7 +145,7 @@ def test_what_is_slower_out_of_sample_does_not_ship(tuned: tuple[Path, Summary],
 
     def elsewhere(programs: Any, machine: Any, cycles: Any) -> Any:
         times = real(programs, machine, cycles)
-        own = int(times[0, :, -1].argmin())
+        own = np.flatnonzero(times[0, :, -1] == times[0, :, -1].min())  # plans may differ where programs take the same
         times[3, own, -1] = 1.1 * np.delete(times[3, :, -1], own).min()
         return times
 
