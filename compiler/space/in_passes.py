@@ -34,7 +34,7 @@ _MOST_ROWS = 16  # blocks beside passes over results
 _MOST_LOOKS = 12  # of these
 _BESIDE = 2  # passes over results at a time
 _MOST_OPERATORS = 1024  # of all passes: more are runs too small to be worth a look
-_MOST_BESIDE = 128  # the same beside tensors that are held, which are many
+_MOST_BESIDE = 96  # the same beside tensors that are held, which are many
 _MOST_STRIPS = 4  # beside input passes
 _MOST_INPUTS = 32  # input passes: runs of so many are small beside what they are summed up in
 

@@ -175,10 +175,14 @@ class SearchContext:
         return float(self.expected([genome])[0][level])
 
     def held(self, genome: Genome, level: int) -> Genome:
-        """The genome that holds what it is expected to be faster with at a level."""
+        """The genome that holds what it is expected to be faster with at a level.
+
+        Without passes beside what is held: plans from prediction, which a search begins with, have tried these, and they take too long
+        for every program that is drawn.
+        """
         if not self.config.use.held:
             return genome
-        return held_by_prediction(self.unit, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist())
+        return held_by_prediction(self.unit, genome, lambda raws: self.predict(np.stack(raws))[:, level].tolist(), passes=False)
 
     def fastest(self, genomes: Sequence[Genome], level: int) -> int:
         """Place of the one that is expected to be fastest at a level, the first of equals."""
