@@ -203,11 +203,11 @@ def _held(unit: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Ge
 
 def _shared(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
     """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less."""
-    genes, first = genome, _segment_cycles(compiler, _plan(unit, genome), level)
     most = max(sum(planes > 0 for planes in divisible(unit, gene.start, gene.stop)) for gene in genome)
-    if not most or isinstance(first, Infeasible):
+    first = _segment_cycles(compiler, _plan(unit, genome), level) if most else None
+    if not isinstance(first, np.ndarray):
         return genome
-    took = first
+    genes, took = genome, first
     for place in range(most):
         for eighths in (2, 1, -1):
             faster = np.ones(len(genes), np.bool_)
