@@ -12,7 +12,10 @@ A queue knows what its earlier instructions waited for, so waits on a pair of qu
 pair suffices.  Its count: after `limit` SETs towards a queue, the last of which stands behind the last move so far and so covers all
 later waits, the next move waits for that queue's last one so far.  By then every one of those SETs has been taken: the count begins anew.
 Such an answer counts as any other SET.  Where both of two queues' counts towards each other are full, each has waited for the other's last
-move already.  A count begins anew as well whenever the other side is heard of behind its last wait.
+move already.  A count begins anew as well whenever the other side is heard of behind its last wait: at a turn.
+
+Later waits may still be for moves that stand before a turn, and their SETs come before what was heard there.  They count twice: with those
+before the turn and with those behind it.  Where there is no room before it, the turn itself is waited for.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class CrossCore(NamedTuple):
     before: Ints32  # [granules, queues]: last move of every queue that touched what was there before
     seen: Ints  # [queues, queues]: the last move of the second that the first has waited for
     waited: Ints  # [queues, queues]: the last move of the first that waited for the second
-    standing: Ints  # [queues, queues]: SETs of the first towards the second that it does not know to be taken
+    standing: Ints  # [queues, queues]: SETs of the first towards the second that it does not know to be taken behind its last turn
+    turn: Ints  # [queues, queues]: the move of the first at that turn
+    early: Ints  # [queues, queues]: SETs of the first towards the second before that turn, not known to be taken at the one before
     full: Ints  # [queues] how many of these are at the limit
     last: Ints  # [queues] last move
 
@@ -52,6 +57,8 @@ def new_cross_core(granules: int, cores: int, shared: bool) -> CrossCore:
         np.full((granules, queues if shared else cores), -1, np.int32),
         np.full((granules if shared else 0, queues), -1, np.int32),
         np.full(pairs, -1, np.int64),
+        np.full(pairs, -1, np.int64),
+        np.zeros(pairs, np.int64),
         np.full(pairs, -1, np.int64),
         np.zeros(pairs, np.int64),
         np.zeros(queues, np.int64),
@@ -67,6 +74,8 @@ def forget(c: CrossCore) -> None:
     c.seen[:] = -1
     c.waited[:] = -1
     c.standing[:] = 0
+    c.turn[:] = -1
+    c.early[:] = 0
     c.full[:] = 0
     c.last[:] = -1
 
@@ -77,13 +86,20 @@ def _wait(c: CrossCore, me: int, other: int, move: int, name: int, limit: int) -
     if c.standing[other, me] == limit - 1:
         move = c.last[other]
         c.full[other] += 1
+    elif move < c.turn[other, me]:
+        if c.early[other, me] == limit:
+            move = c.turn[other, me]
+        else:
+            c.early[other, me] += 1
     c.standing[other, me] += 1
     c.seen[me, other] = move
     c.waited[me, other] = name
     if move >= c.waited[other, me] and c.standing[me, other] > 0:  # all that it waited for of mine has come before
         if c.standing[me, other] == limit:
             c.full[me] -= 1
-        c.standing[me, other] = 0
+        behind = c.seen[other, me] >= c.turn[me, other]  # no SET comes before the last turn any more
+        c.early[me, other] = c.standing[me, other] if behind else max(c.early[me, other], c.standing[me, other])
+        c.standing[me, other], c.turn[me, other] = 0, name
     return move
 
 

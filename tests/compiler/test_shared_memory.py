@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler.cost.features import FEATURES, raw_features
@@ -107,15 +107,11 @@ def test_programs_are_right_whatever_fits(name: str, cores: int, limit: int, siz
     check_program(case, compiler.link(parts))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)  # until the plan below is right: any draw may find one like it
+@settings(max_examples=25, deadline=None)
+@example(500, "dense_block", ROOMY)  # MTE2 of one core waits for moves of the other's MTE3 on both sides of where that one heard of it
 @given(st.integers(0, 1 << 30), st.sampled_from(NETWORKS), st.sampled_from([ROOMY, TIGHT]))
 def test_any_plan_is_right_with_what_stays(seed: int, name: str, size_bytes: int) -> None:
     is_right(seed, name, size_bytes)
-
-
-@pytest.mark.xfail(strict=True, reason="the count of a flag between cores can exceed its limit")
-def test_a_plan_that_is_not_right_yet() -> None:
-    is_right(500, "dense_block", ROOMY)
 
 
 def is_right(seed: int, name: str, size_bytes: int) -> None:
