@@ -7,7 +7,7 @@ the next change is tried.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -27,10 +27,12 @@ from compiler.space.holding import Measure, held_by_measure, held_by_prediction
 from compiler.space.order import ordered
 from compiler.space.pins import pins_of
 from compiler.space.predicted import Predict, by_estimate, segmentations
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
 
+Alike = Callable[[Gene], Hashable]  # equal of segments that are equal but for their places
 _BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
 
 
@@ -71,19 +73,31 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
     each keeps what is faster.
     """
 
+    known: dict[tuple[str, ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
+
     @cache
     def measured(tried: Genome) -> NDArray[np.int64] | None:
         plan = decode_all(unit, tried)
-        found = plan if isinstance(plan, Infeasible) else _segment_cycles(compiler, plan, level)
-        return None if isinstance(found, Infeasible) else found
+        if isinstance(plan, Infeasible):
+            return None
+        key = tuple([segment.key for segment in plan.segments])
+        if key not in known:
+            found = _segment_cycles(compiler, plan, level)
+            known[key] = None if isinstance(found, Infeasible) else found
+        return known[key]
 
     took = _segment_cycles(compiler, _plan(unit, genome), level)
     if isinstance(took, Infeasible):
         raise InfeasibleError(f"{unit.machine.name}: {took}")
-    parts = _changed(unit, _Timed(genome, took), measured)
+    structures = Structures(unit)
+
+    def alike(gene: Gene) -> Hashable:
+        return structures.structure(gene.start, gene.stop), gene[2:]
+
+    parts = _changed(unit, _Timed(genome, took), alike, measured)
     found = _joined(unit, parts, measured)
     loose = {at: gene._replace(pinned=()) for at, gene in enumerate(found.genome) if gene not in parts.genome}
-    again = _changed(unit, _replaced(found, loose, measured), measured).genome
+    again = _changed(unit, _replaced(found, loose, measured), alike, measured).genome
     found = _with(found, {at: new for at, (new, old) in enumerate(zip(again, found.genome, strict=True)) if new != old}, measured)
     return _held(unit, _begun_in_blocks(unit, found, measured), level, measured)
 
@@ -95,12 +109,23 @@ class _Timed(NamedTuple):
     took: NDArray[np.int64]
 
 
-def _changed(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
-    """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were."""
+def _changed(unit: Unit, found: _Timed, alike: Alike, measured: Measure) -> _Timed:
+    """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were.
+
+    Of equal segments the first says for all of them whether a change is worth a try.
+    """
     for change in CHANGES:
-        changed = [where_it_fits(unit, gene, change) for gene in found.genome]
         for first in (0, 1):
-            found = _with(found, {at: changed[at] for at in range(first, len(changed), 2) if changed[at] != found.genome[at]}, measured)
+            places = dict[Hashable, list[int]]()
+            for at in range(first, len(found.genome), 2):
+                places.setdefault(alike(found.genome[at]), []).append(at)
+            new = {at: where_it_fits(unit, found.genome[at], change) for at, *_ in places.values()}
+            one = _with(found, {at: gene for at, gene in new.items() if gene != found.genome[at]}, measured)
+            won = [mine for mine in places.values() if one.genome[mine[0]] != found.genome[mine[0]]]
+            others = {
+                at: one.genome[mine[0]]._replace(start=one.genome[at].start, stop=one.genome[at].stop) for mine in won for at in mine[1:]
+            }
+            found = _with(one, others, measured)
     return found
 
 

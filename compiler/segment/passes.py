@@ -478,6 +478,12 @@ def _part_of_product(product: ConvSpec, run: Piece, sums: Piece, at: int, count:
     return replace(product, **changes)
 
 
+@lru_cache(maxsize=64)  # as many operators more are those of many runs in some passes
+def _moved(unit: Unit, more: int) -> tuple[OperatorSpec, ...]:
+    """A unit's operators, as many places further on."""
+    return tuple([replace(spec, index=spec.index + more, named=spec.tag) for spec in unit.operators])
+
+
 def with_operators(unit: Unit, start: int, stop: int, made: Made, storages: tuple[StorageSpec, ...]) -> Unit:
     """The unit with these operators in place of [start, stop)."""
     more = len(made) - (stop - start)
@@ -488,8 +494,7 @@ def with_operators(unit: Unit, start: int, stop: int, made: Made, storages: tupl
         return sorted(at for k in of for at in ((k,) if k < start else (k + more,) if k >= stop else read[k]))
 
     new = [replace(spec, index=start + at, named=spec.tag) for at, (_, spec) in enumerate(made)]
-    rest = [replace(spec, index=spec.index + more, named=spec.tag) for spec in unit.operators[stop:]]
-    operators = (*unit.operators[:start], *new, *rest)
+    operators = (*unit.operators[:start], *new, *_moved(unit, more)[stop:])
     outside = ((k, sources) for k, sources in unit.producers.items() if not start <= k < stop)
     producers = {places([k])[0]: tuple(places(sources)) for k, sources in outside}
     makers: dict[int, list[OperatorSpec]] = {}  # by their storages

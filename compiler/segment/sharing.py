@@ -28,13 +28,14 @@ def apart(unit: Unit, blocks: Blocks, requests: Sequence[BufferRequest], one_blo
     """bool [n, n]: pairs that must not overlap.  one_block: the window holds one block, so that edges order its nodes."""
     if not requests:
         return np.zeros((0, 0), np.bool_)
-    order = _order(unit, blocks.start, blocks.stop)
-    # Python's own integers where there are more operators than an int64 has bits
-    masks = np.array([request.touched or -1 for request in requests], np.int64 if len(order.steps) < 64 else object)
-    touched = (masks[:, None] >> order.steps & 1).astype(np.float32)
-    # of everyone who touches the buffer; products of small numbers, exact in float32, which BLAS knows
-    not_behind = touched @ (order.not_after if one_block else np.ones_like(order.not_after)) > 0
-    precedes = not_behind.astype(np.float32) @ touched.T == 0
+    order, count = _order(unit, blocks.start, blocks.stop), blocks.stop - blocks.start
+    masks = _words([request.touched or (1 << count) - 1 for request in requests], count)
+    touched = np.unpackbits(masks.view(np.uint8), axis=1, count=count, bitorder="little")
+    precedes: Matrix = np.zeros((len(requests), len(requests)), np.bool_)
+    if one_block:  # of everyone who touches the buffer; by words: products of matrices so small cost more in threads of BLAS
+        of, step = np.nonzero(touched)
+        not_behind = np.bitwise_or.reduceat(order.not_after[step], np.searchsorted(of, np.arange(len(requests))), axis=0)
+        precedes = np.bitwise_or.reduce(not_behind[:, None] & masks, axis=2) == 0
     alone = touched.sum(1) == 1
     owner = touched.argmax(1)
     lane_of = order.lanes[owner]
@@ -43,26 +44,30 @@ def apart(unit: Unit, blocks: Blocks, requests: Sequence[BufferRequest], one_blo
     return found
 
 
-class _Order(NamedTuple):
-    """Of a segment's operators: their places, the lane of each, and float32 [k, k'], 0 where k' comes after k along the edges."""
+def _words(masks: Sequence[int], count: int) -> NDArray[np.uint64]:
+    """uint64 [n, words]: masks of so many bits, the lowest first; operators may be more than one word has bits."""
+    wide = -(-count // 64) * 8
+    return np.frombuffer(b"".join([mask.to_bytes(wide, "little") for mask in masks]), np.uint64).reshape(len(masks), wide // 8)
 
-    steps: NDArray[np.int64]
+
+class _Order(NamedTuple):
+    """Of a segment's operators: the lane of each; and of each, as bits of uint64 [k, words], which do not come after it along the edges."""
+
     lanes: NDArray[np.int64]
-    not_after: NDArray[np.float32]
+    not_after: NDArray[np.uint64]
 
 
 @lru_cache(maxsize=4096)
 def _order(unit: Unit, start: int, stop: int) -> _Order:
-    return _Order(np.arange(stop - start), lanes(unit, start, stop), (~_descendants(unit, start, stop)).astype(np.float32))
+    count, after = stop - start, _descendants(unit, start, stop)
+    return _Order(lanes(unit, start, stop), _words([(1 << count) - 1 & ~mask for mask in after], count))
 
 
-def _descendants(unit: Unit, start: int, stop: int) -> Matrix:
-    """bool [k, k']: whether operator k' comes after k along the edges of the graph."""
-    count = stop - start
-    after = np.zeros((count, count), np.bool_)
-    for k in range(count - 1, -1, -1):
+def _descendants(unit: Unit, start: int, stop: int) -> list[int]:
+    """Of every operator those that come after it along the edges of the graph, as bits."""
+    after = [0] * (stop - start)
+    for k in range(stop - start - 1, -1, -1):
         for reader in unit.consumers[start + k]:
             if reader < stop:
-                after[k] |= after[reader - start]
-                after[k, reader - start] = True
+                after[k] |= after[reader - start] | 1 << reader - start
     return after

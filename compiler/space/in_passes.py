@@ -21,7 +21,7 @@ from compiler.space.columns import most_strips
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, block_counts
 from compiler.space.held import FREE, Space
-from compiler.space.least import least, streams
+from compiler.space.least import least, staying_blocks, streams
 from compiler.space.structures import Structures
 from compiler.unit.machine import room_blocks
 from compiler.unit.storages import Piece
@@ -100,28 +100,35 @@ def _over_hidden(unit: Unit, gene: Gene) -> list[_Division]:
 
 
 def _made_again(unit: Unit, gene: Gene, space: Space = FREE, most: int = _MOST_OPERATORS) -> list[_Division]:
-    """In every number of blocks the fewest passes over hidden channels that fit, until weights stay; then the fewest with which they do,
-    as long as these are fewer than in fewer blocks.
+    """In ascending numbers of blocks the fewest passes over hidden channels that fit, and the fewest with which weights stay, each as long
+    as these are fewer than in fewer blocks; where weights stay, more blocks have to let them stay as well.
 
     Halos of hidden channels are made again: cached, they would stay from block to block in every pass.  most: operators of all passes.
+    More passes are taken to fit where fewer do, and to let weights stay where fewer do.
     """
-    counts, found, stay = pass_counts(unit, gene.start, gene.stop), list[_Division](), False
+    counts, found = pass_counts(unit, gene.start, gene.stop), list[_Division]()
     cached = ~halos_of_passes(unit, gene.start, gene.stop, counts[-1])
-    counts = tuple(count for count in counts if count * (gene.stop - gene.start) <= most)
+    fitting = counts = tuple(count for count in counts if count * (gene.stop - gene.start) <= most)
+    able = not gene.pinned  # whose tilings say of themselves whether weights stay
+    much = staying_blocks(unit, gene.start, gene.stop) > room_blocks(unit.machine, Memory.L1) - space[1]
     for blocks in block_counts(unit, gene.start, gene.stop):
-        first = not stay
-        for count in counts:
-            division = _Division(blocks, count, 1, 1, cached)
-            plan = decode(unit, _divided(unit, gene, *division), *space)
-            if plan is None:
-                continue
-            stays = not streams(unit, plan, gene.start)
-            if first or stays:
-                found.append(division)
-            first = False
-            if stays:
-                stay, counts = True, counts[: counts.index(count)]
-                break
+        counts = counts if able and not (much and blocks * unit.images > 1) else ()
+        if not fitting and not counts:
+            break
+
+        def plan(count: int, blocks: int = blocks) -> SegmentPlan | None:
+            return decode(unit, _divided(unit, gene, *_Division(blocks, count, 1, 1, cached)), *space)
+
+        def stays(count: int, blocks: int = blocks) -> bool:
+            made = plan(count, blocks)
+            return made is not None and not streams(unit, made, gene.start)
+
+        fits, stay = least(fitting, lambda count: plan(count) is not None), least(counts, stays)
+        found += [_Division(blocks, count, 1, 1, cached) for count in dict.fromkeys((fits, stay)) if count is not None]
+        if fits is not None:
+            fitting = fitting[: fitting.index(fits)]
+        if stay is not None:
+            fitting, counts = (), counts[: counts.index(stay)]
     return found
 
 

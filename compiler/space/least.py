@@ -28,5 +28,10 @@ def streams(unit: Unit, plan: SegmentPlan, start: int) -> bool:
     return any(isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and not _kept(spec) for spec, tiling in pairs)
 
 
+def staying_blocks(unit: Unit, start: int, stop: int) -> int:
+    """Blocks of L1 that the weights of a run of operators take where none of them come for every block of several."""
+    return sum([spec.weight_blocks for spec in unit.operators[start:stop] if not _kept(spec)])
+
+
 def _kept(spec: OperatorSpec) -> bool:
     return isinstance(spec, ConvSpec) and spec.expansion is not None and spec.expansion.kept

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from compiler.build import default_by_level, measure, segment_cycles
 from compiler.plan.plan import ConvTiling, Infeasible
-from compiler.quick import _Timed, _with, quick_genomes, quick_plans
+from compiler.quick import _changed, _Timed, _with, quick_genomes, quick_plans
 from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.source import Opened, Source, open_source
 from compiler.space.changes import CHANGES, SLIDING, Change
@@ -18,6 +18,8 @@ from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, lower_counts
 from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate, segmentations
+from compiler.space.structures import Structures
+from compiler.unit.unit import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate
 from tests.graphs import conv, unit
@@ -165,3 +167,28 @@ def test_every_piece_has_a_plan() -> None:
     for plan in plans.values():
         assert tuple(piece.name for piece in plan.pieces) == model.names
     assert measure(model, plans).keys() == plans.keys()
+
+
+def test_the_first_of_equal_segments_says_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight equal convolutions: a change that the first loses with is tried of no other."""
+    tried = list[list[int]]()
+
+    def faster(unit: Unit, gene: Gene) -> Gene:
+        return gene._replace(chunk=1)
+
+    def slower(unit: Unit, gene: Gene) -> Gene:
+        return gene._replace(chunk=2)
+
+    def measured(genome: Genome) -> NDArray[np.int64] | None:
+        tried.append([gene.chunk for gene in genome])
+        return np.array([(10, 9, 11)[gene.chunk] for gene in genome])
+
+    u = unit(load_machine("edge"), (1, 16, 8, 8), *(conv(f"{at + 1}", f"{at or 'x'}", (16, 16), 3) for at in range(8)))
+    genome: Genome = tuple(Gene(at, at + 1) for at in range(8))
+    monkeypatch.setattr("compiler.quick.CHANGES", (slower, faster))
+    structures = Structures(u)
+    found = _changed(u, _Timed(genome, np.full(8, 10)), lambda gene: (structures.structure(gene.start, gene.stop), gene[2:]), measured)
+    assert [gene.chunk for gene in found.genome] == [1] * 8
+    assert found.took.tolist() == [9] * 8
+    assert max(each.count(2) for each in tried) == 1
+    assert [gene[:2] for gene in found.genome] == [gene[:2] for gene in genome]
