@@ -14,7 +14,7 @@ from compiler.kinds.norm_emitter import LayerNormJob
 from compiler.plan.plan import VectorTiling
 from compiler.unit.operators import Fetch, Given
 from compiler.unit.weights import pack_lanes
-from simulator.npu.isa import float_bits
+from simulator.npu.isa import REPEAT_BLOCKS, float_bits
 from simulator.npu.parts import DataType, Memory
 
 _LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number is 65504
@@ -22,24 +22,32 @@ _LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number i
 
 @dataclass(frozen=True, eq=False)
 class LayerNormSpec(OnVector):
-    """constants_at: DDR blocks [3][planes] of scale, shift, and 1 in lanes that are channels; padded: planes that have padding lanes."""
+    """constants_at: DDR blocks [kinds][planes] of 1 in lanes that are channels, scale and shift; padded: planes that have padding lanes.
+
+    kinds: 3; 1 where scale is 1 and shift is 0; 0 where besides no plane has padding lanes.
+    """
 
     word: ClassVar[str] = "layer_norm"
 
     channels: int
     epsilon: float
     constants_at: int
+    kinds: int
     padded: tuple[int, ...]
 
     @classmethod
     def lower(cls, index: int, op: LayerNorm, into: Lowering) -> Self:
-        place = into.layout.placements[op.y]
-        parts = [pack_lanes(values, place, into.type_of(op.y)) for values in (op.scale, op.shift, np.ones_like(op.scale))]
-        at, padded = into.constants.add(f"{op.name}/constants", np.concatenate(parts)), into.padded_planes(op.y)
-        return cls(**into.fields(index, op), channels=len(op.scale), epsilon=op.epsilon, constants_at=at, padded=padded)
+        place, padded = into.layout.placements[op.y], into.padded_planes(op.y)
+        plain = (op.scale == 1).all() and not op.shift.any()
+        kinds = 3 if not plain else 1 if padded else 0
+        values = (np.ones_like(op.scale), op.scale, op.shift)[:kinds]
+        parts = [pack_lanes(each, place, into.type_of(op.y)) for each in values]
+        at = into.constants.add(f"{op.name}/constants", np.concatenate(parts)) if parts else -1
+        fields = into.fields(index, op)
+        return cls(**fields, channels=len(op.scale), epsilon=op.epsilon, constants_at=at, kinds=kinds, padded=padded)
 
     def described(self) -> dict[str, object]:
-        return {"channels": self.channels, "gaps": list(self.padded)}
+        return {"channels": self.channels, "gaps": list(self.padded), "constants": self.kinds}
 
     @property
     def planes_together(self) -> int:
@@ -49,30 +57,37 @@ class LayerNormSpec(OnVector):
         return self.y.planes
 
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
-        """Values, and their squares in float32."""
-        return rows * columns * (planes * (3 if dtype == DataType.float16 else 2) + 1)
+        """Values, and of float16 in float32 too; else half of them, where sums begin."""
+        return rows * columns * (planes + (2 * planes if dtype == DataType.float16 else (planes + 1) // 2) + 1)
 
     def constant_blocks(self, planes: int) -> int:
-        return 3 * planes
+        return self.kinds * planes
 
     def set_aside(self, rows: int) -> int:
         return self.constant_blocks(self.y.planes)
 
     def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
         fitting = slot_blocks // self.tile_blocks(self.planes_together, 1, self.out_w, dtype)
+        pixels = fitting * self.out_w
+        if pixels > REPEAT_BLOCKS and REPEAT_BLOCKS % self.out_w == 0:  # what goes through planes takes eight pixels at a time
+            fitting = pixels // REPEAT_BLOCKS * REPEAT_BLOCKS // self.out_w
         return VectorTiling(tile_planes=self.planes_together, tile_rows=max(1, min(rows, fitting)))
 
     @property
     def steps_of_tile(self) -> int:
-        return 6  # sum, centre, square, sum, scale by the deviation, scale and shift
+        return 5 if self.kinds < 3 else 6  # sum, centre, convert, squares, scale by the deviation, scale and shift
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        return ("scale", ("p",)), ("shift", ("p",))
+        return (("scale", ("p",)), ("shift", ("p",))) if self.kinds == 3 else ()
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        passes = 9 if tiles.dtype == DataType.float16 else 6
-        return VectorWork(tiles.size / 8 * passes, tiles.tiles * (30 + self.y.planes), [tiles.size])
+        passes = (6 if tiles.dtype == DataType.float16 else 4) + (self.kinds == 3)
+        of_pixels = 20  # what is done with a block of every pixel: a root and a reciprocal are four each
+        calls = 24 + (self.y.planes / 8 if self.kinds == 3 else 0)
+        runs = float(sum([count * -(-tall * wide // REPEAT_BLOCKS) for _, tall, wide, count in tiles.made]) * tiles.images)
+        repeats = tiles.size / REPEAT_BLOCKS * (passes + of_pixels / self.y.planes)
+        return VectorWork(repeats, tiles.tiles * calls + 4 * runs, [tiles.size])
 
     def channel_step(self, count: int, dtype: DataType) -> int | str:
         return "a normalisation over the channels needs all of them"
@@ -83,7 +98,8 @@ class LayerNormSpec(OnVector):
             **self.common(given),
             width=self.out_w,
             constants=first_of(given.constants),
-            constants_at=self.constants_at if streamed(given) else -1,
+            constants_at=self.constants_at if streamed(given) and self.kinds else -1,
+            kinds=self.kinds,
             **{name: float_bits(value) for name, value in bits.items()},
         )
 
@@ -91,4 +107,6 @@ class LayerNormSpec(OnVector):
         return [np.array(self.padded, np.int64)]
 
     def fetches(self, given: Given) -> list[Fetch]:
-        return [] if streamed(given) else [Fetch(Memory.UB, self.constants_at, first_of(given.constants), 3 * self.y.planes)]
+        if streamed(given) or not self.kinds:
+            return []
+        return [Fetch(Memory.UB, self.constants_at, first_of(given.constants), self.kinds * self.y.planes)]

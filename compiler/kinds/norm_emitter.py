@@ -26,9 +26,9 @@ _F16, _F32 = int(DataType.float16), int(DataType.float32)
 class LayerNormJob(NamedTuple):
     """Layer normalisation over `planes` planes with `channels` channels; a tile is all planes by `tile_rows` rows.
 
-    constants: UB address [3][planes] of scale, shift and 1 in lanes that are channels, fetched from constants_at for every block unless
-    that is -1.  per_channel, epsilon: float32 bits.  largest: bits
-    of what 1 / deviation is cut at, so that float16 holds it.
+    constants: UB address [kinds][planes] of 1 in lanes that are channels, scale and shift, fetched from constants_at for every block unless
+    that is -1.  kinds: 3; 1 without scale and shift; 0 where there is no other lane either.  per_channel, epsilon: float32 bits.
+    largest: bits of what 1 / deviation is cut at, so that float16 holds it.
     """
 
     dtype: int
@@ -41,6 +41,7 @@ class LayerNormJob(NamedTuple):
     slot_1: int
     constants: int
     constants_at: int
+    kinds: int
     per_channel: int
     epsilon: int
     largest: int
@@ -55,7 +56,7 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, targ
     if j.constants_at >= 0:
         if at >= out.shape[0]:
             return -1
-        at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.constants_at, j.constants, 3 * j.planes, 1, 0, 0, 1, 0, 0)
+        at = copy(out, at, j.dtype, j.tag, MTE2, DDR, UB, j.constants_at, j.constants, j.kinds * j.planes, 1, 0, 0, 1, 0, 0)
     for tile in range(count):
         r, c = tile // across * tile_rows, tile % across * j.tile_columns
         size = min(tile_rows, j.rows - r) * min(j.tile_columns, j.width - c)
@@ -71,29 +72,29 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, targ
         at = flat(out, at, _LANE_SUM, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, 0)
         at = with_pixels(out, at, j.dtype, j.tag, _VSUB, x, squares, size, j.planes)
         at = _mask(out, at, j, x, size, padded)
-        wide = size  # blocks of float32 in a plane
-        if half:
-            wide = 2 * size
-            at = _convert(out, at, _F32, j.tag, squares, x, j.planes * size)
-            at = flat(out, at, _VMUL, _F32, j.tag, squares, squares, squares, -1, 1, 0, j.planes * wide, 0)
-        else:
-            at = flat(out, at, _VMUL, _F32, j.tag, squares, x, x, -1, 1, 0, j.planes * wide, 0)
-        at = _tree(out, at, _F32, j.tag, squares, squares, wide, j.planes)
-        if half:  # both blocks of a pixel get the sum of the two
-            at = strided(out, at, _VADD, _F32, j.tag, squares, squares, squares + 1, size, 1, 2, 0, 2, 0, 2, 0, 0)
-            at = strided(out, at, _VCOPY, _F32, j.tag, squares + 1, squares, -1, size, 1, 2, 0, 2, 0, 0, 0, 0)
-        at = flat(out, at, _LANE_SUM, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, 0)
-        at = flat(out, at, _VMULS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.per_channel)
-        at = flat(out, at, _VADDS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.epsilon)
-        at = flat(out, at, _VSQRT, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, 0)
-        at = flat(out, at, _VRECIPROCAL, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, 0)
         factor = squares
         if half:
-            factor = squares + wide
-            at = flat(out, at, _VMINS, _F32, j.tag, squares, squares, -1, -1, 0, 0, wide, j.largest)
+            wide = 2 * size  # blocks of float32 in a plane
+            at = _convert(out, at, _F32, j.tag, squares, x, j.planes * size)
+            at = _sum_of_squares(out, at, j.tag, squares, squares, wide, j.planes)
+            factor = squares + wide  # one block of a pixel gets the sum of both
+            at = strided(out, at, _VADD, _F32, j.tag, factor, squares, squares + 1, size, 1, 1, 0, 2, 0, 2, 0, 0)
+        else:
+            at = _sum_of_squares(out, at, j.tag, squares, x, size, j.planes)
+        at = flat(out, at, _LANE_SUM, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, 0)
+        at = flat(out, at, _VMULS, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, j.per_channel)
+        at = flat(out, at, _VADDS, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, j.epsilon)
+        at = flat(out, at, _VSQRT, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, 0)
+        at = flat(out, at, _VRECIPROCAL, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, 0)
+        if half:
+            at = flat(out, at, _VMINS, _F32, j.tag, factor, factor, -1, -1, 0, 0, size, j.largest)
+            for block in range(2):
+                at = strided(out, at, _VCOPY, _F32, j.tag, squares + block, factor, -1, size, 1, 2, 0, 1, 0, 0, 0, 0)
             at = _convert(out, at, _F16, j.tag, factor, squares, size)
         at = with_pixels(out, at, j.dtype, j.tag, _VMUL, x, factor, size, j.planes)
-        at = multiply_add(out, at, _VMADD, j.dtype, j.tag, x, x, j.constants, j.constants + j.planes, j.planes, size)
+        if j.kinds == 3:
+            scale = j.constants + j.planes
+            at = multiply_add(out, at, _VMADD, j.dtype, j.tag, x, x, scale, scale + j.planes, j.planes, size)
         at = store_tile(out, at, j.dtype, j.tag, target, 0, r * j.width + c, size, j.planes, x)
     return at
 
@@ -103,7 +104,7 @@ def _mask(out: Code, at: int, j: LayerNormJob, x: int, size: int, padded: Ints) 
     """Zero in lanes that are no channels."""
     for plane in padded:
         d = x + plane * size
-        at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.constants + 2 * j.planes + plane, -1, 0, 0, size, 0)
+        at = flat(out, at, _VMUL, j.dtype, j.tag, d, d, j.constants + plane, -1, 0, 0, size, 0)
     return at
 
 
@@ -121,6 +122,17 @@ def _tree(out: Code, at: int, dtype: int, tag: int, d: int, x: int, size: int, p
         upper = left // 2
         left -= upper
         at = flat(out, at, _VADD, dtype, tag, d, d, d + left * size, -1, 1, 0, upper * size, 0)
+    return at
+
+
+@njit(cache=True)
+def _sum_of_squares(out: Code, at: int, tag: int, d: int, x: int, size: int, planes: int) -> int:
+    """d [size] = sum over planes of the squares of x [planes][size], of float32; d may be x's first plane."""
+    at = flat(out, at, _VMUL, _F32, tag, d, x, x, -1, 1, 0, size, 0)
+    for c in range(0, size, 8):
+        for plane in range(1, planes, 255):
+            s, repeats = x + plane * size + c, min(255, planes - plane)
+            at = vector(out, at, _VMADD, _F32, tag, d + c, s, s, d + c, min(8, size - c), repeats, 1, 0, 1, size, 1, size, 1, 0, 0)
     return at
 
 

@@ -332,6 +332,20 @@ def fold_affine_into_norm(op: Operator, view: GraphView) -> Match | None:
     return Match((norm, op), (folded, *without_first_step(op, folded.y)))
 
 
+def norm_into_products(op: Operator, view: GraphView) -> Match | None:
+    """Scale and shift of a LayerNorm that convolutions alone read: into their weights.  Padding would not have the shift."""
+    if not isinstance(op, LayerNorm) or op.y in view.outputs or ((op.scale == 1).all() and not op.shift.any()):
+        return None
+    readers = [reader for reader in view.alike.get((Conv, (op.y,)), ()) if isinstance(reader, Conv) and reader.groups == 1]
+    if len(readers) != view.uses[op.y] or any(max(reader.pads) > 0 for reader in readers):
+        return None
+    one, folded = np.ones_like(op.scale), []
+    for reader in readers:
+        bias = reader.bias + np.einsum("oiyx,i->o", reader.weights.astype(np.float64), op.shift)
+        folded.append(replace(reader, weights=reader.weights * op.scale[:, None, None], bias=bias.astype(np.float32)))
+    return Match((op, *readers), (replace(op, scale=one, shift=0 * one), *folded))
+
+
 def scale_before_matmul(op: Operator, view: GraphView) -> Match | None:
     """A product of two tensors, then a factor: the factor first, where a convolution may take it and float16 has more room."""
     if not isinstance(op, Vector) or not op.steps or op.steps[0].op != "muls" or any(step.operand == 0 for step in op.steps[1:]):
@@ -437,6 +451,7 @@ RULES: tuple[RewriteRule, ...] = (
     RewriteRule("split-conv", split_conv),
     RewriteRule("fold-affine", fold_affine),
     RewriteRule("fold-affine-into-norm", fold_affine_into_norm),
+    RewriteRule("norm-into-products", norm_into_products),
     RewriteRule("scale-before-matmul", scale_before_matmul),
     RewriteRule("rows-into-conv", rows_into_conv),
     RewriteRule("fuse-residual", fuse_residual),

@@ -14,7 +14,7 @@ from compiler.frontend.weights import seed_weights
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import LayerNorm, Step, Vector
-from compiler.kinds.build import pack_unit
+from compiler.kinds.build import make_unit, pack_unit
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.softmax import SoftmaxSpec
@@ -197,6 +197,31 @@ def test_layer_norm_of_any_size(channels: int, scale: float, offset: float, dtyp
     # the deviation from a mean of 40 has lost some bits of float16
     limit = (1e-2 if offset else 4e-3) if dtype == DataType.float16 else 1e-5
     assert np.abs(y - expected).max() <= limit * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("channels", [5, 64])
+def test_layer_norm_without_scale_and_shift(channels: int, dtype: DataType) -> None:
+    """It reads no constants but which lanes are channels, where others are there."""
+    x = np.random.default_rng(0).standard_normal((1, channels, 40, 1)).astype(np.float16).astype(np.float32)
+    op = LayerNorm("norm", "x", "y", np.ones(channels, np.float32), np.zeros(channels, np.float32), 1e-5)
+    graph = graph_of(op, channels, 40)
+    (spec,) = make_unit(graph, EDGE, dtype).operators
+    assert isinstance(spec, LayerNormSpec)
+    assert spec.kinds == (channels % dtype.lanes > 0)
+    expected = evaluate(graph, {"x": x})["y"]
+    limit = 2e-3 if dtype == DataType.float16 else 1e-5
+    assert np.abs(run_graph(graph, x, dtype) - expected).max() <= limit * np.abs(expected).max()
+
+
+def test_tiles_of_a_layer_norm_are_whole_repeats() -> None:
+    """Over planes eight pixels at a time: a ninth would take as long as eight."""
+    for rows in (5, 197):
+        graph = graph_of(LayerNorm("norm", "x", "y", np.ones(768, np.float32), np.zeros(768, np.float32), 1e-5), 768, rows)
+        (spec,) = make_unit(graph, EDGE, DataType.float16).operators
+        assert isinstance(spec, LayerNormSpec)
+        fitting = 21 * spec.tile_blocks(48, 1, 1, DataType.float16)
+        assert spec.slot_tiling(rows, fitting, DataType.float16).tile_rows == (5 if rows == 5 else 16)
 
 
 def test_a_second_softmax_group_cannot_leak_into_the_first() -> None:

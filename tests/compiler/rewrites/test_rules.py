@@ -142,6 +142,10 @@ FIRES: dict[str, list[tuple[list[Operator], list[str], int]]] = {
         ([conv("x", "a"), Shuffle("b", "a", "b", (0, 1)), Shuffle("c", "a", "c", (5, 2, 3)), conv("b", "d", 6, 2)], ["c", "d"], 4)
     ],
     "fold-affine-into-norm": [([norm("x", "a"), chain("b", "a", steps=(scaled(), RELU))], ["b"], 2)],
+    "norm-into-products": [
+        ([norm("x", "a"), conv("a", "b"), conv("a", "c", 3)], ["b", "c"], 3),
+        ([norm("x", "a"), conv("a", "b", pads=(-1, 0, -2, 0))], ["b"], 2),
+    ],
     "scale-before-matmul": [([MatMul("a", "x", "z", "a", 2, True), chain("b", "a", steps=(Step("muls", 0.5), RELU))], ["b"], 3)],
     "rows-into-conv": [([ROWS, conv("r", "a")], ["a"], 1)],
     "select-by-conv": [([conv("x", "a", 6, 2, groups=3), Shuffle("b", "a", "b", (4, 1))], ["b"], 2)],
@@ -250,6 +254,12 @@ LEAVES: dict[str, list[tuple[list[Operator], list[str]]]] = {
         ([conv("x", "a"), Shuffle("b", "a", "b", DEAL)], ["b"]),
     ],
     "fold-affine-into-norm": [([norm("x", "a"), chain("b", "a", steps=(scaled(),))], ["b", "a"])],
+    "norm-into-products": [
+        ([norm("x", "a"), conv("a", "b")], ["a", "b"]),
+        ([norm("x", "a"), conv("a", "b"), conv("b", "c", residual="a")], ["c"]),
+        ([norm("x", "a"), conv("a", "b", pads=(1, 0, 0, 0))], ["b"]),  # what is padded has no shift
+        ([norm("x", "a"), conv("a", "b", c_in=2, groups=3)], ["b"]),
+    ],
     "scale-before-matmul": [([MatMul("a", "x", "z", "a", 2, True), chain("b", "a", steps=(Step("muls", 0.5),))], ["a", "b"])],
     "rows-into-conv": [([ROWS, conv("r", "a")], ["a", "r"])],
     "negate-into-conv": [
