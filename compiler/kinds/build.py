@@ -14,6 +14,7 @@ from compiler.ir.operators import Values
 from compiler.kinds.affine_products import with_products
 from compiler.kinds.base import Lowering
 from compiler.kinds.curves import with_curves
+from compiler.kinds.gated_products import with_gated_weights
 from compiler.kinds.table import BY_OPERATOR
 from compiler.unit import weights
 from compiler.unit.constants import Constants, aligned
@@ -44,7 +45,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
     """
     check_machine(machine, *_computed(graph, machine, dtype))
-    graph = with_products(with_curves(graph, dtype), machine)
+    graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
     layout = assign(graph, dtype)
     layout.verify()
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from compiler.ir.operators import HeadedProduct
+from compiler.ir.operators import HeadedProduct, MatMul
 from compiler.kinds.base import Lowering, run_of_planes
 from compiler.kinds.conv import ConvSpec, Window
 from compiler.kinds.conv_emitter import PIXELS_K, PIXELS_N
@@ -18,7 +18,7 @@ from simulator.npu.parts import DataType, Memory
 
 @dataclass(frozen=True, eq=False)
 class MatMulSpec(ConvSpec):
-    """A product whose right operand is reads[1] of `pixels` pixels: a 1x1 convolution without bias.
+    """A product whose right operand is reads[1] of `pixels` pixels: a 1x1 convolution.
 
     Resident weights: all of the right operand lies in L1; streamed: it comes in chunks.  per_pixel: multiply-accumulates of one pixel.
     """
@@ -37,6 +37,7 @@ class MatMulSpec(ConvSpec):
             raise UnsupportedError(f"operator {op.name!r}: {why}; machine {into.machine.name} has none")
         a, y = into.layout.placements[op.a], into.layout.placements[op.y]
         _, channels, h, w = into.layout.graph.shapes[op.b]
+        bias_at = -1 if not isinstance(op, MatMul) or op.bias is None else cls.columns_at(op, y, y.planes * into.type_of(op.y).lanes, into)
         pixels, heads, fractal = h * w, op.heads, into.machine.fractal(into.type_of(op.a))
         return into.fields(index, op) | {
             "fractal": fractal,
@@ -47,7 +48,7 @@ class MatMulSpec(ConvSpec):
             "n1": y.planes * into.type_of(op.y).lanes // fractal.columns // heads,
             "lanes": fractal.lanes,
             "weights_at": -1,
-            "bias_at": -1,
+            "bias_at": bias_at,
             "pixels": pixels,
             "transposed": op.transposed,
             "per_pixel": channels * pixels,
@@ -58,6 +59,11 @@ class MatMulSpec(ConvSpec):
         """With the fractal behind all pixels that a tensor of floats beside integers has: no tile may lie there."""
         behind = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
         return max(super().n1_step, 1 + behind)
+
+    @property
+    def biased(self) -> bool:
+        """Whether its channels have biases of their own, as those of integers have not."""
+        return isinstance(self.operator, MatMul) and self.operator.bias is not None
 
     @property
     def weight_blocks(self) -> int:
@@ -76,7 +82,8 @@ class MatMulSpec(ConvSpec):
         return self.out_h * self.out_w * self.per_pixel
 
     def described(self) -> dict[str, object]:
-        return super().described() | {"pixels": self.pixels, "transposed": self.transposed}
+        found = super().described() | {"pixels": self.pixels, "transposed": self.transposed}
+        return found | {"bias": True} if self.biased else found
 
     def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
         return (self,)
@@ -106,7 +113,9 @@ class MatMulSpec(ConvSpec):
         reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * left, (group + groups) * left)]
         reads.append(run_of_planes(self.reads[1], group * right, (group + groups) * right))
         per_pixel = self.per_pixel * groups // self.groups
-        return replace(self, y=run_of_planes(self.y, first, last), reads=tuple(reads), groups=groups, per_pixel=per_pixel)
+        before = group * self.n1 * self.fractal.sum_blocks if self.biased else 0
+        y = run_of_planes(self.y, first, last)
+        return replace(self, y=y, reads=tuple(reads), groups=groups, per_pixel=per_pixel, bias_at=self.bias_at + before)
 
     def _right_operand(self) -> tuple[int, int, int]:
         return PIXELS_N if self.transposed else PIXELS_K, self.reads[1].planes // self.groups, self.pixels

@@ -55,7 +55,7 @@ class HeadedProduct(Operator):
 
 @dataclass(frozen=True, eq=False)
 class MatMul(HeadedProduct):
-    """A product of floats."""
+    """A product of floats, plus a bias for every channel of y where there is one."""
 
     name: str
     a: str
@@ -63,6 +63,10 @@ class MatMul(HeadedProduct):
     y: str
     heads: int
     transposed: bool
+    bias: Floats | None = None  # [c of y]
+
+    def attributes(self, spell: Spell) -> list[str]:
+        return super().attributes(spell) + ([] if self.bias is None else [f"bias={spell(self.bias)}"])
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0})
@@ -73,4 +77,5 @@ class MatMul(HeadedProduct):
         left = a.reshape(n, self.heads, -1, h * w)
         right = b.reshape(n, self.heads, -1, b.shape[2] * b.shape[3])
         y = (right.swapaxes(2, 3) if self.transposed else right) @ left  # [n, heads, channels of y, pixels]
-        return np.ascontiguousarray(y.reshape(n, -1, h, w))
+        y = np.ascontiguousarray(y.reshape(n, -1, h, w))
+        return y if self.bias is None else y + self.bias[:, None, None]

@@ -77,6 +77,7 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "depthwise": ((1, 40, 9, 8), Conv("y", "x", "y", _floats(40, 1, 3, 3), _floats(40), pads=(1, 1, 1, 1), groups=40)),
     "four lanes": ((1, 3, 9, 8), Conv("y", "x", "y", _floats(40, 3, 3, 3), _floats(40), pads=(0, 1, 1, 0))),
     "product": ((1, 36, 3, 5), MatMul("y", "x", "x", "y", 2, True)),
+    "product with bias": ((1, 36, 3, 5), MatMul("y", "x", "x", "y", 2, True, _floats(30))),
     "chain": ((2, 20, 9, 8), Vector("y", ("x",), "y", (Step("scale_shift", scale=_floats(20), shift=_floats(20)), Step("mul", operand=0)))),
     "pooling": ((2, 20, 9, 8), Pool("y", "x", "y", "average", (3, 2), (2, 1), (1, 1, 0, 1))),
     "whole image": ((1, 20, 9, 8), Pool("y", "x", "y", "max", (9, 8))),
