@@ -11,6 +11,8 @@ from compiler.ir.quantised.parameters import Integers, Quantisation
 from compiler.ir.quantised.products import SlidingWindow
 from compiler.ir.quantised.rounding import saturated, to_int32
 
+_NORMAL = 2.0**-60  # far from what float32 holds no more
+
 
 def max_pool(x: Integers, window: SlidingWindow) -> Integers:
     """MaxPool: it only moves integers; padding is the least of them."""
@@ -37,6 +39,25 @@ def average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation, window: Slid
     else:
         count = window.over(np.ones((1, 1, *x.shape[2:]), np.int64), 0).sum(axis=tuple(range(2 + rank, 2 + 2 * rank)))
     return saturated(to_int32(np.asarray(total / count.astype(np.float32) / sy + np.float32(zy), np.float32)), y_q)
+
+
+def means_of_sums(x_q: Quantisation, y_q: Quantisation, taps: int, number: int) -> Integers | None:
+    """What `average_pool` makes of `taps` integers by what they add up to, from taps times the least one on, over `number`.
+
+    None where it is no function of that.  float32 products and sums of n values are off by at most (n + 1) / 2^24 of their magnitudes
+    (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), quotients and the sum with a zero point by 1 / 2^24 each.  Where a
+    tie lies within that, which integer it is depends on the order.
+    """
+    (sx, zx), (sy, zy) = x_q.single("x"), y_q.single("y")
+    (low, high), scale = x_q.limits, float(sx) / (number * float(sy))
+    if not all(_NORMAL < float(each) < 1 / _NORMAL for each in (sx, sy)):
+        return None  # products may be no normal numbers
+    sums = np.arange(taps * low, taps * high + 1, dtype=np.float64) - taps * zx
+    magnitudes = np.abs(sums) if zx in (low, high) else np.full(sums.shape, float(taps * max(high - zx, zx - low)))
+    exact = sums * scale + zy
+    off = ((taps + 4) * magnitudes * scale + 2 * np.abs(exact)) * 2.0**-24
+    first, last = (saturated(np.rint(np.clip(exact + by, -(2.0**30), 2.0**30)).astype(np.int64), y_q) for by in (-off, off))
+    return first if np.array_equal(first, last) else None
 
 
 def global_average_pool(x: Integers, x_q: Quantisation, y_q: Quantisation) -> Integers:
