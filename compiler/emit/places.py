@@ -7,30 +7,39 @@ from functools import lru_cache
 
 import numpy as np
 
+from compiler.plan.plan import Window
 from compiler.records.places import Allocations
 from compiler.records.writers import Ints
 from compiler.segment.blocks import Blocks, span
 from compiler.segment.buffers import Buffer
+from compiler.segment.memory import slot_counts
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 
 
-def allocations_of(unit: Unit, blocks: Blocks, slots: dict[int, int], l1: dict[Buffer, int]) -> Allocations:
-    """slots: how many every storage that stays has; l1: its buffers (see `segment.memory`)."""
-    kept = [blocks.allocations[storage] for storage in blocks.allocations]
-    images = unit.images
+def allocations_of(unit: Unit, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
+    """l1: buffers of the storages that stay (see `segment.memory`)."""
+    table, rows, buffers, most = _unplaced(unit, blocks, prefetch, window)
+    slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
+    return Allocations(_in_ddr(unit), table, np.array(slots, np.int64).reshape(-1, most), rows)
+
+
+@lru_cache(maxsize=4096)
+def _unplaced(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
+    """`Allocations.table` and `rows`; the most slots of a storage that stays, and as many buffers of each, with its first one before it."""
+    kept, slots, images = list(blocks.allocations.values()), slot_counts(unit, blocks, prefetch, window), unit.images
+    most = max(slots.values(), default=1)
     table = np.zeros((len(kept), 7), np.int64)
-    at = np.zeros((len(kept), max(slots.values(), default=1)), np.int64)
     rows = np.zeros((len(kept), blocks.count, 2), np.int64)
+    buffers = list[tuple[Buffer, Buffer]]()
     for index, allocation in enumerate(kept):
         count, storage = slots[allocation.storage], unit.storages[allocation.storage]
         first, last = span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
         ring = allocation.high(count, images) if allocation.cached or allocation.held else 0
         table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first
-        single = l1[Buffer("tensor", allocation.storage)]
-        at[index, :count] = [l1.get(Buffer("tensor", allocation.storage, slot), single) for slot in range(count)]
+        buffers += [(Buffer("tensor", allocation.storage), Buffer("tensor", allocation.storage, slot)) for slot in range(most)]
         rows[index] = allocation.rows
-    return Allocations(_in_ddr(unit), table, at, rows)
+    return table, rows, buffers, most
 
 
 @lru_cache(maxsize=1024)

@@ -17,12 +17,13 @@ from compiler.emit.ahead import bring_ahead
 from compiler.emit.in_place import in_place
 from compiler.emit.jobs import jobs_of
 from compiler.emit.nodes import emit_nodes
-from compiler.emit.places import allocations_of, operand, places_kept
+from compiler.emit.places import allocations_of
 from compiler.emit.staging import Staged, staged, with_staged
+from compiler.emit.tables import block_tables
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.records.node import Work
 from compiler.records.writers import Ints
-from compiler.schedule.window import edges, load_cycles, load_readers, node_cycles, sequence, slide
+from compiler.schedule.window import edges, load_cycles, node_cycles, sequence, slide
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer
 from compiler.segment.held import Held, held_blocks
@@ -30,7 +31,6 @@ from compiler.segment.lanes import lanes
 from compiler.segment.memory import Places, mirrored, named
 from compiler.segment.run import run_of
 from compiler.segment.segment import CoreShare, Segment, StripBlocks
-from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import price, record_cycles
 from simulator.npu.isa import BLOCK, DST, ENGINE, WORDS, D
@@ -142,8 +142,8 @@ def _written(
 
     begun: see `emit_nodes`.  orders: of strips; where that of strip `number` is not there, it is appended.
     """
-    plan, (unit, blocks), slots = segment.plan, strip, segment.slots(strip)
-    work = _work(unit, plan, blocks, places, slots)
+    plan, (unit, blocks) = segment.plan, strip
+    work = _work(unit, plan, blocks, places)
     order = orders[number] if number < len(orders) else None
     nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)
@@ -153,24 +153,19 @@ def _written(
         return None
     if number == len(orders):
         slides = plan.sliding and bool(iterations)
-        orders.append(_slid(unit, plan, blocks, work, slots, iterations, out, rows, before) if slides else None)
+        orders.append(_slid(unit, plan, blocks, work, segment.slots(strip), iterations, out, rows, before) if slides else None)
     return out[:used]
 
 
-def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places, slots: dict[int, int]) -> Work:
-    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held)
-    loads, kept = [], places_kept(blocks)
-    for load in blocks.loads:
-        storage, at = unit.storages[load.storage], operand(blocks, kept, Piece(load.storage, load.plane, load.planes))
-        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag, storage.dtype))
-    fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
+def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
+    run, known = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held), block_tables(unit, blocks)
     return Work(
         unit.images,
-        allocations_of(unit, blocks, slots, places.l1),
-        jobs_of(unit, plan, blocks, places),
-        load_readers(unit, blocks),
-        np.array(loads, np.int64).reshape(-1, 8),
-        np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
+        allocations_of(unit, blocks, plan.prefetch, plan.window, places.l1),
+        jobs_of(unit, plan, blocks, known, places),
+        known.readers,
+        known.loads,
+        known.fresh,
         blocks.computed,
         blocks.own,
         run.reach,

@@ -43,10 +43,15 @@ class Staged(NamedTuple):
     brought: Ints
 
 
+_NOTHING = Staged(np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64))
+
+
 def staged(segment: Segment, unit: Unit, core: int) -> Staged | Infeasible:
     """Of one core's share of a segment of the unit.  core: its place among the plan's."""
     plan, start = segment.plan, segment.outline.start
-    if (plan.shared or plan.staged) and unit.machine.shared is None:
+    if not (plan.shared or plan.staged):
+        return _NOTHING
+    if unit.machine.shared is None:
         return Infeasible(named(plan), f"{(*plan.shared, *plan.staged)[0]!r} in shared memory: {unit.machine.name} has none")
     ranges = []
     storages = {storage.name: storage for storage in unit.storages}

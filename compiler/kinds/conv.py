@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import numpy as np
@@ -39,7 +39,10 @@ OF_INTEGERS = (  # fields of `ConvJob`
     "last", "alike", "left_less", "left_less_1", "left_type",
     "zeros", "zeros_type", "missing",
 )  # fmt: skip
-_FIELD = {name: at for at, name in enumerate(ConvJob._fields)}
+_OF_PLACES = ("weights_0", "weights_1", "bias", "bias_1", "out_0", "out_1", "res_0", "res_1", "zeros_at")
+_PLACES, _EXPANSION = (
+    np.array([ConvJob._fields.index(name) for name in names]) for names in (_OF_PLACES, ExpansionJob._fields)
+)
 EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
 
@@ -371,24 +374,24 @@ class ConvSpec(OperatorSpec):
         return Nest("CUBE", loops, tuple(reads), result, self.fractal.lanes, *source, **of_product)
 
     def job(self, given: Given) -> ConvJob:
-        """Most of it follows from the operator alone, and is remembered; what a tiling says, and where buffers lie, is said anew."""
-        main = given.storages[self.reads[0].storage]
-        key = given.machine, given.dtype, given.inside, main.dtype, main.row_blocks
-        if key not in self._jobs:
-            self._jobs[key] = self._new_job(given)
-        values = list(self._jobs[key])
-        for name, value in (*self._of_tiling(given).items(), *self._of_places(given).items()):
-            values[_FIELD[name]] = value
-        return ConvJob._make(values)  # a third of the time of `_replace`, which looks for all fields
+        return ConvJob._make(self.job_row(given)[1].tolist())
 
-    @cached_property
-    def _jobs(self) -> dict[tuple[object, ...], ConvJob]:
-        return {}
+    def job_row(self, given: Given) -> tuple[type[ConvJob], NDArray[np.int64]]:
+        """Most of it follows from the operator and its tiling, and is remembered; where buffers lie is said anew."""
+        tiling = given.tiling
+        assert isinstance(tiling, ConvTiling)
+        main, *others = [given.storages[piece.storage] for piece in self.reads]
+        residual = others[0].dtype if others and self.residual is not None else 0
+        row = _unplaced(self, tiling, given.machine, given.dtype, given.inside, main.dtype, main.row_blocks, residual).copy()
+        weights, bias = self.chunk_slots(given), (*given.constants, -1, -1)[:2]
+        row[_PLACES] = *_two(weights), *bias, *_two(given.tiles), *_two(given.residuals), self.first_zeros(given)
+        if self.expansion is not None:
+            row[_EXPANSION] = self.expansion_job(tiling, given.overlaid, given.arriving, given.expanded)
+        return ConvJob, row
 
-    def _of_tiling(self, given: Given) -> dict[str, int]:
+    def of_tiling(self, t: ConvTiling, machine: Machine) -> dict[str, int]:
         """Fields of `ConvJob` that a tiling says."""
-        t, machine, f = given.tiling, given.machine, self.fractal
-        assert isinstance(t, ConvTiling)
+        f = self.fractal
         resident, streams_bias = t.weights == "resident", self.bias_at >= 0 and t.constants == "streamed"
         a, b, c = l0_blocks(f.weight_blocks, f.sum_blocks, t.tile_m, t.tile_n1, t.tile_k1)
         (slot_a, room_a), (slot_b, room_b) = tile_slot(machine, Memory.L0A, a), tile_slot(machine, Memory.L0B, b)
@@ -410,63 +413,51 @@ class ConvSpec(OperatorSpec):
             "room_c": room_c,
         }
 
-    def _of_places(self, given: Given) -> dict[str, int]:
-        """Fields of `ConvJob` that say where buffers lie."""
-        assert isinstance(given.tiling, ConvTiling)
-        (weights_0, weights_1), (bias, bias_1) = _two(self.chunk_slots(given)), (*given.constants, -1, -1)[:2]
-        (out_0, out_1), (res_0, res_1) = _two(given.tiles), _two(given.residuals)
-        found = {"weights_0": weights_0, "weights_1": weights_1, "bias": bias, "bias_1": bias_1, "zeros_at": self.first_zeros(given)}
-        found |= {"out_0": out_0, "out_1": out_1, "res_0": res_0, "res_1": res_1}
-        if self.expansion is not None:
-            found |= self.expansion_job(given.tiling, given.overlaid, given.arriving, given.expanded)._asdict()
-        return found
-
-    def _new_job(self, given: Given) -> ConvJob:
-        machine, window, parts = given.machine, self.window, self.parts
-        to = way_out(machine, given.inside)
+    def of_operator(self, machine: Machine, dtype: DataType, inside: bool, read: DataType, pitch: int, residual: int) -> dict[str, int]:
+        """Fields of `ConvJob` that the operator says.  inside: whether its result stays on chip.  dtype, read, residual: of the result, of
+        the main input and of the residual, 0 without one.  pitch: blocks of a row of the main input."""
+        window, parts, to = self.window, self.parts, way_out(machine, inside)
         path = machine.path(Memory.L0C, Memory.L1 if to == TO_L1 else machine.vector_memory)
         assert path is not None
         right, right_planes, right_pixels = self._right_operand()
-        return ConvJob(
-            dtype=int(given.dtype),
-            operands=int(given.storages[self.reads[0].storage].dtype),
-            tag=self.tag,
-            in_w=self.in_w,
-            in_pitch=given.storages[self.reads[0].storage].row_blocks,
-            kh=window.kh,
-            kw=window.kw,
-            sh=window.sh,
-            sw=window.sw,
-            dh=window.dh,
-            dw=window.dw,
-            pad_left=window.left,
-            part_rows=parts.rows,
-            part_columns=parts.columns,
-            lanes=self.lanes,
-            out_w=self.out_w,
-            groups=self.groups,
-            c1=self.c1,
-            k1=self.k1,
-            n1=self.n1,
-            weights_at=self.weights_at,
-            weights_k1=self.run_of_k1 or self.k1,
-            act=int(Activation[self.activation]),
-            limit=float_bits(self.limit) if self.activation == "clip" else 0,
-            to=to,
-            fractal_rows=self.fractal.rows,
-            fractal_lanes=self.fractal.lanes,
-            fractal_columns=self.fractal.columns,
-            weight_blocks=self.fractal.weight_blocks,
-            sum_blocks=self.fractal.sum_blocks,
-            result_lanes=given.dtype.lanes,
-            residual_lanes=self.residual_lanes,
-            fixpipe_engine=int(Engine[path.engine]),
-            right=right,
-            right_planes=right_planes,
-            right_pixels=right_pixels,
-            **self.of_integers(given),
-            **(ExpansionJob()._asdict() | self._of_tiling(given) | self._of_places(given)),
-        )
+        return {
+            "dtype": int(dtype),
+            "operands": int(read),
+            "tag": self.tag,
+            "in_w": self.in_w,
+            "in_pitch": pitch,
+            "kh": window.kh,
+            "kw": window.kw,
+            "sh": window.sh,
+            "sw": window.sw,
+            "dh": window.dh,
+            "dw": window.dw,
+            "pad_left": window.left,
+            "part_rows": parts.rows,
+            "part_columns": parts.columns,
+            "lanes": self.lanes,
+            "out_w": self.out_w,
+            "groups": self.groups,
+            "c1": self.c1,
+            "k1": self.k1,
+            "n1": self.n1,
+            "weights_at": self.weights_at,
+            "weights_k1": self.run_of_k1 or self.k1,
+            "act": int(Activation[self.activation]),
+            "limit": float_bits(self.limit) if self.activation == "clip" else 0,
+            "to": to,
+            "fractal_rows": self.fractal.rows,
+            "fractal_lanes": self.fractal.lanes,
+            "fractal_columns": self.fractal.columns,
+            "weight_blocks": self.fractal.weight_blocks,
+            "sum_blocks": self.fractal.sum_blocks,
+            "result_lanes": dtype.lanes,
+            "residual_lanes": self.residual_lanes,
+            "fixpipe_engine": int(Engine[path.engine]),
+            "right": right,
+            "right_planes": right_planes,
+            "right_pixels": right_pixels,
+        } | self.of_integers(residual)
 
     def expansion_job(
         self, tiling: ConvTiling, overlaid: tuple[int, ...] = (), arriving: tuple[int, ...] = (), expanded: tuple[int, ...] = ()
@@ -505,37 +496,63 @@ class ConvSpec(OperatorSpec):
         del given
         return 0
 
-    def of_integers(self, given: Given) -> dict[str, int]:
+    def of_integers(self, residual: int) -> dict[str, int]:
         """Fields of `ConvJob` that say how integers are multiplied and what their sums become; of floats they say that there are none."""
-        added = 0 if self.residual is None else int(given.storages[self.residual.storage].dtype)
-        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": added}
+        return dict.fromkeys(OF_INTEGERS, 0) | {"pad": -1, "missing": -1, "added": int(residual)}
 
     def _right_operand(self) -> tuple[int, int, int]:
         """`ConvJob`'s right, right_planes, right_pixels."""
         return WEIGHTS, 0, 0
 
-    def column_fetches(self, target: int) -> list[Fetch]:
-        """Of what FIXPIPE reads for all channels, to block `target` of UB."""
-        return [Fetch(Memory.UB, self.bias_at, target, self.bias_blocks)]
+    def column_fetches(self) -> list[Fetch]:
+        """Of what FIXPIPE reads for all channels, to blocks of UB from 0 on."""
+        return [Fetch(Memory.UB, self.bias_at, 0, self.bias_blocks)]
+
+    def weight_fetches(self) -> list[Fetch]:
+        """Of weights that stay and are not expanded, to blocks of L1 from 0 on."""
+        if not self.weight_blocks or self.expansion is not None:
+            return []
+        apart, runs = (self.run_of_k1 - self.k1) * self.fractal.weight_blocks, self.n1 if self.run_of_k1 else 1
+        size = self.weight_blocks // runs  # a run of k lies apart in every n1
+        return [Fetch(Memory.L1, self.weights_at + i * (size + apart), i * size, size, WEIGHT_PIECE_BLOCKS) for i in range(runs)]
+
+    @cached_property
+    def _fetches(self) -> tuple[list[Fetch], list[Fetch]]:
+        """Of columns and of weights."""
+        return self.column_fetches() if self.bias_blocks else [], self.weight_fetches()
 
     def fetches(self, given: Given) -> list[Fetch]:
-        assert isinstance(given.tiling, ConvTiling)
-        found = []
-        if self.bias_blocks and given.tiling.constants == "resident":
-            found += self.column_fetches(given.constants[0])
-        e, resident = self.expansion, given.tiling.weights == "resident"
+        tiling = given.tiling
+        assert isinstance(tiling, ConvTiling)
+        columns, weights = self._fetches
+        resident, e, found = tiling.weights == "resident", self.expansion, list[Fetch]()
+        if columns and tiling.constants == "resident":
+            found += fetched(columns, given.constants[0])
         if e is not None:  # what is expanded at once is loaded by whoever does that
-            at = self.expansion_job(given.tiling, given.overlaid, given.arriving)
+            at = self.expansion_job(tiling, given.overlaid, given.arriving)
             found.append(Fetch(Memory.UB, e.masks_at, at.masks_at, e.mask_blocks))
             if at.kept:
                 found.append(Fetch(Memory.UB, self.weights_at, at.overlaid_0, self.stored_weight_blocks))
-        elif self.weight_blocks and resident:
-            target, apart = self.chunk_slots(given)[0], (self.run_of_k1 - self.k1) * self.fractal.weight_blocks
-            runs = self.n1 if self.run_of_k1 else 1  # a run of k lies apart in every n1
-            size = self.weight_blocks // runs
-            starts = ((self.weights_at + i * (size + apart), target + i * size) for i in range(runs))
-            found += [Fetch(Memory.L1, source, to, size, WEIGHT_PIECE_BLOCKS) for source, to in starts]
+        elif weights and resident:
+            found += fetched(weights, self.chunk_slots(given)[0])
         return found
+
+
+def fetched(fetches: Sequence[Fetch], first: int) -> list[Fetch]:
+    """Those to blocks from 0 on, to blocks from `first` on."""
+    return [Fetch(memory, source, first + target, blocks, piece) for memory, source, target, blocks, piece in fetches]
+
+
+@lru_cache(maxsize=1 << 14)
+def _unplaced(spec: ConvSpec, tiling: ConvTiling, machine: Machine, *operator: Any) -> NDArray[np.int64]:
+    """The numbers of a job, without places.  operator: the others of `ConvSpec.of_operator`."""
+    return np.array(ConvJob(**_of_operator(spec, machine, *operator) | spec.of_tiling(tiling, machine)), np.int64)
+
+
+@lru_cache(maxsize=1 << 12)
+def _of_operator(spec: ConvSpec, machine: Machine, *operator: Any) -> dict[str, int]:
+    """What all of its tilings have in common: scales of sums, say, are float32 divisions."""
+    return dict.fromkeys(_OF_PLACES, 0) | ExpansionJob()._asdict() | spec.of_operator(machine, *operator)
 
 
 def product_of(spec: OperatorSpec) -> ConvSpec | None:

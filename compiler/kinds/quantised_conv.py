@@ -55,10 +55,6 @@ class IntegerProductSpec(ConvSpec):
         return found | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
 
     @cached_property
-    def _words(self) -> dict[str, int]:
-        return self.words()  # scales of sums are float32 divisions: once, and not for every plan
-
-    @cached_property
     def zero_blocks(self) -> int:
         return len(self.zeros[0]) * self.fractal.weight_blocks
 
@@ -88,18 +84,18 @@ class IntegerProductSpec(ConvSpec):
         first = given.weights[0] + self.zero_blocks
         return tuple(first + at * size for at in range(max(1, slots)))
 
-    def of_integers(self, given: Given) -> dict[str, int]:
-        return super().of_integers(given) | self._words
+    def of_integers(self, residual: int) -> dict[str, int]:
+        return super().of_integers(residual) | self.words()
 
     def first_zeros(self, given: Given) -> int:
         return given.weights[0] if self.zeros[0] else 0
 
-    def column_fetches(self, target: int) -> list[Fetch]:
+    def column_fetches(self) -> list[Fetch]:
         """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
         if not self.scale_at:
-            return super().column_fetches(target)
+            return super().column_fetches()
         half = self.bias_blocks // 2
-        return [Fetch(Memory.UB, self.bias_at + at, target + behind, half) for at, behind in ((0, 0), (self.scale_at, half))]
+        return [Fetch(Memory.UB, self.bias_at + at, behind, half) for at, behind in ((0, 0), (self.scale_at, half))]
 
     def fetches(self, given: Given) -> list[Fetch]:
         found = super().fetches(given)

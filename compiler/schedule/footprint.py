@@ -196,15 +196,19 @@ def _tell(
     bus: Ints,
     useful: Ints,
     several: NDArray[np.bool_],
+    late_of: Ints,
+    ddr_late: int,
     engine: Bytes8,
     overlaps: Bytes8,
     transfer: Bytes8,
     cost: Ints,
+    late: Ints,
     totals: Ints,
 ) -> tuple[int, int]:
-    """Fills what `Footprint` has of every record, and overlaps, 1 where others of its queue may; returns bytes read and written.
+    """Fills what `Footprint` has of every record, overlaps, 1 where others of its queue may, and late; returns bytes read and written.
 
-    busy, bus, useful: see `cycles.price`.  several: by engine, whether it has several DMA ports.  totals: all 0 before.
+    busy, bus, useful: see `cycles.price`.  several: by engine, whether it has several DMA ports.  late: how much later what a record writes
+    is there; late_of, ddr_late: by engine, and of a transfer.  totals: all 0 before.
     """
     read = written = 0
     for i in range(code.shape[0]):
@@ -214,6 +218,7 @@ def _tell(
         overlaps[i] = moves and several[e]
         transfer[i] = code[i, SRC] + code[i, DST] if moves else 0  # the other one is DDR, which is 0
         cost[i] = bus[i] if moves else busy[i]
+        late[i] = ddr_late if moves else late_of[e]
         totals[0, e] += 0 if moves else busy[i]
         totals[1, e] += moves
         read += max(0, useful[i])
@@ -266,17 +271,19 @@ class Footprints:
         bound = self._bound[: _compress(span, self._at, self._ends, self._bound)].copy()
         cost = price(code, self.machine)
         n = len(code)
-        engine, overlaps, transfer = np.empty(n, np.uint8), np.empty(n, np.uint8), np.empty(n, np.uint8)
-        busy_or_bus, totals = np.empty(n, np.int64), np.zeros((2, len(Engine)), np.int64)
-        read, written = _tell(code, *cost, self._several, engine, overlaps, transfer, busy_or_bus, totals)
-        cells, cycles, order = max(0, len(bound) - 1), record_cycles(code, cost, self.machine), np.arange(n)
+        (engine, overlaps, transfer), (busy_or_bus, late) = np.empty((3, n), np.uint8), np.empty((2, n), np.int64)
+        totals = np.zeros((2, len(Engine)), np.int64)
+        known = self._several, self._late, self._ddr_late
+        read, written = _tell(code, *cost, *known, engine, overlaps, transfer, busy_or_bus, late, totals)
+        cells, cycles = max(0, len(bound) - 1), record_cycles(code, cost, self.machine)
         if lookahead > 1:
-            late = self._late[engine] + self._ddr_late * (transfer > 0)
             order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, self._scratch)
             records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
-            engine, overlaps, transfer, busy_or_bus, cycles, span, start = put = tuple(map(np.empty_like, records))
+            engine, overlaps, transfer, busy_or_bus, cycles, span, start = put = tuple([np.empty(a.shape, a.dtype) for a in records])
             _reorder(order, *records, *put)
-        ddr_cells = int(np.searchsorted(bound, self.ddr_granules))
+        else:
+            order = np.arange(n)
+        ddr_cells = int(bound.searchsorted(self.ddr_granules))
         among = inside(engine, span, start, cells, ddr_cells, overlaps, self._scratch)
         touched = np.empty(cells, np.uint8)
         _touch(among.last, touched)

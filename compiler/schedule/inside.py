@@ -53,8 +53,8 @@ def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int, ddr_cells: i
     """Of n records that touch `cells` cells (see `footprint`), the first `ddr_cells` of DDR; overlaps: 1 where others of its queue may."""
     n = len(engine)
     need_start, need = np.empty(n + 1, np.int32), scratch.array("need", n * ENGINES)
-    outer, last = scratch.array("outer", cells * (ENGINES + 1), 3), np.full((cells, 8), -1, np.int32)
-    clock, wanted, known = np.full((ENGINES, ENGINES), -1, np.int32), np.empty(ENGINES, np.int32), scratch.array("known", n, ENGINES)
+    outer, last = scratch.array("outer", cells * (ENGINES + 1), 3), np.empty((cells, 8), np.int32)
+    clock, wanted, known = np.empty((ENGINES, ENGINES), np.int32), np.empty(ENGINES, np.int32), scratch.array("known", n, ENGINES)
     needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, clock, wanted, known, need_start, need, outer)
     return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
@@ -74,12 +74,13 @@ def _look(
     need: Ints32,
     outer: Ints32,
 ) -> tuple[int, int]:
-    """Fills need_start, need and outer; returns how many of both.  last, clock_array (int32 [6, 6]): all -1 before.
+    """Fills need_start, need, outer and last; returns how many it has of need and of outer.
 
-    wanted_array: int32 [6], scratch.  known: int32 [n, 6], scratch: what every instruction knows to be over.
+    clock_array: int32 [6, 6], and wanted_array: int32 [6], scratch.  known: int32 [n, 6], scratch: what every instruction knows to be over.
     """
     clock, wanted, cells, over = pointer(clock_array), pointer(wanted_array), pointer(last), pointer(known)
     own, spans, starts = pointer(engine), pointer(span), pointer(start)
+    last[:] = clock_array[:] = -1
     needs = outers = 0
     for j in range(engine.shape[0]):
         me: Any = np.int64(own[j])

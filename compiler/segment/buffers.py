@@ -124,15 +124,15 @@ def fit(requests: Sequence[BufferRequest], capacity: int, spread: bool, apart: A
     """
     ordered = sorted(requests, key=size_order)
     at, peak = _placed(ordered, capacity, spread, apart)
-    return {request.buffer: offset for request, offset in zip(ordered, at.tolist(), strict=True)}, peak
+    return dict(zip([request.buffer for request in ordered], at, strict=True)), peak
 
 
 def fitting(requests: Sequence[BufferRequest], spread: bool, apart: Apart | None = None) -> Callable[[int], bool]:
     """Tells whether `fit` stays within a capacity: who asks for several of them has what they have in common once."""
     ordered = sorted(requests, key=size_order)
-    spans, pairs = _spans(ordered), _NO_PAIRS if apart is None else apart(ordered)
-    peak = first_fit(spans, pairs, apart is None, np.empty(len(ordered), np.int64))
-    return lambda capacity: peak <= capacity or (spread and _spread_out(ordered, spans, pairs, capacity) is not None)
+    pairs = _NO_PAIRS if apart is None else apart(ordered)
+    peak = first_fit(_spans(ordered), pairs, apart is None, np.empty(len(ordered), np.int64))
+    return lambda capacity: peak <= capacity or (spread and _spread_out(ordered, pairs, capacity) is not None)
 
 
 def size_order(request: BufferRequest) -> tuple[int, int, str, str, str]:
@@ -141,13 +141,14 @@ def size_order(request: BufferRequest) -> tuple[int, int, str, str, str]:
     return -size, birth, kind, str(of), str(slot)  # numbers as they are spelt: plans that are there keep their addresses
 
 
-def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None) -> tuple[NDArray[np.int64], int]:
-    """Offsets, int64 [n], and the blocks needed in all."""
-    spans, pairs = _spans(ordered), _NO_PAIRS if apart is None else apart(ordered)
-    if spread and (found := _spread_out(ordered, spans, pairs, capacity)) is not None:
-        return found, int((found + spans[:, 0]).max())
+def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None) -> tuple[list[int], int]:
+    """Offsets, and the blocks needed in all."""
+    pairs = _NO_PAIRS if apart is None else apart(ordered)
+    if spread and (found := _spread_out(ordered, pairs, capacity)) is not None:
+        return found, max([at + request.size for at, request in zip(found, ordered, strict=True)])
     at = np.empty(len(ordered), np.int64)
-    return at, first_fit(spans, pairs, apart is None, at)
+    peak = first_fit(_spans(ordered), pairs, apart is None, at)
+    return at.tolist(), peak
 
 
 def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
@@ -155,19 +156,22 @@ def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
     return np.array([request[1:4] for request in ordered], np.int64).reshape(-1, 3)
 
 
-def _spread_out(
-    ordered: Sequence[BufferRequest], spans: NDArray[np.int64], pairs: NDArray[np.bool_], capacity: int
-) -> NDArray[np.int64] | None:
+def _spread_out(ordered: Sequence[BufferRequest], pairs: NDArray[np.bool_], capacity: int) -> list[int] | None:
     """Offsets so that loads run ahead; None where that does not go, or there is nothing."""
     if not ordered:
         return None
-    others = np.array([request.buffer.kind != "tensor" for request in ordered])
-    order = np.lexsort((np.where(others, spans[:, 1], 0), others))
+    tensors, others = list[int](), list[int]()
+    for i, request in enumerate(ordered):
+        (tensors if request.buffer.kind == "tensor" else others).append(i)
+    others.sort(key=lambda i: ordered[i].birth)
+    order = tensors + others
     turned = pairs[np.ix_(order, order)] if pairs.size else pairs
-    at = np.empty(len(ordered), np.int64)
-    if not _spread(spans[order], turned, int((~others).sum()), capacity, places := np.empty_like(at)):
+    places = np.empty(len(order), np.int64)
+    if not _spread(_spans([ordered[i] for i in order]), turned, len(tensors), capacity, places):
         return None
-    at[order] = places
+    at = [0] * len(order)
+    for i, place in zip(order, places.tolist(), strict=True):
+        at[i] = place
     return at
 
 

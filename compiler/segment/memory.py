@@ -16,20 +16,21 @@ Where a machine has no UB, what is called so here is a region of L1 (`unit.machi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
 from compiler.kinds.conv import product_of
 from compiler.kinds.counts import l0_blocks, partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
+from compiler.segment.asked import OF_PRODUCTS, Asked, asked_of
 from compiler.segment.blocks import BlockAllocation, Blocks
 from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, fitting, live
 from compiler.segment.held import NOTHING, Held
 from compiler.segment.run import can_stream
 from compiler.segment.sharing import apart
 from compiler.segment.shortage import shortage
-from compiler.unit.machine import region_blocks, room_blocks, writes_l1
+from compiler.unit.machine import region_blocks, room_blocks
 from compiler.unit.operators import UbBuffers, rounded
 from compiler.unit.unit import Unit
 from simulator.npu.isa import REPEAT_BLOCKS
@@ -74,7 +75,8 @@ def place(
             return Infeasible(where, refusal)
     unit, blocks = strips[0]
     found, peaks, asked, region = {}, {}, {}, region_blocks(unit.machine)
-    for memory, requests in _requests(strips, plan):
+    every = [asked_of_all(*strip, plan.tilings) for strip in strips]
+    for memory, requests in _requests(strips, plan, every):
         have = room_blocks(unit.machine, memory) - (held.blocks if memory == Memory.L1 else 0)
         at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
         if need > have:
@@ -84,7 +86,7 @@ def place(
             at = {buffer: region + place for buffer, place in at.items()} if region else at
             need += region + held.blocks
         found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
-    peaks |= _l0_peaks(unit, plan, blocks, blocks.start)
+    peaks |= _l0_peaks(every[0])
     most = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
     places = Places(found[Memory.L1], found[Memory.UB], asked, most, held)
     return mirrored(unit.machine, places) if flip else places
@@ -95,14 +97,23 @@ def asked(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> dict[Memo
     if any(_refuse(unit, plan, blocks, blocks.start) for unit, blocks in strips):
         return None
     unit, blocks = strips[0]
-    rule = apart_rule(unit, blocks, plan.sliding, plan.window)
-    return {memory: fitting(requests, plan.spread, rule) for memory, requests in _requests(strips, plan)}
+    rule, every = apart_rule(unit, blocks, plan.sliding, plan.window), [asked_of_all(*strip, plan.tilings) for strip in strips]
+    return {memory: fitting(requests, plan.spread, rule) for memory, requests in _requests(strips, plan, every)}
 
 
-def _requests(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> Iterator[tuple[Memory, list[BufferRequest]]]:
-    """What a segment asks for in L1, and then in UB."""
-    yield Memory.L1, _largest([_l1_requests(strip, plan, layout) for strip, layout in strips])
-    yield Memory.UB, _largest([ub_requests(strip, layout, plan.tilings) for strip, layout in strips])
+def asked_of_all(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Asked]:
+    """What every operator's tiling asks for."""
+    specs = unit.operators[blocks.start : blocks.stop]
+    return [asked_of(unit, *each) for each in zip(specs, tilings, blocks.inside, strict=True)]
+
+
+def _requests(
+    strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, asked: Sequence[Sequence[Asked]]
+) -> Iterator[tuple[Memory, list[BufferRequest]]]:
+    """What a segment asks for in L1, and then in UB.  asked: by its operators in every strip."""
+    every = [(*strip, each) for strip, each in zip(strips, asked, strict=True)]
+    yield Memory.L1, _largest([l1_requests(unit, blocks, plan.prefetch, plan.window, each) for unit, blocks, each in every])
+    yield Memory.UB, _largest([ub_requests(unit, blocks, each) for unit, blocks, each in every])
 
 
 def mirrored(machine: Machine, places: Places) -> Places:
@@ -118,7 +129,7 @@ def mirrored(machine: Machine, places: Places) -> Places:
             request.buffer: low + (have - (at[request.buffer] - low) - request.size) // align * align for request in places.requests[memory]
         }
         found[memory] = at | own if places.held.at else own
-    return replace(places, l1=found[Memory.L1], ub=found[Memory.UB])
+    return Places(found[Memory.L1], found[Memory.UB], places.requests, places.peak_bytes, places.held)
 
 
 def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
@@ -128,8 +139,7 @@ def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
 
 def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
     """What makes the plan illegal whatever its addresses, or ''."""
-    machine = unit.machine
-    half = {m: room_blocks(machine, m) // 2 for m in (Memory.L0A, Memory.L0B, Memory.L0C)}
+    half = _halves(unit.machine)
     for k, tiling in enumerate(plan.tilings):
         spec = unit.operators[start + k]
         product = product_of(spec)
@@ -138,6 +148,8 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
         if plan.operators[k] != spec.name:
             return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
         if product is None or not isinstance(tiling, ConvTiling):
+            continue
+        if tiling.weights == "resident" and asked_of(unit, spec, tiling, blocks.inside[k]).fits:
             continue
         a, b, c = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
         for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
@@ -160,15 +172,14 @@ def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
     return ""
 
 
-def _l0_peaks(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> dict[str, int]:
-    peaks = {"L0A": 0, "L0B": 0, "L0C": 0}
-    for k, tiling in enumerate(plan.tilings):
-        product = product_of(unit.operators[start + k])
-        if product is not None and isinstance(tiling, ConvTiling):
-            sizes = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
-            for name, size in zip(peaks, sizes, strict=True):
-                peaks[name] = max(peaks[name], 2 * size * BLOCK_BYTES)
-    return peaks
+@lru_cache(maxsize=64)
+def _halves(machine: Machine) -> dict[Memory, int]:
+    return {memory: room_blocks(machine, memory) // 2 for memory in OF_PRODUCTS}
+
+
+def _l0_peaks(asked: Sequence[Asked]) -> dict[str, int]:
+    tiles = [each.tile for each in asked if each.tile] or [(0, 0, 0)]
+    return {memory.name: 2 * BLOCK_BYTES * max(sizes) for memory, sizes in zip(OF_PRODUCTS, zip(*tiles, strict=True), strict=True)}
 
 
 def _iterations(unit: Unit, blocks: Blocks) -> int:
@@ -211,10 +222,11 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
     return found
 
 
-def _l1_requests(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[BufferRequest]:
-    requests = list(tensor_requests(unit, blocks, plan.prefetch, plan.window))
-    for k, tiling in enumerate(plan.tilings):
-        requests += weight_requests(unit, blocks, k, tiling)
+def l1_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window, asked: Sequence[Asked]) -> list[BufferRequest]:
+    """Buffers in L1 of tensors and of weights."""
+    requests, again, last = list(tensor_requests(unit, blocks, prefetch, window)), repeated(unit, blocks), blocks.stop - blocks.start - 1
+    for k, (_, slots, size, *_) in enumerate(asked):
+        requests += weight_requests_of(k, slots, size, last if stays(slots, again) else -1)
     return requests
 
 
@@ -283,22 +295,17 @@ def _scratch(k: int) -> tuple[int, int, int]:
     return k, k, 1 << k
 
 
-def through_ub(unit: Unit, inside: bool) -> bool:
-    """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
-    return not (inside and writes_l1(unit.machine))
-
-
-def ub_requests(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[BufferRequest]:
+def ub_requests(unit: Unit, blocks: Blocks, asked: Sequence[Asked]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
-    requests = chain.from_iterable(own_requests(unit, blocks, k, tiling) for k, tiling in enumerate(tilings))
-    return pooled(list(requests), blocks.stop - blocks.start - 1)
+    last = blocks.stop - blocks.start - 1
+    kept = last if repeated(unit, blocks) else -1
+    return pooled(list(chain.from_iterable([ub_requests_of(k, each.buffers, kept) for k, each in enumerate(asked)])), last)
 
 
 def own_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in UB of operator k, before what it has together with others is `pooled`."""
-    spec = unit.operators[blocks.start + k]
-    buffers = spec.ub_buffers(tiling, through_ub(unit, blocks.inside[k]), unit.type_of(spec.y))
-    return ub_requests_of(k, buffers, blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1)
+    asked = asked_of(unit, unit.operators[blocks.start + k], tiling, blocks.inside[k])
+    return ub_requests_of(k, asked.buffers, blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1)
 
 
 def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:

@@ -12,6 +12,7 @@ from compiler.kinds.alike import Kind, kind_of
 from compiler.kinds.conv import product_of
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
+from compiler.segment.asked import Asked, asking
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
 from compiler.segment.engines import Divided, divided
@@ -24,7 +25,6 @@ from compiler.segment.memory import (
     stays,
     tensor_blocks,
     tensor_requests,
-    through_ub,
     ub_requests_of,
     weight_requests_of,
 )
@@ -39,7 +39,6 @@ from compiler.space.pins import PINS, pinned_tilings
 from compiler.space.stays import with_shared
 from compiler.unit.granted import memory_grants, within
 from compiler.unit.machine import room_blocks
-from compiler.unit.operators import UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.parts import Memory
 
@@ -164,18 +163,8 @@ def _in_chunks(unit: Unit, gene: Gene, leaders: Sequence[int], held: int) -> Ite
             yield found
 
 
-class _Asked(NamedTuple):
-    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all."""
-
-    tiling: Tiling
-    slots: int
-    size: int
-    buffers: tuple[UbBuffers, ...]
-    ub: int
-
-
 @lru_cache(maxsize=1 << 16)
-def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> _Asked | None:
+def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> Asked | None:
     """The tiling of an operator at place `choice` for blocks of so many rows; None where there is none.
 
     inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
@@ -189,15 +178,7 @@ def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice
         tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
     if tiling is None:
         return None
-    return _asking(kind, tiling, inside)
-
-
-@lru_cache(maxsize=1 << 16)
-def _asking(kind: Kind, tiling: Tiling, inside: bool) -> _Asked:
-    """What an operator asks for with a tiling."""
-    unit, spec = kind.unit, kind.spec
-    buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
-    return _Asked(tiling, *spec.weight_slots(tiling), buffers, sum([each.slots * each.size for each in buffers]))
+    return asking(kind, tiling, inside)
 
 
 class _Fitting:
@@ -211,7 +192,7 @@ class _Fitting:
         self.run = _run(unit, gene.start, gene.stop)
         self.have = room_blocks(unit.machine, Memory.L1) - beside
         self.repeated = repeated(unit, layout)
-        self.taken: dict[int, _Asked] = {}  # in the operators' order
+        self.taken: dict[int, Asked] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
     def _slots(self, window: Window) -> None:
@@ -291,7 +272,7 @@ class _Fitting:
         self.taken = taken
         return True
 
-    def _fits_l1(self, taken: dict[int, _Asked]) -> bool:
+    def _fits_l1(self, taken: dict[int, Asked]) -> bool:
         """Mostly clear from sums: of everything, or of what is live at one step whatever shares with what."""
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
@@ -305,12 +286,12 @@ class _Fitting:
         weights = [weight_requests_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
         return packed((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 
-    def _asked(self, k: int, resident: bool, budget: int) -> _Asked | None:
+    def _asked(self, k: int, resident: bool, budget: int) -> Asked | None:
         gene, of = self.gene, self.leaders[k]
         whole = resident or not (of in self.run.weighted or self.layout.streamed >> of & 1)
         choice = gene.choices[of] if gene.choices else 0
         asked = _asked(self.run.kinds[of], self.rows[of], self.layout.inside[of], whole, 0 if whole else budget, choice)
-        return asked if of == k or asked is None else _asking(self.run.kinds[k], asked.tiling, self.layout.inside[k])
+        return asked if of == k or asked is None else asking(self.run.kinds[k], asked.tiling, self.layout.inside[k])
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""

@@ -208,6 +208,11 @@ class OperatorSpec(ABC):
     def job(self, given: Given) -> tuple[int, ...]:
         """What its emitter is told: a NamedTuple of numbers, of a type that the table of kinds has an emitter for."""
 
+    def job_row(self, given: Given) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
+        """The type of its job, and the numbers in it."""
+        job = self.job(given)
+        return type(job), np.array(job, np.int64)
+
     def tables(self) -> list[NDArray[np.int64]]:
         """What its emitter reads beside its job, at most three."""
         return []

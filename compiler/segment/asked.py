@@ -1,0 +1,57 @@
+"""What a tiling asks of memories, whichever segment its operator is in: looked for once for operators that are alike."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from compiler.kinds.alike import Kind, kind_of
+from compiler.kinds.conv import product_of
+from compiler.kinds.counts import l0_blocks
+from compiler.plan.plan import ConvTiling, Tiling
+from compiler.unit.machine import room_blocks, writes_l1
+from compiler.unit.operators import OperatorSpec, UbBuffers
+from compiler.unit.unit import Unit
+from simulator.npu.parts import Memory
+
+OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
+
+
+class Asked(NamedTuple):
+    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
+
+    tile: blocks of L0A, L0B and L0C of a product's tile, which fits half of each where `fits`, in whole planes of the result; of others ().
+    """
+
+    tiling: Tiling
+    slots: int
+    size: int
+    buffers: tuple[UbBuffers, ...]
+    ub: int
+    tile: tuple[int, ...]
+    fits: bool
+
+
+def asked_of(unit: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Asked:
+    """Of an operator of the unit.  inside: its results stay on chip."""
+    return asking(kind_of(unit, spec), tiling, inside)
+
+
+@lru_cache(maxsize=1 << 16)
+def asking(kind: Kind, tiling: Tiling, inside: bool) -> Asked:
+    """What an operator asks for with a tiling."""
+    unit, spec = kind.unit, kind.spec
+    buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
+    product, tile, fits = product_of(spec), (), True
+    if product is not None:
+        assert isinstance(tiling, ConvTiling)
+        tile = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        halves = [room_blocks(unit.machine, memory) // 2 for memory in OF_PRODUCTS]
+        cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
+        fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
+    return Asked(tiling, *spec.weight_slots(tiling), buffers, sum([each.slots * each.size for each in buffers]), tile, fits)
+
+
+def through_ub(unit: Unit, inside: bool) -> bool:
+    """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
+    return not (inside and writes_l1(unit.machine))
