@@ -15,7 +15,7 @@ file      build                every level's program and what it takes, in conta
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.emit.segment import Draft, Records, lower_segment, new_scratch
+from compiler.emit.segment import Draft, Records, drafted, lower_draft, new_scratch
 from compiler.emit.staging import disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.schedule.footprint import Footprint, Ints
@@ -43,6 +43,8 @@ from simulator.npu.program import Code, Program, on_chip_ends
 from simulator.npu.shared_traffic import NOTHING, SharedTraffic, shared_traffic
 
 _DRAFTS = 1 << 11
+_TOGETHER = 1 << 12  # records that several shares have between them while they are lowered side by side: as much as caches hold
+_Key = tuple[Unit, int, bool, str, int, int, Held | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +99,23 @@ class CorePart(NamedTuple):
     flip: bool
 
 
+class _Share(NamedTuple):
+    """What is lowered: the part that the core at place `place` among the plan's, `core` of the machine, has of a segment."""
+
+    unit: Unit
+    plan: SegmentPlan
+    start: int
+    flip: bool
+    place: int
+    core: int
+    held: Held | None
+    key: _Key
+
+    @classmethod
+    def of(cls, unit: Unit, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: Held | None) -> _Share:
+        return cls(unit, plan, start, flip, place, core, held, (unit, start, flip, plan.key, place, len(plan.cores), held))
+
+
 class Compiler:
     """Compiles plans of one unit; keeps lowered segments by (plan, place), so that a mutated plan lowers only what changed.
 
@@ -108,33 +127,57 @@ class Compiler:
         self.synchroniser = Synchroniser(unit)
         self._grants = any(unit.machine.granted(level) != unit.machine.whole for level in unit.machine.contention)
         self._least: dict[tuple[Unit, int, str, int], int] = {}
-        self._scratch = new_scratch()
-        self._cache: OrderedDict[tuple[Unit, int, bool, str, int, int, Held | None], Lowered | Infeasible] = OrderedDict()
+        self._scratch = new_scratch(_TOGETHER)
+        self._cache = OrderedDict[_Key, Lowered | Infeasible]()
         self._cached_bytes = 0
         self._cache_bytes = cache_bytes
         self._drafts = OrderedDict[tuple[Unit, int, str, int, int, Held | None], Draft]()  # of segments that were lowered with one flip
 
     def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
-        return self._lowered(self.unit, plan, start, False, 0, None)
+        return self._lowered(_Share.of(self.unit, plan, start, False, 0, 0, None))
 
-    def _lowered(self, unit: Unit, plan: SegmentPlan, start: int, flip: bool, core: int, held: Held | None) -> Lowered | Infeasible:
-        key = (unit, start, flip, plan.key, core, len(plan.cores), held)
-        found = self._cache.get(key)
+    def _lowered(self, share: _Share) -> Lowered | Infeasible:
+        found = self._cache.get(share.key)
+        if found is None:
+            return self._lower([share])[share.key]
+        self._cache.move_to_end(share.key)
+        return found
+
+    def _lower(self, shares: Sequence[_Share]) -> dict[_Key, Lowered | Infeasible]:
+        """Step by step, each for all of them before the next one: a step's code and tables stay in the processor's caches meanwhile."""
+        drafts = [self._draft(share) for share in shares]
+        written, used, found = list[tuple[_Share, Records | Infeasible]](), 0, dict[_Key, Lowered | Infeasible]()
+        for share, draft in zip(shares, drafts, strict=True):
+            made: Records | Infeasible = draft if isinstance(draft, Infeasible) else lower_draft(draft, share.flip, self._scratch[used:])
+            written.append((share, made))
+            used += 0 if isinstance(made, Infeasible) else len(made.code)
+            if used >= _TOGETHER:
+                found |= self._keep(written)
+                written, used = [], 0
+        return found | self._keep(written)
+
+    def _draft(self, share: _Share) -> Draft | Infeasible:
+        key = share.key[:2] + share.key[3:]
+        found = self._drafts.pop(key, None)  # of the same share with the other flip
         if found is not None:
-            self._cache.move_to_end(key)
             return found
-        draft = self._drafts.pop(key[:2] + key[3:], None)
-        made = lower_segment(unit, plan, start, flip, self._scratch, core, draft, held)
-        if draft is None and isinstance(made, Records):
-            self._drafts[key[:2] + key[3:]] = made.draft
+        made = drafted(share.unit, share.plan, share.start, share.place, share.held)
+        if isinstance(made, Draft):
+            self._drafts[key] = made
             if len(self._drafts) > _DRAFTS:
                 self._drafts.popitem(last=False)
-        lowered = self._cache[key] = self._kept(made, plan)
-        self._cached_bytes += _nbytes(lowered)
-        while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
-            self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
-        return lowered
+        return made
+
+    def _keep(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, Lowered | Infeasible]:
+        """Remembered, the oldest in exchange for what is too much."""
+        found = {share.key: self._kept(made, share.plan) for share, made in written}
+        for key, lowered in found.items():
+            self._cache[key] = lowered
+            self._cached_bytes += _nbytes(lowered)
+            while self._cached_bytes > self._cache_bytes and len(self._cache) > 1:
+                self._cached_bytes -= _nbytes(self._cache.popitem(last=False)[1])
+        return found
 
     def _kept(self, made: Records | Infeasible, plan: SegmentPlan) -> Lowered | Infeasible:
         if isinstance(made, Infeasible):
@@ -143,7 +186,7 @@ class Compiler:
         overtake = plan.overtake and not (plan.shared or plan.staged)  # what cores bring for each other comes in one order
         footprint, order = self.synchroniser.footprints.listed(made.code, plan.lookahead, overtake, plan.urgent)
         shared = NOTHING if self.unit.machine.shared is None else shared_traffic([made.code])
-        return Lowered(footprint, made.peak_bytes, made.staged, made.code[order] if self.records else None, l1_end, shared)
+        return Lowered(footprint, made.peak_bytes, made.staged, made.code.take(order, 0) if self.records else None, l1_end, shared)
 
     def compile(self, plan: Plan) -> Program | Infeasible:
         """The whole plan as one program: the same plan gives the same bytes."""
@@ -186,12 +229,13 @@ class Compiler:
         """
         segments = list(segments)
         unit, holding = self.within(unit, segments)
+        if isinstance(holding, Infeasible):
+            yield from [holding] * len(segments)
+            return
+        shares, made = self._foreseen(unit, [(plan, start, plan.cores) for plan, start in segments], holding)
         so_far = [0] * self.unit.machine.cores
-        for index, (segment, start) in enumerate(segments):
-            if isinstance(holding, Infeasible):
-                yield holding
-                continue
-            found = self._shares(unit, index, segment, segment.cores, start, so_far, holding[index])
+        for index, mine in enumerate(shares):
+            found = self._parts(index, mine, made, so_far)
             if isinstance(found, Infeasible):
                 found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
             else:
@@ -214,7 +258,8 @@ class Compiler:
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
         unit = within_l1(self.unit, self._least_l1(self.unit, plan, start))
-        return self._fitting(self._shares(unit, 0, plan, range(len(plan.cores)), start, [0] * self.unit.machine.cores, None))
+        (shares,), made = self._foreseen(unit, [(plan, start, range(len(plan.cores)))], [None])
+        return self._fitting(self._parts(0, shares, made, [0] * self.unit.machine.cores))
 
     def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
         """As `segment.granted.least_l1`, remembered."""
@@ -234,23 +279,43 @@ class Compiler:
             return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {have * BLOCK_BYTES:,}")
         return parts
 
-    def _shares(
-        self, unit: Unit, index: int, plan: SegmentPlan, cores: Sequence[int], start: int, so_far: list[int], held: Held | None
-    ) -> list[CorePart] | Infeasible:
-        """Shares of a segment that have work, on `cores`; so_far: parts that each core has.
+    def _foreseen(
+        self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]], holding: Sequence[Held | None]
+    ) -> tuple[list[list[_Share] | Infeasible], dict[_Key, Lowered | Infeasible]]:
+        """The shares of a program's segments, each with its cores, if all fit and have work, and those of them that are lowered now.
+
+        Where one has none, those behind it lie at other ends than foreseen, and are lowered when they are asked for.
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
         """
+        found, missing, so_far = list[list[_Share] | Infeasible](), list[_Share](), [0] * self.unit.machine.cores
+        for (plan, start, cores), held in zip(segments, holding, strict=True):
+            if max(cores) >= len(so_far):
+                found.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}"))
+                continue
+            mine = [_Share.of(unit, plan, start, so_far[core] % 2 == 1, place, core, held) for place, core in enumerate(cores)]
+            missing += [share for share in mine if share.key not in self._cache]
+            for core in cores:
+                so_far[core] += 1
+            found.append(mine)
+        return found, self._lower(missing)
+
+    def _parts(
+        self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, Lowered | Infeasible], so_far: Sequence[int]
+    ) -> list[CorePart] | Infeasible:
+        """Those of a segment's shares that have work.  made: some that are lowered.  so_far: parts that each core has."""
+        if isinstance(shares, Infeasible):
+            return shares
         parts = []
-        if max(cores) >= len(so_far):
-            return Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}")
-        for i, core in enumerate(cores):
-            flip = so_far[core] % 2 == 1
-            lowered = self._lowered(unit, plan, start, flip, i, held)
+        for share in shares:
+            flip = so_far[share.core] % 2 == 1
+            if flip != share.flip:
+                share = _Share.of(*share[:3], flip, *share[4:7])
+            lowered = made[share.key] if share.key in made else self._lowered(share)
             if isinstance(lowered, Infeasible):
                 return lowered
             if lowered.records:
-                parts.append(CorePart(index, core, lowered, i, flip))
+                parts.append(CorePart(index, share.core, lowered, share.place, flip))
         return parts
 
 

@@ -12,9 +12,10 @@ from compiler.kinds.table import EMITTERS
 from compiler.plan.plan import SegmentPlan
 from compiler.records.node import OperatorJobs
 from compiler.records.writers import Ints
+from compiler.segment.asked import POOLED
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer, BufferKind
-from compiler.segment.memory import OF_ALL, POOLED, Places
+from compiler.segment.memory import OF_ALL, Places
 from compiler.unit.operators import Given, UbKind
 from compiler.unit.unit import Unit
 

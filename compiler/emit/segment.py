@@ -46,17 +46,16 @@ class Records:
     """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
 
     code: valid until the scratch that it was written into is written again.  staged: what lies in the shared memory.
-    draft: of the same share, flipped or not.
     """
 
     code: Code
     peak_bytes: dict[str, int]
     staged: Ints
-    draft: Draft
 
 
 class Draft(NamedTuple):
-    """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides."""
+    """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides,
+    once one of its ends is lowered."""
 
     segment: Segment
     there: Staged
@@ -66,30 +65,22 @@ class Draft(NamedTuple):
 
 
 def lower_segment(
-    unit: Unit,
-    plan: SegmentPlan,
-    start: int,
-    flip: bool = False,
-    scratch: Code | None = None,
-    core: int = 0,
-    draft: Draft | None = None,
-    held: Held | None = None,
+    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0, held: Held | None = None
 ) -> Records | Infeasible:
-    """Lower one core's share of the segment whose first operator is `start`.
+    """Lower one core's share of the segment whose first operator is `start`: `drafted` and `lower_draft`."""
+    found = drafted(unit, plan, start, core, held)
+    return found if isinstance(found, Infeasible) else lower_draft(found, flip)
 
-    flip: see `segment.memory.mirrored`.  scratch: records to write into (int32 [CAPACITY, 32]), reused between calls.
-    core: whose share, by its place among the plan's.  draft: of the same share, where there is one: that with the other flip has made it.
-    held: see `Segment.memory`.
-    """
-    found = _drafted(unit, plan, start, core, held) if draft is None else draft
-    if isinstance(found, Infeasible):
-        return found
+
+def lower_draft(found: Draft, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
+    """flip: see `segment.memory.mirrored`.  scratch: records to write into (int32 [CAPACITY or more, 32]), reused between calls."""
     segment, there, share, places, orders = found
+    unit = segment.parts[0]
     if flip:
         places = mirrored(unit.machine, places)
     plan, mine = segment.plan, share.iterations
     every = unit.images * plan.blocks
-    out = scratch if scratch is not None else new_scratch()
+    out = scratch[:CAPACITY] if scratch is not None else new_scratch()
     begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
     for number, strip in enumerate(share.strips):
         iterations = range(number * every + mine.start, number * every + mine.stop)
@@ -102,11 +93,14 @@ def lower_segment(
         bring_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)
     code = in_place(code, unit.machine)
     _outlive(code, segment, places)
-    return Records(code, places.peak_bytes, there.ranges, found)
+    return Records(code, places.peak_bytes, there.ranges)
 
 
-def _drafted(unit: Unit, plan: SegmentPlan, start: int, core: int, held: Held | None) -> Draft | Infeasible:
-    """Without orders yet."""
+def drafted(unit: Unit, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> Draft | Infeasible:
+    """Of one core's share of the segment whose first operator is `start`, without orders yet.
+
+    core: whose share, by its place among the plan's.  held: see `Segment.memory`.
+    """
     segment = Segment.of(unit, plan, start)
     if isinstance(segment, Infeasible):
         return segment
@@ -200,5 +194,6 @@ def _slid(
     return nodes
 
 
-def new_scratch() -> Code:
-    return np.empty((CAPACITY, WORDS), np.int32)
+def new_scratch(more: int = 0) -> Code:
+    """Room for the records of any segment, and for some more."""
+    return np.empty((CAPACITY + more, WORDS), np.int32)

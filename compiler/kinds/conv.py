@@ -40,9 +40,7 @@ OF_INTEGERS = (  # fields of `ConvJob`
     "zeros", "zeros_type", "missing",
 )  # fmt: skip
 _OF_PLACES = ("weights_0", "weights_1", "bias", "bias_1", "out_0", "out_1", "res_0", "res_1", "zeros_at")
-_PLACES, _EXPANSION = (
-    np.array([ConvJob._fields.index(name) for name in names]) for names in (_OF_PLACES, ExpansionJob._fields)
-)
+_PLACES, _EXPANSION = (np.array([ConvJob._fields.index(name) for name in names]) for names in (_OF_PLACES, ExpansionJob._fields))
 EXPANDED_BLOCKS = 512  # of a slot in UB, 16 KiB: the less a slot holds, the sooner MTE3 may bring it away, and the fewer zeros are made
 _SLOT_OF_UB, _KEPT_OF_UB = 8, 4  # parts of UB of which a slot of expanded weights, and what of overlaid ones stays, take one at most
 

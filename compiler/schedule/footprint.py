@@ -8,13 +8,14 @@ else has anything: tensors by their rows, and weights, which in DDR nobody write
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.schedule.inside import ENGINES, Inside, inside
+from compiler.schedule.inside import Inside, inside
 from compiler.schedule.listed import listed
 from compiler.schedule.part import Part, part_row
 from compiler.schedule.scratch import Scratch
@@ -22,7 +23,8 @@ from compiler.unit.machine import least_slot
 from compiler.unit.unit import Unit
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses
-from simulator.npu.cycles import latency_cycles, price, record_cycles
+from simulator.npu.cycles import CostTables, Price, cost_tables, cycle_rows, latency_cycles, port_units, price_rows
+from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine, Memory
 from simulator.npu.program import Code
@@ -95,6 +97,7 @@ class Footprint:
         return sum(array.nbytes for array in arrays) + self.inside.nbytes
 
 
+@lru_cache(maxsize=16)
 def row_granules(unit: Unit) -> Ints32:
     """int32 [blocks of DDR behind the constants], ascending from 0: the granule of each block, a row of a tensor.
 
@@ -108,17 +111,41 @@ def row_granules(unit: Unit) -> Ints32:
         if s.address >= constants:
             begins[s.address - constants : s.address - constants + s.n * s.image_blocks : s.row_blocks] = 1
     begins[0] = 0
-    return np.cumsum(begins, dtype=np.int32)
+    np.cumsum(begins, out=begins)
+    begins.flags.writeable = False
+    return begins
+
+
+class _OfMachine(NamedTuple):
+    """port: units that DDR's moves in a cycle.  several: bool [engines], which has several DMA ports.
+
+    late: int64 [engines], how much later its results are there; ddr_late: those of a transfer.
+    """
+
+    port: int
+    several: NDArray[np.bool_]
+    late: Ints
+    ddr_late: int
+
+
+class _Granules(NamedTuple):
+    """Of a unit.  offsets, shifts: int64 [memories].  row_of: see `row_granules`.  weights: the first granule of weights.
+
+    ranges: int64 [MAX_RANGES, 8], scratch.
+    """
+
+    offsets: Ints
+    shifts: Ints
+    row_of: Ints32
+    constant_blocks: int
+    weights: int
+    ranges: Ints
 
 
 @njit(cache=True)
-def _spans(
-    code: Code, offsets: Ints, shift: Ints, row_of: Ints32, constant_blocks: int, weights: int, ranges: Ints, start: Ints32, span: Ints32
-) -> int:
-    """Fills span and start; returns how many spans, or -1 where there is no room.  row_of: see `row_granules`.
-
-    weights: the first granule of weights.  ranges: int64 [MAX_RANGES, 8], scratch.
-    """
+def _spans(code: Code, granules: _Granules, start: Ints32, span: Ints32) -> int:
+    """Fills span and start; returns how many spans, or -1 where there is no room."""
+    offsets, shift, row_of, constant_blocks, weights, ranges = granules
     row, bases, shifts, granule, spans = pointer(ranges), pointer(offsets), pointer(shift), pointer(row_of), pointer(span)
     room = span.shape[0]
     at = 0
@@ -191,25 +218,14 @@ def _compress(span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32) -> int:
 
 @njit(cache=True)
 def _tell(
-    code: Code,
-    busy: Ints,
-    bus: Ints,
-    useful: Ints,
-    several: NDArray[np.bool_],
-    late_of: Ints,
-    ddr_late: int,
-    engine: Bytes8,
-    overlaps: Bytes8,
-    transfer: Bytes8,
-    cost: Ints,
-    late: Ints,
+    code: Code, cost: Price, of_machine: _OfMachine, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, late: Ints,
     totals: Ints,
-) -> tuple[int, int]:
-    """Fills what `Footprint` has of every record, overlaps, 1 where others of its queue may, and late; returns bytes read and written.
-
-    busy, bus, useful: see `cycles.price`.  several: by engine, whether it has several DMA ports.  late: how much later what a record writes
-    is there; late_of, ddr_late: by engine, and of a transfer.  totals: all 0 before.
-    """
+) -> tuple[int, int]:  # fmt: skip
+    """Fills what `Footprint` has of every record, overlaps, 1 where others of its queue may, and late, how much later what it writes is
+    there; returns bytes read and written."""
+    busy, bus, useful = cost
+    several, late_of, ddr_late = of_machine.several, of_machine.late, of_machine.ddr_late
+    totals[:] = 0
     read = written = 0
     for i in range(code.shape[0]):
         e = code[i, ENGINE]
@@ -217,13 +233,33 @@ def _tell(
         moves = bus[i] > 0
         overlaps[i] = moves and several[e]
         transfer[i] = code[i, SRC] + code[i, DST] if moves else 0  # the other one is DDR, which is 0
-        cost[i] = bus[i] if moves else busy[i]
+        busy_or_bus[i] = bus[i] if moves else busy[i]
         late[i] = ddr_late if moves else late_of[e]
         totals[0, e] += 0 if moves else busy[i]
         totals[1, e] += moves
         read += max(0, useful[i])
         written -= min(0, useful[i])
     return read, written
+
+
+@njit(cache=True)
+def _made(
+    code: Code, granules: _Granules, of_machine: _OfMachine, t: CostTables, span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32,
+    start: Ints32, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, cycles: Ints, late: Ints, totals: Ints,
+    cost: Price,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """What follows from each record: (spans, or -1 where there is no room for them, bounds, bytes read, bytes written).
+
+    cost: scratch.  The others: see `_spans`, `_compress` and `_tell`, and `cycles.record_cycles`.
+    """
+    used = _spans(code, granules, start, span)
+    if used < 0:
+        return used, 0, 0, 0
+    bounds = _compress(span[:used], at, ends, bound)
+    price_rows(code, t, cost.busy, cost.bus, cost.useful)
+    cycle_rows(code, cost.busy, cost.bus, t.rate, t.startup, of_machine.port, cycles)
+    read, written = _tell(code, cost, of_machine, engine, overlaps, transfer, busy_or_bus, late, totals)
+    return used, bounds, read, written
 
 
 class Footprints:
@@ -245,10 +281,11 @@ class Footprints:
         self._ends = np.zeros(-(-(sum(granules) + 1) // 8) * 8, np.uint8)
         self._bound = np.empty(sum(granules) + 1, np.int32)
         self._span, self._scratch = np.empty((1 << 12, 2), np.int32), Scratch()
-        self._ranges = np.empty((MAX_RANGES, 8), np.int64)
-        self._late, self._ddr_late = np.zeros(ENGINES, np.int64), machine.ddr.latency_cycles
-        self._late[Engine.CUBE] = latency_cycles(machine)
-        self._several = np.array([e in DMAS and machine.dma_ports(e) > 1 for e in Engine])
+        ranges = np.empty((MAX_RANGES, 8), np.int64)
+        self._granules = _Granules(self.offsets, self.shifts, self.row_of, self.constant_blocks, self.weights, ranges)
+        late, several = np.zeros(len(Engine), np.int64), np.array([e in DMAS and machine.dma_ports(e) > 1 for e in Engine])
+        late[Engine.CUBE] = latency_cycles(machine)
+        self._of_machine = _OfMachine(port_units(machine, SHARE_UNIT), several, late, machine.ddr.latency_cycles)
 
     def granules_of(self, first: int, blocks: int) -> slice:
         """Those of a tensor or of an operator's weights, by its blocks in DDR, in the shared memory."""
@@ -263,39 +300,27 @@ class Footprints:
 
     def listed(self, code: Code, lookahead: int, overtake: bool = False, urgent: bool = False) -> tuple[Footprint, Ints]:
         """The same of records in the order of `schedule.listed`, and that order, int64 [n]; a lookahead of 1 leaves them as they are."""
-        start = np.empty(len(code) + 1, np.int32)
-        known = self.offsets, self.shifts, self.row_of, self.constant_blocks, self.weights, self._ranges
-        while (used := _spans(code, *known, start, self._span)) < 0:
+        n, scratch = len(code), self._scratch
+        (engine, overlaps, transfer), (busy_or_bus, cycles, late, *cost) = np.empty((3, n), np.uint8), np.empty((6, n), np.int64)
+        start, totals = np.empty(n + 1, np.int32), np.empty((2, len(Engine)), np.int64)
+        of_records = start, engine, overlaps, transfer, busy_or_bus, cycles, late, totals, Price(*cost)
+        known = self._granules, self._of_machine, cost_tables(self.machine)
+        while (found := _made(code, *known, self._span, self._at, self._ends, self._bound, *of_records))[0] < 0:
             self._span = np.empty((2 * len(self._span), 2), np.int32)
-        span = self._span[:used].copy()
-        bound = self._bound[: _compress(span, self._at, self._ends, self._bound)].copy()
-        cost = price(code, self.machine)
-        n = len(code)
-        (engine, overlaps, transfer), (busy_or_bus, late) = np.empty((3, n), np.uint8), np.empty((2, n), np.int64)
-        totals = np.zeros((2, len(Engine)), np.int64)
-        known = self._several, self._late, self._ddr_late
-        read, written = _tell(code, *cost, *known, engine, overlaps, transfer, busy_or_bus, late, totals)
-        cells, cycles = max(0, len(bound) - 1), record_cycles(code, cost, self.machine)
+        used, bounds, read, written = found
+        span, bound, cells = self._span[:used], self._bound[:bounds].copy(), max(0, bounds - 1)
         if lookahead > 1:
-            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, self._scratch)
+            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, scratch)
             records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
-            engine, overlaps, transfer, busy_or_bus, cycles, span, start = put = tuple([np.empty(a.shape, a.dtype) for a in records])
+            put = tuple(map(np.empty_like, records))
             _reorder(order, *records, *put)
+            engine, overlaps, transfer, busy_or_bus, cycles, span, start = put
         else:
-            order = np.arange(n)
-        ddr_cells = int(bound.searchsorted(self.ddr_granules))
-        among = inside(engine, span, start, cells, ddr_cells, overlaps, self._scratch)
+            span, order = span.copy(), np.arange(n)
         touched = np.empty(cells, np.uint8)
-        _touch(among.last, touched)
-        made = Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, int(read), int(written))
+        among = inside(engine, span, start, int(bound.searchsorted(self.ddr_granules)), overlaps, touched, scratch)
+        made = Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, read, written)
         return made, order
-
-
-@njit(cache=True)
-def _touch(last: Ints32, touched: Bytes8) -> None:
-    """touched: uint8 [cells], 1 of those that some record reads or writes.  last: `Inside.last`."""
-    for c in range(touched.shape[0]):
-        touched[c] = last[c].max() >= 0
 
 
 @njit(cache=True)

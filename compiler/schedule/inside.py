@@ -49,13 +49,16 @@ class Inside(NamedTuple):
         return sum(array.nbytes for array in self)
 
 
-def inside(engine: Bytes8, span: Ints32, start: Ints32, cells: int, ddr_cells: int, overlaps: Bytes8, scratch: Scratch) -> Inside:
-    """Of n records that touch `cells` cells (see `footprint`), the first `ddr_cells` of DDR; overlaps: 1 where others of its queue may."""
-    n = len(engine)
+def inside(engine: Bytes8, span: Ints32, start: Ints32, ddr_cells: int, overlaps: Bytes8, touched: Bytes8, scratch: Scratch) -> Inside:
+    """Of n records (see `footprint`), the first `ddr_cells` of whose cells are of DDR; overlaps: 1 where others of its queue may.
+
+    Fills touched, uint8 [cells], 1 of those that some record reads or writes.
+    """
+    n, cells = len(engine), len(touched)
     need_start, need = np.empty(n + 1, np.int32), scratch.array("need", n * ENGINES)
     outer, last = scratch.array("outer", cells * (ENGINES + 1), 3), np.empty((cells, 8), np.int32)
-    clock, wanted, known = np.empty((ENGINES, ENGINES), np.int32), np.empty(ENGINES, np.int32), scratch.array("known", n, ENGINES)
-    needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, clock, wanted, known, need_start, need, outer)
+    known = scratch.array("clock", ENGINES, ENGINES), scratch.array("wanted", ENGINES), scratch.array("known", n, ENGINES)
+    needs, outers = _look(engine, span, start, ddr_cells, overlaps, last, *known, need_start, need, outer, touched)
     return Inside(need_start, need[:needs].copy(), outer[:outers].copy(), last)
 
 
@@ -73,8 +76,9 @@ def _look(
     need_start: Ints32,
     need: Ints32,
     outer: Ints32,
+    touched: Bytes8,
 ) -> tuple[int, int]:
-    """Fills need_start, need, outer and last; returns how many it has of need and of outer.
+    """Fills need_start, need, outer, last and touched; returns how many it has of need and of outer.
 
     clock_array: int32 [6, 6], and wanted_array: int32 [6], scratch.  known: int32 [n, 6], scratch: what every instruction knows to be over.
     """
@@ -142,4 +146,6 @@ def _look(
         if not overlaps[j]:
             clock[mine + me] = j
     need_start[engine.shape[0]] = needs
+    for c in range(touched.shape[0]):
+        touched[c] = last[c].max() >= 0
     return needs, outers

@@ -14,6 +14,7 @@ from compiler.unit.operators import OperatorSpec, UbBuffers
 from compiler.unit.unit import Unit
 from simulator.npu.parts import Memory
 
+POOLED = "arriving", "expanded"  # kinds of buffers that all operators of a segment have together
 OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
 
 
@@ -21,6 +22,7 @@ class Asked(NamedTuple):
     """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
 
     tile: blocks of L0A, L0B and L0C of a product's tile, which fits half of each where `fits`, in whole planes of the result; of others ().
+    pools: whether some of the buffers are those of all operators.
     """
 
     tiling: Tiling
@@ -30,6 +32,7 @@ class Asked(NamedTuple):
     ub: int
     tile: tuple[int, ...]
     fits: bool
+    pools: bool
 
 
 def asked_of(unit: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Asked:
@@ -49,7 +52,8 @@ def asking(kind: Kind, tiling: Tiling, inside: bool) -> Asked:
         halves = [room_blocks(unit.machine, memory) // 2 for memory in OF_PRODUCTS]
         cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
         fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
-    return Asked(tiling, *spec.weight_slots(tiling), buffers, sum([each.slots * each.size for each in buffers]), tile, fits)
+    size, pools = sum([each.slots * each.size for each in buffers]), any(each.kind in POOLED for each in buffers)
+    return Asked(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
 
 
 def through_ub(unit: Unit, inside: bool) -> bool:

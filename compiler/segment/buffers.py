@@ -143,12 +143,33 @@ def size_order(request: BufferRequest) -> tuple[int, int, str, str, str]:
 
 def _placed(ordered: Sequence[BufferRequest], capacity: int, spread: bool, apart: Apart | None) -> tuple[list[int], int]:
     """Offsets, and the blocks needed in all."""
+    if apart is None and ordered and max([request.birth for request in ordered]) <= min([request.death for request in ordered]):
+        return _stacked(ordered, capacity, spread)
     pairs = _NO_PAIRS if apart is None else apart(ordered)
     if spread and (found := _spread_out(ordered, pairs, capacity)) is not None:
         return found, max([at + request.size for at, request in zip(found, ordered, strict=True)])
     at = np.empty(len(ordered), np.int64)
     peak = first_fit(_spans(ordered), pairs, apart is None, at)
     return at.tolist(), peak
+
+
+def _stacked(ordered: Sequence[BufferRequest], capacity: int, spread: bool) -> tuple[list[int], int]:
+    """What all live at once, as of a single operator, lies one behind the other, whichever way places are taken."""
+    at, need = [0] * len(ordered), sum([request.size for request in ordered])
+    end = 0
+    for i in _in_turn(ordered)[0] if spread and need <= capacity else range(len(ordered)):
+        at[i] = end
+        end += ordered[i].size
+    return at, need
+
+
+def _in_turn(ordered: Sequence[BufferRequest]) -> tuple[list[int], int]:
+    """In which order requests take places so that loads run ahead; how many of the first are tensors."""
+    tensors, others = list[int](), list[int]()
+    for i, ((kind, _, _), *_) in enumerate(ordered):
+        (tensors if kind == "tensor" else others).append(i)
+    others.sort(key=lambda i: ordered[i].birth)
+    return tensors + others, len(tensors)
 
 
 def _spans(ordered: Sequence[BufferRequest]) -> NDArray[np.int64]:
@@ -160,14 +181,10 @@ def _spread_out(ordered: Sequence[BufferRequest], pairs: NDArray[np.bool_], capa
     """Offsets so that loads run ahead; None where that does not go, or there is nothing."""
     if not ordered:
         return None
-    tensors, others = list[int](), list[int]()
-    for i, request in enumerate(ordered):
-        (tensors if request.buffer.kind == "tensor" else others).append(i)
-    others.sort(key=lambda i: ordered[i].birth)
-    order = tensors + others
+    order, tensors = _in_turn(ordered)
     turned = pairs[np.ix_(order, order)] if pairs.size else pairs
     places = np.empty(len(order), np.int64)
-    if not _spread(_spans([ordered[i] for i in order]), turned, len(tensors), capacity, places):
+    if not _spread(_spans([ordered[i] for i in order]), turned, tensors, capacity, places):
         return None
     at = [0] * len(order)
     for i, place in zip(order, places.tolist(), strict=True):

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
-from compiler.kinds.conv import product_of
-from compiler.kinds.counts import l0_blocks, partial_blocks
+from compiler.kinds.conv import ConvSpec, product_of
+from compiler.kinds.counts import partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
-from compiler.segment.asked import OF_PRODUCTS, Asked, asked_of
+from compiler.segment.asked import OF_PRODUCTS, POOLED, Asked, asked_of
 from compiler.segment.blocks import BlockAllocation, Blocks
 from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, fitting, live
 from compiler.segment.held import NOTHING, Held
@@ -37,7 +37,7 @@ from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, L1_ALIGN_BLOCKS, Memory
 
-POOLED, OF_ALL = ("arriving", "expanded"), -1  # kinds of buffers that all operators of a segment have together, and whose these are
+OF_ALL = -1  # whose buffers are that all operators of a segment have together
 _L1_ALIGN, _UB_ALIGN = L1_ALIGN_BLOCKS, REPEAT_BLOCKS
 
 
@@ -68,43 +68,51 @@ def place(
     flip: from the top of L1 and UB (`mirrored`).
     told: whether what does not fit is named, which takes its time.  held: what it leaves to others of the top of L1, and what lies there.
     """
-    where = named(plan)
+    every = []
     for unit, blocks in strips:
-        refusal = _refuse(unit, plan, blocks, blocks.start)
-        if refusal:
-            return Infeasible(where, refusal)
+        wanted = _wanted(unit, plan, blocks)
+        if isinstance(wanted, str):
+            return Infeasible(named(plan), wanted)
+        every.append(wanted)
     unit, blocks = strips[0]
-    found, peaks, asked, region = {}, {}, {}, region_blocks(unit.machine)
-    every = [asked_of_all(*strip, plan.tilings) for strip in strips]
+    machine, found, peaks, requested = unit.machine, {}, {}, {}
+    rule, region = apart_rule(unit, blocks, plan.sliding, plan.window), region_blocks(machine)
     for memory, requests in _requests(strips, plan, every):
-        have = room_blocks(unit.machine, memory) - (held.blocks if memory == Memory.L1 else 0)
-        at, need = fit(requests, have, plan.spread, apart_rule(unit, blocks, plan.sliding, plan.window))
+        have = room_blocks(machine, memory) - (held.blocks if memory == Memory.L1 else 0)
+        at, need = fit(requests, have, plan.spread, rule) if rule or memory == Memory.L1 else _fit(tuple(requests), have, plan.spread)
         if need > have:
-            return Infeasible(where, shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}")
+            what = shortage(unit, blocks, memory, requests, need, have) if told else f"does not fit {memory.name}"
+            return Infeasible(named(plan), what)
         if memory == Memory.L1:
             at |= {Buffer("tensor", storage): place for storage, place in held.at}
             at = {buffer: region + place for buffer, place in at.items()} if region else at
             need += region + held.blocks
-        found[memory], peaks[memory.name], asked[memory] = at, need * BLOCK_BYTES, requests
+        found[memory], peaks[memory.name], requested[memory] = at, need * BLOCK_BYTES, requests
     peaks |= _l0_peaks(every[0])
-    most = {name: peak if unit.machine.has(Memory[name]) else 0 for name, peak in peaks.items()}
-    places = Places(found[Memory.L1], found[Memory.UB], asked, most, held)
-    return mirrored(unit.machine, places) if flip else places
+    peaks |= dict.fromkeys(_absent(machine), 0)
+    places = Places(found[Memory.L1], found[Memory.UB], requested, peaks, held)
+    return mirrored(machine, places) if flip else places
+
+
+@lru_cache(maxsize=1 << 13)  # UB of operators does not depend on tensors, so equal layers ask for the same, and so do other blocks of them
+def _fit(requests: tuple[BufferRequest, ...], capacity: int, spread: bool) -> tuple[dict[Buffer, int], int]:
+    return fit(requests, capacity, spread)
+
+
+@lru_cache(maxsize=64)
+def _absent(machine: Machine) -> tuple[str, ...]:
+    """Memories that it does not have."""
+    return tuple([memory.name for memory in (*OF_PRODUCTS, Memory.L1, Memory.UB) if not machine.has(memory)])
 
 
 def asked(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> dict[Memory, Callable[[int], bool]] | None:
     """By memory whether what `place` asks of it fits so many blocks; None where it refuses the plan whatever room there is."""
-    if any(_refuse(unit, plan, blocks, blocks.start) for unit, blocks in strips):
+    every = [wanted for unit, blocks in strips if not isinstance(wanted := _wanted(unit, plan, blocks), str)]
+    if len(every) < len(strips):
         return None
     unit, blocks = strips[0]
-    rule, every = apart_rule(unit, blocks, plan.sliding, plan.window), [asked_of_all(*strip, plan.tilings) for strip in strips]
+    rule = apart_rule(unit, blocks, plan.sliding, plan.window)
     return {memory: fitting(requests, plan.spread, rule) for memory, requests in _requests(strips, plan, every)}
-
-
-def asked_of_all(unit: Unit, blocks: Blocks, tilings: Sequence[Tiling]) -> list[Asked]:
-    """What every operator's tiling asks for."""
-    specs = unit.operators[blocks.start : blocks.stop]
-    return [asked_of(unit, *each) for each in zip(specs, tilings, blocks.inside, strict=True)]
 
 
 def _requests(
@@ -137,49 +145,55 @@ def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
     return requests[0] if len(requests) == 1 else [max(alike, key=lambda request: request.size) for alike in zip(*requests, strict=True)]
 
 
-def _refuse(unit: Unit, plan: SegmentPlan, blocks: Blocks, start: int) -> str:
-    """What makes the plan illegal whatever its addresses, or ''."""
-    half = _halves(unit.machine)
-    for k, tiling in enumerate(plan.tilings):
-        spec = unit.operators[start + k]
+def _wanted(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Asked] | str:
+    """What every operator's tiling asks for; or what makes the plan illegal whatever its addresses."""
+    found, operators, start = list[Asked](), unit.operators, blocks.start
+    for k, (tiling, name, inside) in enumerate(zip(plan.tilings, plan.operators, blocks.inside, strict=True)):
+        spec = operators[start + k]
         product = product_of(spec)
         if (product is not None) != isinstance(tiling, ConvTiling):
             return f"{spec.name} needs a {'vector' if product is None else 'conv'} tiling"
-        if plan.operators[k] != spec.name:
-            return f"operator {k} is {plan.operators[k]!r}, in the topological order it is {spec.name!r}"
-        if product is None or not isinstance(tiling, ConvTiling):
-            continue
-        if tiling.weights == "resident" and asked_of(unit, spec, tiling, blocks.inside[k]).fits:
-            continue
-        a, b, c = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
-        for memory, need, axes in ((Memory.L0A, a, "m k1"), (Memory.L0B, b, "n1 k1"), (Memory.L0C, c, "m n1")):
-            if need > half[memory]:
-                size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
-                have = half[memory] * BLOCK_BYTES
-                return f"{spec.name}: a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {have:,}"
-        step = product.n1_step
-        for what, n1 in (("tile_n1", tiling.tile_n1), ("chunk_n1", tiling.chunk_n1)):
-            if n1 % step and n1 < product.n1:
-                return f"{spec.name}: {what} {n1}: {step} n1 are a plane of its result, so accepted: multiples of {step}"
-        if spec.right is not None and tiling.weights == "streamed" and not can_stream(unit, start, k, blocks.held):
-            return f"{spec.name}: its right operand lies in L1 as a whole, made in this segment or held: weights must be resident"
-        if tiling.weights == "streamed" and tiling.chunk_k1 < product.k1:
-            pixels = max(blocks.heights[k], default=0) * spec.out_w
-            places = partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
-            if places > 2 * half[Memory.L0C]:
-                have = 2 * half[Memory.L0C] * BLOCK_BYTES
-                return f"{spec.name}: chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have:,}"
+        if name != spec.name:
+            return f"operator {k} is {name!r}, in the topological order it is {spec.name!r}"
+        asked = asked_of(unit, spec, tiling, inside)
+        if product is not None and isinstance(tiling, ConvTiling):
+            why = "" if asked.fits else _not_fitting(unit, product, tiling, asked)
+            if not why and tiling.weights == "streamed":
+                why = _not_streamed(unit, product, tiling, blocks, k)
+            if why:
+                return f"{spec.name}{why}"
+        found.append(asked)
+    return found
+
+
+def _not_fitting(unit: Unit, product: ConvSpec, tiling: ConvTiling, asked: Asked) -> str:
+    """Why a product's tile does not fit."""
+    for memory, need, axes in zip(OF_PRODUCTS, asked.tile, ("m k1", "n1 k1", "m n1"), strict=True):
+        half = room_blocks(unit.machine, memory) // 2
+        if need > half:
+            size = " x ".join(f"tile_{axis} {getattr(tiling, f'tile_{axis}'):,}" for axis in axes.split())
+            return f": a tile needs {need * BLOCK_BYTES:,} B of {memory.name} ({size}), half of it is {half * BLOCK_BYTES:,}"
+    step = product.n1_step
+    what, n1 = next((what, n1) for what in ("tile_n1", "chunk_n1") if (n1 := getattr(tiling, what)) % step and n1 < product.n1)
+    return f": {what} {n1}: {step} n1 are a plane of its result, so accepted: multiples of {step}"
+
+
+def _not_streamed(unit: Unit, product: ConvSpec, tiling: ConvTiling, blocks: Blocks, k: int) -> str:
+    """What keeps operator k of a segment from a right operand that comes in chunks, or ''."""
+    if product.right is not None and not can_stream(unit, blocks.start, k, blocks.held):
+        return ": its right operand lies in L1 as a whole, made in this segment or held: weights must be resident"
+    if tiling.chunk_k1 < product.k1:
+        pixels, have = max(blocks.heights[k], default=0) * product.out_w, room_blocks(unit.machine, Memory.L0C) // 2 * 2
+        places = partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
+        if places > have:
+            return f": chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have * BLOCK_BYTES:,}"
     return ""
-
-
-@lru_cache(maxsize=64)
-def _halves(machine: Machine) -> dict[Memory, int]:
-    return {memory: room_blocks(machine, memory) // 2 for memory in OF_PRODUCTS}
 
 
 def _l0_peaks(asked: Sequence[Asked]) -> dict[str, int]:
     tiles = [each.tile for each in asked if each.tile] or [(0, 0, 0)]
-    return {memory.name: 2 * BLOCK_BYTES * max(sizes) for memory, sizes in zip(OF_PRODUCTS, zip(*tiles, strict=True), strict=True)}
+    a, b, c = tiles[0] if len(tiles) == 1 else map(max, zip(*tiles, strict=True))
+    return {"L0A": 2 * BLOCK_BYTES * a, "L0B": 2 * BLOCK_BYTES * b, "L0C": 2 * BLOCK_BYTES * c}
 
 
 def _iterations(unit: Unit, blocks: Blocks) -> int:
@@ -299,7 +313,8 @@ def ub_requests(unit: Unit, blocks: Blocks, asked: Sequence[Asked]) -> list[Buff
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     last = blocks.stop - blocks.start - 1
     kept = last if repeated(unit, blocks) else -1
-    return pooled(list(chain.from_iterable([ub_requests_of(k, each.buffers, kept) for k, each in enumerate(asked)])), last)
+    requests = list(chain.from_iterable([ub_requests_of(k, each.buffers, kept) for k, each in enumerate(asked)]))
+    return pooled(requests, last) if any(each.pools for each in asked) else requests
 
 
 def own_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:

@@ -215,7 +215,9 @@ def _bus(run: int, count: int, stride: int, groups: int, outer: int, granule: in
 
 
 @njit(cache=True)
-def _price(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus: NDArray[np.int64], useful: NDArray[np.int64]) -> None:
+def price_rows(code: NDArray[np.int32], t: CostTables, busy: NDArray[np.int64], bus: NDArray[np.int64], useful: NDArray[np.int64]) -> None:
+    """As `price`."""
+    busy[:] = bus[:] = useful[:] = 0
     for i in range(code.shape[0]):
         op = code[i, OP]
         src, dst = code[i, SRC], code[i, DST]
@@ -274,9 +276,8 @@ class Price(NamedTuple):
 
 def price(code: NDArray[np.int32], machine: Machine) -> Price:
     """Uncontended cost of every record of a stream (see the table at the top of this file)."""
-    n = len(code)
-    out = Price(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64))
-    _price(code, cost_tables(machine), *out)
+    out = Price(*np.empty((3, len(code)), np.int64))
+    price_rows(code, cost_tables(machine), *out)
     return out
 
 
@@ -292,12 +293,12 @@ def alone_cycles(code: NDArray[np.int32], bus: NDArray[np.int64], machine: Machi
 def record_cycles(code: NDArray[np.int32], cost: Price, machine: Machine) -> NDArray[np.int64]:
     """int64 [n]: what a record has its engine for where nobody else is: of a DDR transfer its start-up and its data at the whole port."""
     tables, found = cost_tables(machine), np.empty(len(code), np.int64)
-    _record_cycles(code, cost.busy, cost.bus, tables.rate, tables.startup, port_units(machine, SHARE_UNIT), found)
+    cycle_rows(code, cost.busy, cost.bus, tables.rate, tables.startup, port_units(machine, SHARE_UNIT), found)
     return found
 
 
 @njit(cache=True)
-def _record_cycles(
+def cycle_rows(
     code: NDArray[np.int32],
     busy: NDArray[np.int64],
     bus: NDArray[np.int64],
@@ -306,6 +307,7 @@ def _record_cycles(
     port: int,
     found: NDArray[np.int64],
 ) -> None:
+    """As `record_cycles`; busy, bus: of `price`."""
     for i in range(code.shape[0]):
         found[i] = busy[i]
         if bus[i] > 0:

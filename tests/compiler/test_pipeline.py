@@ -86,13 +86,13 @@ def test_one_changed_word_is_noticed(case: Case) -> None:
 
 def test_a_changed_segment_is_the_only_one_lowered_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    lower = compiler.pipeline.lower_segment
+    drafted = compiler.pipeline.drafted
 
     def counting(unit, plan, start, *rest):  # type: ignore[no-untyped-def]
         made.append(start)
-        return lower(unit, plan, start, *rest)
+        return drafted(unit, plan, start, *rest)
 
-    monkeypatch.setattr(compiler.pipeline, "lower_segment", counting)
+    monkeypatch.setattr(compiler.pipeline, "drafted", counting)
     compile_all = Compiler(case.unit)
     genome = single_operators(case.unit)
     assert not isinstance(genome, Infeasible)
@@ -109,10 +109,18 @@ def test_a_changed_segment_is_the_only_one_lowered_again(case: Case, monkeypatch
     assert mutated.digest != compiled(case, plan).digest
 
 
-def test_a_full_cache_forgets_the_oldest(case: Case) -> None:
-    plan = baseline(case)
+def test_a_full_cache_forgets_the_oldest(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, lowered, lower = baseline(case), list[int](), compiler.pipeline.lower_draft
+
+    def counting(draft, *rest):  # type: ignore[no-untyped-def]
+        lowered.append(draft.segment.outline.start)
+        return lower(draft, *rest)
+
+    monkeypatch.setattr(compiler.pipeline, "lower_draft", counting)
     small = Compiler(case.unit, cache_bytes=1)
     first, second = small.compile(plan), small.compile(plan)
+    every = sum(len(segment.cores) for segment in plan.segments)
+    assert 2 * every - 1 <= len(lowered) <= 2 * every  # once for each program: all but the last are forgotten in between
     assert isinstance(first, Program)
     assert isinstance(second, Program)
     assert first.digest == second.digest == compiled(case, plan).digest

@@ -33,7 +33,7 @@ from compiler.unit.unit import Unit
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import BLOCK_BYTES, DataType
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
@@ -55,10 +55,10 @@ class Overlap:
         self.planted = False
 
     def __call__(self, strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, flip: bool, told: bool, held: Held) -> Places | Infeasible:
-        places, ((unit, blocks),) = PLACE(strips, plan, flip, told, held), strips
+        places = PLACE(strips, plan, flip, told, held)
         assert isinstance(places, Places)
         if self.seen == self.at:
-            requests = {"l1": memory._l1_requests(unit, plan, blocks), "ub": memory.ub_requests(unit, blocks, plan.tilings)}
+            requests = {"l1": places.requests[Memory.L1], "ub": places.requests[Memory.UB]}
             pairs = [
                 (name, under.buffer, upper.buffer)
                 for name, all_of in requests.items()

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from compiler.emit.segment import lower_segment
+from compiler.emit.segment import drafted, lower_draft, lower_segment
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from scripts.bench_evaluate import genes, varied
@@ -30,10 +30,10 @@ def test_either_end_may_be_first(model: str, machine: str) -> None:
             continue
         for core in range(len(plan.cores)):
             for first in (False, True):
-                made = lower_segment(unit, plan, gene.start, first, core=core)
-                if isinstance(made, Infeasible):
+                draft = drafted(unit, plan, gene.start, core)
+                if isinstance(draft, Infeasible) or isinstance(lower_draft(draft, first), Infeasible):
                     continue
-                again = lower_segment(unit, plan, gene.start, not first, core=core, draft=made.draft)
+                again = lower_draft(draft, not first)
                 alone = lower_segment(unit, plan, gene.start, not first, core=core)
                 assert not isinstance(again, Infeasible)
                 assert not isinstance(alone, Infeasible)

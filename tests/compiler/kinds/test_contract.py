@@ -40,6 +40,7 @@ from compiler.kinds.table import KINDS
 from compiler.kinds.vector_tiling import vector_tiling
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.asked import asked_of
 from compiler.segment.blocks import cut
 from compiler.segment.channels import channel_parts
 from compiler.segment.memory import place, ub_requests
@@ -204,7 +205,8 @@ def test_records_stay_inside_the_footprint(name: str, machine: str, dtype: DataT
         assert not isinstance(places, Infeasible)
         allowed = np.zeros(unit.machine.buffer_blocks(Memory.UB), np.bool_)
         for each, layout in layouts:
-            for request in ub_requests(each, layout, plan.tilings):
+            asked = [asked_of(each, each.operators[0], plan.tilings[0], layout.inside[0])]
+            for request in ub_requests(each, layout, asked):
                 allowed[places.ub[request.buffer] : places.ub[request.buffer] + request.size] = True
         for i in range(len(records.code)):
             for memory, _, first, length, runs, stride, groups, group_stride in ranges[: accesses(records.code, i, ranges)].tolist():
