@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from compiler.ir.layout import Placement
 from compiler.ir.operators import Dequantise, LookUp, Operator, Quantise, QuantisedAffine, QuantisedPair
 from compiler.ir.quantised import linear
-from compiler.ir.quantised.affine import fitted
+from compiler.ir.quantised.affine import fitted, gated
 from compiler.ir.quantised.elementwise import add_factors
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.rounding import saturated, to_int32
@@ -224,18 +224,20 @@ def _product(op: QuantisedPair, w: _Writer) -> TypedSteps:
     a, b = w.floats(0), w.floats(1)
     w.flat(Op.VADDS, b, b, -zb)
     y = min(a, b)
-    if b >= PIXELS and za:  # products of integers and their sums are exact
-        less = w.buffer(PIXEL_BLOCKS, pixel=True)
-        w.flat(Op.VMULS, less, b, -za)
-        w.flat(Op.VMADD, y, a, s1=b, s2=less)
-    else:
-        if za:
-            w.flat(Op.VADDS, a, a, -za)
-        w.flat(Op.VMUL, y, a, s1=b)
-    exact = [(every_integer(q).astype(np.int64) - zero) for q, zero in ((op.a_q, za), (op.b_q, zb))]
-    every = np.unique(np.multiply.outer(*exact)).astype(np.float32)
-    wanted = saturated(to_int32(every * scale + np.float32(zy)), op.y_q)
-    found = fitted(every, wanted, np.asarray(scale))
+    every_a, every_b = every_integer(op.a_q), every_integer(op.b_q).astype(np.int64) - zb
+    products = np.multiply.outer(every_b, every_a.astype(np.int64) - za)
+    wanted = saturated(to_int32(products.astype(np.float32) * scale + np.float32(zy)), op.y_q)
+    if b >= PIXELS and (gate := gated(every_a, every_b, za, wanted, np.asarray(scale))) is not None:
+        shift = w.buffer(PIXEL_BLOCKS, pixel=True)
+        w.flat(Op.VMULS, b, b, float(gate.scale))
+        w.flat(Op.VMADD, shift, b, s1=w.all_lanes(-za), s2=w.all_lanes(gate.shift))
+        w.flat(Op.VMADD, y, a, s1=b, s2=shift)
+        return w.integers(y)
+    if za:
+        w.flat(Op.VADDS, a, a, -za)
+    w.flat(Op.VMUL, y, a, s1=b)
+    every, first = np.unique(products, return_index=True)
+    found = fitted(every.astype(np.float32), wanted.reshape(-1)[first], np.asarray(scale))
     if found is not None:
         w.flat(Op.VMADD, y, y, s1=w.all_lanes(found.scale), s2=w.all_lanes(found.shift))
     else:

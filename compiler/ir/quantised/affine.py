@@ -27,6 +27,25 @@ class Affine(NamedTuple):
         return np.clip(to_int32(made), limits.min, limits.max).astype(dtype)
 
 
+def gated(x: Integers, gates: NDArray[Any], zero: int, wanted: Integers, slope: NDArray[Any]) -> Affine | None:
+    """(scale, shift) with which fma(x, g, fma(g, -zero, shift)), g = float32(gate * scale), rounds to `wanted` [gates, n] of all x [n].
+
+    As `fitted`: one multiply-add for a product of x - zero and a gate; each gate has constants of its own.  None where there is none.
+    """
+    limits = np.iinfo(wanted.dtype)
+    made = wanted.astype(np.float64)
+    low, high = np.where(wanted > limits.min, made - 0.5, -np.inf), np.where(wanted < limits.max, made + 0.5, np.inf)
+    for steps in _NEAR:
+        scale = np.float32(slope * np.float32(1 + steps * np.finfo(np.float32).eps))
+        g = gates.astype(np.float32) * scale
+        line = g.astype(np.float64)[:, None] * (x.astype(np.int64) - zero)
+        first, last = (low - line).max(), (high - line).min()
+        shift = np.float32((first + last) / 2 if np.isfinite(first + last) else np.nan_to_num(max(first, last - 1)))
+        if np.array_equal(Affine(g, fma(g, np.float32(-zero), shift)).apply(x, wanted.dtype), wanted):
+            return Affine(np.asarray(scale), np.asarray(shift))
+    return None
+
+
 def fitted(x: NDArray[Any], wanted: Integers, slope: NDArray[Any]) -> Affine | None:
     """The multiply-add that gives `wanted` [channels, n], or [n], of all x [n]; None where there is none near that slope.
 

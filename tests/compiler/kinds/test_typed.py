@@ -22,14 +22,19 @@ from compiler.ir.operators import (
     Step,
     Vector,
 )
-from compiler.ir.quantised import linear
+from compiler.ir.quantised import elementwise, linear
+from compiler.ir.quantised.affine import gated
 from compiler.ir.quantised.parameters import Quantisation
+from compiler.ir.quantised.rounding import saturated, to_int32
 from compiler.ir.quantised.tables import every_integer, leaky, line, logistic, requantized, table
 from compiler.ir.taps import Taps
 from compiler.kinds.build import make_unit
+from compiler.kinds.typed_emitter import PIXELS
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from simulator.npu.errors import UnsupportedError
+from simulator.npu.fused import fma
+from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -116,6 +121,30 @@ def test_networks_layer_by_layer_and_fused(network, seed: int) -> None:
             continue
         check_program(case, program)
         done += 1
+
+
+def test_a_gate_is_one_multiply_add_of_the_image() -> None:
+    """Of every integer and every gate, wherever one is right for all of them, as of nearly all scales."""
+    rng, taken = np.random.default_rng(0), 0
+    for _ in range(24):
+        a_q, y_q = quantisation(rng), quantisation(rng)
+        b_q = quantisation(rng, scale=1 / 256)
+        a, b = every_integer(a_q), every_integer(b_q)
+        wanted = elementwise.mul(np.tile(a, (256, 1)), a_q, np.tile(b[:, None], (1, 256)), b_q, y_q)
+        (sa, za), (sb, zb), (sy, _) = (q.single("") for q in (a_q, b_q, y_q))
+        gate = gated(a, b.astype(np.int64) - zb, za, wanted, np.asarray(sa * sb / sy))
+        pair = QuantisedPair("y", "x", "p", "y", "mul", a_q, b_q, y_q)
+        of_pixel = LookUp("p", "m", "p", requantized(a, a_q, b_q), a_q, b_q)
+        made = graph((1, 40, 3, 5), [Pool("m", "x", "m", "max", (3, 5)), of_pixel, pair], x_q=a_q)
+        (*_, spec) = make_unit(made, TINY, DataType.float16).operators
+        of_image = [step for step in spec.steps.tolist() if step[1] in (Op.VADDS, Op.VMUL, Op.VMADD, Op.VMULS) and step[3] < PIXELS]
+        assert (len(of_image) == 1) == (gate is not None)
+        if gate is not None:
+            taken += 1
+            scale = (b.astype(np.float32) - np.float32(zb)) * gate.scale
+            found = fma(a[None].astype(np.float32), scale[:, None], fma(scale, np.float32(-za), gate.shift)[:, None])
+            np.testing.assert_array_equal(saturated(to_int32(found), y_q), wanted)
+    assert taken > 20
 
 
 @pytest.mark.parametrize("machine", [TINY, WITHOUT_LOOKUP])
