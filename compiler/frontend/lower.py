@@ -23,6 +23,7 @@ from compiler.frontend.to_graph import Handler, translate
 from compiler.frontend.trial import Able
 from compiler.frontend.worth import Offload
 from compiler.ir.graph import Graph
+from compiler.rewrites.centred import with_centred_sums
 from compiler.rewrites.engine import RewriteReport, rewrite
 from compiler.rewrites.rules import LAST_RULES, RULES
 from simulator.npu.errors import BadInputError, UnsupportedError
@@ -58,6 +59,7 @@ def rewritten(graph: Graph, without: Collection[str] = ()) -> tuple[Graph, Rewri
     """A translated graph after all rewrites but those named in `without`."""
     graph, first = rewrite(graph, [rule for rule in RULES if rule.name not in without])
     graph, last = rewrite(graph, [rule for rule in LAST_RULES if rule.name not in without])
+    graph = graph if "centred-sums" in without else with_centred_sums(graph)
     return graph, RewriteReport({name: count + first.fired.get(name, 0) for name, count in last.fired.items()})
 
 

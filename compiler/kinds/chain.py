@@ -25,6 +25,7 @@ _VMADD = int(Op.VMADD)
 _STEP_OPS = {
     "relu": Op.VRELU, "exp": Op.VEXP, "ln": Op.VLN, "sqrt": Op.VSQRT, "reciprocal": Op.VRECIPROCAL, "square": Op.VMUL,
     "adds": Op.VADDS, "muls": Op.VMULS, "maxs": Op.VMAXS, "mins": Op.VMINS, "scale_shift": Op.VMADD,
+    "multiply_add": Op.VMADD,
     "add": Op.VADD, "sub": Op.VSUB, "mul": Op.VMUL, "div": Op.VDIV, "max": Op.VMAX, "min": Op.VMIN,
     "rsub": Op.VSUB, "rdiv": Op.VDIV,
 }  # fmt: skip
@@ -33,8 +34,8 @@ _SWAPPED = ("rsub", "rdiv")
 
 @dataclass(frozen=True, eq=False)
 class VectorSpec(OnVector):
-    """steps: int64 [s, 8] of (opcode, immediate bits, left operand, right operand or -1, scale blocks or -1, shift blocks or -1, result,
-    whether one block of scale and one of shift serve all planes).
+    """steps: int64 [s, 9] of (opcode, immediate bits, left operand, right operand or -1, scale blocks or -1, shift blocks or -1, result,
+    whether one block of scale and one of shift serve all planes, summand or -1).
 
     pixels: which inputs are one pixel of every channel.
     Operands and results are buffers of a tile: first the inputs, then as many as values are alive at once.
@@ -60,7 +61,8 @@ class VectorSpec(OnVector):
         return max(len(self.reads), int(self.steps[:, 6].max(initial=0)) + 1)
 
     def described(self) -> dict[str, object]:
-        return {"steps": self.steps[:, [0, 2, 3, 6, 7]].tolist(), "pixels": self.pixels, "result": self.result}
+        columns = [0, 2, 3, 6, 7, *([8] if (self.steps[:, 8] >= 0).any() else [])]
+        return {"steps": self.steps[:, columns].tolist(), "pixels": self.pixels, "result": self.result}
 
     @property
     def pixels_only(self) -> tuple[bool, ...]:
@@ -100,7 +102,7 @@ class VectorSpec(OnVector):
         if part is None:
             return None
         steps = self.steps.copy()
-        steps[:, 4:6] += first * ((steps[:, 4:6] >= 0) & (steps[:, 7:] == 0))
+        steps[:, 4:6] += first * ((steps[:, 4:6] >= 0) & (steps[:, 7:8] == 0))
         return replace(part, steps=steps)
 
     def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
@@ -155,13 +157,13 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
     again, or a new one (linear scan, Poletto and Sarkar 1999).
     """
     steps, guard = op.guarded([into.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
-    made: list[tuple[int, int, int, int, int, int, int]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike
+    made: list[tuple[int, ...]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike, summand
     aside: dict[int, int] = {}
     inputs = len(op.inputs)
     v = 0
     if guard:
         one = np.ones(into.channels(op.y), np.float32)
-        made.append((_VMADD, 0, v, -1, *_packed(op, "guard_", (one, 0 * one), (0.0, GUARD), into)))
+        made.append((_VMADD, 0, v, -1, *_packed(op, "guard_", (one, 0 * one), (0.0, GUARD), into), -1))
         v = inputs
     for i, step in enumerate(steps):
         if step.op == "keep":
@@ -176,18 +178,24 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
             assert step.scale is not None
             assert step.shift is not None
             constants = _packed(op, str(i), (step.scale, step.shift), step.of_padding, into)
+        elif step.op == "multiply_add":  # of what is put aside no constant is read
+            value = np.full(into.channels(op.y), step.value, np.float32)
+            constants = (
+                _packed(op, str(i), (value, value), (step.value, step.value), into) if min(step.kept, step.added) < 0 else (-1, -1, 1)
+            )
         left, right = (other, v) if step.op in _SWAPPED else (v, other)
-        made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, *constants))
+        made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, *constants, aside.get(step.added, -1)))
         v = inputs + len(made) - 1
-    last = {value: at for at, (_, _, left, right, *_) in enumerate(made) for value in (left, right)} | {v: len(made)}
+    last = {value: at for at, row in enumerate(made) for value in (row[2], row[3], row[7])} | {v: len(made)}
     buffers = list(range(inputs))  # of every value
     rows = []
-    for at, (opcode, bits, left, right, scale, shift, alike) in enumerate(made):
+    for at, (opcode, bits, left, right, scale, shift, alike, summand) in enumerate(made):
         alive = {buffers[value] for value in range(len(buffers)) if last.get(value, -1) > at}
         reach = {buffers[left]: None} | dict.fromkeys(range(inputs + len(made)))  # in place where it can be
         buffers.append(next(buffer for buffer in reach if buffer not in alive and not (buffer < inputs and pixels[buffer])))
-        rows.append((opcode, bits, buffers[left], buffers[right] if right >= 0 else -1, scale, shift, buffers[-1], alike))
-    return np.array(rows, np.int64).reshape(len(rows), 8), buffers[v]
+        others = [buffers[value] if value >= 0 else -1 for value in (right, summand)]
+        rows.append((opcode, bits, buffers[left], others[0], scale, shift, buffers[-1], alike, others[1]))
+    return np.array(rows, np.int64).reshape(len(rows), 9), buffers[v]
 
 
 def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], into: Lowering) -> tuple[int, int, int]:

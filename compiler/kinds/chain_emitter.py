@@ -40,7 +40,7 @@ class VectorJob(NamedTuple):
 
 @njit(cache=True)
 def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePlace, steps: Ints, parity: Ints) -> int:
-    """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 8] (see VectorSpec).
+    """`sources`: int64 [inputs, 8] of Place fields and 1 for an input that is one pixel; `steps`: int64 [s, 9] (see VectorSpec).
 
     Returns the next row or -1.
     """
@@ -56,7 +56,7 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePla
         if at + 2 * steps.shape[0] >= out.shape[0]:
             return -1
         for s in range(steps.shape[0] if j.fetches else 0):
-            if steps[s, 0] == _VMADD:
+            if steps[s, 4] >= 0:
                 for side in range(2):
                     here, source = j.consts + (2 * s + side) * deep, steps[s, 4 + side]
                     first, blocks = (0, 1) if steps[s, 7] else (p, planes)
@@ -79,8 +79,10 @@ def emit_vector(out: Code, at: int, j: VectorJob, sources: Ints, target: TilePla
                 made, left = slot + steps[s, 6] * tile_blocks, slot + steps[s, 2] * tile_blocks
                 right, step = (slot + other * tile_blocks, 1) if other >= 0 else (-1, 0)
                 if op == _VMADD and steps[s, 7]:
-                    scale = j.consts + 2 * s * deep
-                    at = flat(out, at, op, j.dtype, j.tag, made, left, scale, scale + deep, 0, 0, planes * size, 0)
+                    scale, third = j.consts + 2 * s * deep, steps[s, 8]
+                    factor = right if other >= 0 else scale
+                    summand, along = (slot + third * tile_blocks, 1) if third >= 0 else (scale + deep, 0)
+                    at = flat(out, at, op, j.dtype, j.tag, made, left, factor, summand, step, along, planes * size, 0)
                 elif op == _VMADD:
                     scale = j.consts + 2 * s * deep + (0 if j.fetches else p)
                     at = multiply_add(out, at, op, j.dtype, j.tag, made, left, scale, scale + deep, planes, size)
@@ -106,4 +108,4 @@ def chain_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> in
         p = operand(w, n, i, start)
         sources[i, 0], sources[i, 1], sources[i, 2], sources[i, 3], sources[i, 4] = p.memory, p.base, p.plane, p.wrap, p.back
         sources[i, 5], sources[i, 6], sources[i, 7] = p.width, p.gap, w.jobs.reads[begin + i, 5]
-    return emit_vector(out, at, j, sources, result(w, n, start), table(w, n, 0, 8), parity)
+    return emit_vector(out, at, j, sources, result(w, n, start), table(w, n, 0, 9), parity)

@@ -24,7 +24,7 @@ _LARGEST_FACTOR = 60000.0  # of 1 / deviation in float16, whose largest number i
 class LayerNormSpec(OnVector):
     """constants_at: DDR blocks [kinds][planes] of 1 in lanes that are channels, scale and shift; padded: planes that have padding lanes.
 
-    kinds: 3; 1 where scale is 1 and shift is 0; 0 where besides no plane has padding lanes.
+    kinds: 3; 1 where scale is 1 and shift is 0; 0 where besides no plane has padding lanes.  centred: whether the mean is 0.
     """
 
     word: ClassVar[str] = "layer_norm"
@@ -34,6 +34,7 @@ class LayerNormSpec(OnVector):
     constants_at: int
     kinds: int
     padded: tuple[int, ...]
+    centred: bool
 
     @classmethod
     def lower(cls, index: int, op: LayerNorm, into: Lowering) -> Self:
@@ -44,10 +45,11 @@ class LayerNormSpec(OnVector):
         parts = [pack_lanes(each, place, into.type_of(op.y)) for each in values]
         at = into.constants.add(f"{op.name}/constants", np.concatenate(parts)) if parts else -1
         fields = into.fields(index, op)
-        return cls(**fields, channels=len(op.scale), epsilon=op.epsilon, constants_at=at, kinds=kinds, padded=padded)
+        return cls(**fields, channels=len(op.scale), epsilon=op.epsilon, constants_at=at, kinds=kinds, padded=padded, centred=op.centred)
 
     def described(self) -> dict[str, object]:
-        return {"channels": self.channels, "gaps": list(self.padded), "constants": self.kinds}
+        found = {"channels": self.channels, "gaps": list(self.padded), "constants": self.kinds}
+        return found | {"centred": True} if self.centred else found
 
     @property
     def planes_together(self) -> int:
@@ -75,14 +77,15 @@ class LayerNormSpec(OnVector):
 
     @property
     def steps_of_tile(self) -> int:
-        return 5 if self.kinds < 3 else 6  # sum, centre, convert, squares, scale by the deviation, scale and shift
+        # sum, centre; convert, squares, scale by the deviation; scale and shift
+        return 2 * (not self.centred) + 3 + (self.kinds == 3)
 
     @property
     def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         return (("scale", ("p",)), ("shift", ("p",))) if self.kinds == 3 else ()
 
     def work(self, tiles: VectorTiles) -> VectorWork:
-        passes = (6 if tiles.dtype == DataType.float16 else 4) + (self.kinds == 3)
+        passes = (4 if tiles.dtype == DataType.float16 else 2) + 2 * (not self.centred) + (self.kinds == 3)
         of_pixels = 20  # what is done with a block of every pixel: a root and a reciprocal are four each
         calls = 24 + (self.y.planes / 8 if self.kinds == 3 else 0)
         runs = float(sum([count * -(-tall * wide // REPEAT_BLOCKS) for _, tall, wide, count in tiles.made]) * tiles.images)
@@ -100,6 +103,7 @@ class LayerNormSpec(OnVector):
             constants=first_of(given.constants),
             constants_at=self.constants_at if streamed(given) and self.kinds else -1,
             kinds=self.kinds,
+            centred=int(self.centred),
             **{name: float_bits(value) for name, value in bits.items()},
         )
 

@@ -28,7 +28,7 @@ class LayerNormJob(NamedTuple):
 
     constants: UB address [kinds][planes] of 1 in lanes that are channels, scale and shift, fetched from constants_at for every block unless
     that is -1.  kinds: 3; 1 without scale and shift; 0 where there is no other lane either.  per_channel, epsilon: float32 bits.
-    largest: bits of what 1 / deviation is cut at, so that float16 holds it.
+    centred: whether the mean is 0.  largest: bits of what 1 / deviation is cut at, so that float16 holds it.
     """
 
     dtype: int
@@ -42,6 +42,7 @@ class LayerNormJob(NamedTuple):
     constants: int
     constants_at: int
     kinds: int
+    centred: int
     per_channel: int
     epsilon: int
     largest: int
@@ -67,11 +68,12 @@ def emit_layer_norm(out: Code, at: int, j: LayerNormJob, source: TilePlace, targ
         squares = x + j.planes * size
         at = load_tile(out, at, j.dtype, j.tag, source, 0, r * j.width + c, size, j.planes, x)
         at = _mask(out, at, j, x, size, padded)
-        at = _tree(out, at, j.dtype, j.tag, squares, x, size, j.planes)
-        at = flat(out, at, _VMULS, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, j.per_channel)
-        at = flat(out, at, _LANE_SUM, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, 0)
-        at = with_pixels(out, at, j.dtype, j.tag, _VSUB, x, squares, size, j.planes)
-        at = _mask(out, at, j, x, size, padded)
+        if not j.centred:
+            at = _tree(out, at, j.dtype, j.tag, squares, x, size, j.planes)
+            at = flat(out, at, _VMULS, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, j.per_channel)
+            at = flat(out, at, _LANE_SUM, j.dtype, j.tag, squares, squares, -1, -1, 0, 0, size, 0)
+            at = with_pixels(out, at, j.dtype, j.tag, _VSUB, x, squares, size, j.planes)
+            at = _mask(out, at, j, x, size, padded)
         factor = squares
         if half:
             wide = 2 * size  # blocks of float32 in a plane

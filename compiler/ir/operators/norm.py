@@ -12,7 +12,10 @@ from compiler.ir.operators.base import Floats, OfOne, Spell, Values
 
 @dataclass(frozen=True, eq=False)
 class LayerNorm(OfOne):
-    """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over the channels, at every pixel."""
+    """y = (x - mean) / sqrt(variance + epsilon) * scale + shift, mean and variance over the channels, at every pixel.
+
+    centred: the mean is known to be 0.
+    """
 
     name: str
     x: str
@@ -20,15 +23,17 @@ class LayerNorm(OfOne):
     scale: Floats  # [c]
     shift: Floats  # [c]
     epsilon: float
+    centred: bool = False
 
     def attributes(self, spell: Spell) -> list[str]:
-        return [f"scale={spell(self.scale)}", f"shift={spell(self.shift)}", f"epsilon={self.epsilon:.3g}"]
+        centred = ["centred"] if self.centred else []
+        return [f"scale={spell(self.scale)}", f"shift={spell(self.shift)}", f"epsilon={self.epsilon:.3g}", *centred]
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         return frozenset({0.0})
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]
-        centred = x - x.mean(axis=1, keepdims=True)
+        centred = x if self.centred else x - x.mean(axis=1, keepdims=True)
         factor = 1 / np.sqrt((centred * centred).mean(axis=1, keepdims=True) + np.float32(self.epsilon))
         return np.asarray(centred * factor * self.scale[:, None, None] + self.shift[:, None, None], np.float32)

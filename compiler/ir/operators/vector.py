@@ -17,7 +17,7 @@ _MANY = 64  # combinations of operands that are looked at
 
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
-    "add", "sub", "mul", "div", "max", "min", "rsub", "rdiv", "keep", "take",
+    "add", "sub", "mul", "div", "max", "min", "rsub", "rdiv", "keep", "take", "multiply_add",
     "gelu", "erf",
 ]  # fmt: skip
 
@@ -28,6 +28,7 @@ class Step:
 
     scale_shift: v * scale[c] + shift[c].  adds, muls, maxs, mins: with `value`.  add, sub, mul, div, max, min: v op other.
     rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
+    multiply_add: v * factor + summand, rounded once: what is put aside under `kept` and `added`, or `value` where that is -1.
     gelu: v * (1 + erf(v / sqrt 2)) / 2.
     """
 
@@ -35,6 +36,7 @@ class Step:
     value: float = 0.0
     operand: int = -1
     kept: int = -1
+    added: int = -1
     scale: Floats | None = None  # [c]
     shift: Floats | None = None  # [c]
 
@@ -51,6 +53,9 @@ class Step:
             assert self.scale is not None
             assert self.shift is not None
             return f"scale_shift {spell(self.scale)} {spell(self.shift)}"
+        if self.op == "multiply_add":
+            factor, summand = (f"kept{number}" if number >= 0 else f"{self.value:.9g}" for number in (self.kept, self.added))
+            return f"{self.op} {factor} {summand}"
         if self.operand >= 0 or self.kept >= 0:
             return f"{self.op} " + (f"#{self.operand}" if self.operand >= 0 else f"kept{self.kept}")
         return f"{self.op} {self.value:.9g}" if self.op in ("adds", "muls", "maxs", "mins") else self.op
@@ -147,6 +152,8 @@ def chain(steps: Sequence[Step], v: Floats, inputs: Sequence[Floats], rounded: C
             assert step.scale is not None
             assert step.shift is not None
             v = rounded(v * step.scale[:, None, None] + step.shift[:, None, None])
+        elif step.op == "multiply_add":
+            v = rounded(v * kept.get(step.kept, np.float32(step.value)) + kept.get(step.added, np.float32(step.value)))
         else:
             other = inputs[step.operand] if step.operand >= 0 else kept.get(step.kept, v)
             v = rounded(_STEPS[step.op](v, np.float32(step.value), other))

@@ -200,11 +200,13 @@ def test_layer_norm_of_any_size(channels: int, scale: float, offset: float, dtyp
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("channels", [5, 64])
-def test_layer_norm_without_scale_and_shift(channels: int, dtype: DataType) -> None:
-    """It reads no constants but which lanes are channels, where others are there."""
-    x = np.random.default_rng(0).standard_normal((1, channels, 40, 1)).astype(np.float16).astype(np.float32)
-    op = LayerNorm("norm", "x", "y", np.ones(channels, np.float32), np.zeros(channels, np.float32), 1e-5)
+def test_layer_norm_without_scale_and_shift(channels: int, centred: bool, dtype: DataType) -> None:
+    """It reads no constants but which lanes are channels, where others are there; nor does it look for a mean that is 0."""
+    x = np.random.default_rng(0).standard_normal((1, channels, 40, 1)) + 1
+    x = (x - centred * x.mean(1)).astype(np.float16).astype(np.float32)
+    op = LayerNorm("norm", "x", "y", np.ones(channels, np.float32), np.zeros(channels, np.float32), 1e-5, centred)
     graph = graph_of(op, channels, 40)
     (spec,) = make_unit(graph, EDGE, dtype).operators
     assert isinstance(spec, LayerNormSpec)

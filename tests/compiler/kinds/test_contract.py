@@ -80,6 +80,17 @@ EXAMPLES: dict[str, tuple[Shape, Operator]] = {
     "product": ((1, 36, 3, 5), MatMul("y", "x", "x", "y", 2, True)),
     "product with bias": ((1, 36, 3, 5), MatMul("y", "x", "x", "y", 2, True, _floats(30))),
     "chain": ((2, 20, 9, 8), Vector("y", ("x",), "y", (Step("scale_shift", scale=_floats(20), shift=_floats(20)), Step("mul", operand=0)))),
+    "multiply-adds": (
+        (2, 20, 9, 8),
+        Vector(
+            "y", ("x",), "y",
+            (
+                Step("keep", kept=0), Step("relu"), Step("keep", kept=1), Step("multiply_add", -2.0, added=0), Step("keep", kept=2),
+                Step("scale_shift", scale=_floats(20), shift=_floats(20)), Step("multiply_add", 0.5, kept=2),
+                Step("multiply_add", kept=2, added=1),
+            ),
+        ),
+    ),
     "pooling": ((2, 20, 9, 8), Pool("y", "x", "y", "average", (3, 2), (2, 1), (1, 1, 0, 1))),
     "whole image": ((1, 20, 9, 8), Pool("y", "x", "y", "max", (9, 8))),
     "softmax": ((1, 72, 4, 5), Softmax("y", "x", "y", 3)),
