@@ -57,17 +57,11 @@ def _written_out(step: Step, dtype: DataType, free: int, channels: int) -> tuple
     """free: numbers from here on are not in use to put values aside."""
     if step.op == "gelu":
         x, positive, below = free, free + 1, free + 2
-        start = (
-            Step("keep", kept=x),
-            Step("relu"),
-            Step("keep", kept=positive),
-            Step("multiply_add", -2.0, added=x),
-            Step("keep", kept=below),
-        )
+        parts = (Step("keep", kept=x), Step("relu"), Step("keep", kept=positive), Step("multiply_add", -2.0, added=x))
         *rest, first, last = ((-1) ** i * c for i, c in enumerate(LOGARITHMS[dtype]))  # of powers of -|x|
         powers = Step("scale_shift", scale=np.full(channels, last, np.float32), shift=np.full(channels, first, np.float32))
         others = (Step("multiply_add", c, kept=below) for c in reversed(rest))
-        return (*start, powers, *others, Step("exp"), Step("multiply_add", kept=below, added=positive))
+        return (*parts, Step("keep", kept=below), powers, *others, Step("exp"), Step("multiply_add", kept=below, added=positive))
     if step.op == "erf":  # 2 Phi(sqrt(2) x) - 1
         start = (Step("muls", math.sqrt(2)), Step("keep", kept=free))
         return (*start, *_exponential(dtype, free, free + 1), Step("adds", 1.0), Step("reciprocal"), Step("muls", 2.0), Step("adds", -1.0))
