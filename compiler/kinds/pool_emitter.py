@@ -316,7 +316,8 @@ def fed_rows(out: Code, at: int, w: Work, n: Node, j: Any, convolutions: Any, pa
             at = grid(out, at, _VCOPY, j.dtype, j.tag, (old, 1, j.planes), to, strides, last - old, strides, -1, strides, 0)
         first = max(y0, made)
         for k in range(n.k):
-            if y1 > first and w.jobs.made[k] == MADE_BY_READER and w.jobs.writes[k, 0] == storage:
+            mine = w.jobs.writes[k, 0] == storage and plane <= w.jobs.writes[k, 1] < plane + j.planes
+            if y1 > first and mine and w.jobs.made[k] == MADE_BY_READER:
                 into = to + old + (w.jobs.writes[k, 1] - plane) * in_plane
                 job = convolutions[w.jobs.kind[k, 1]]
                 at = conv_part(out, at, w, Node(k, n.t, n.image, n.iteration, False), job, first, y1, dense(UB, into, in_plane), parity)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+from compiler.emit.segment import Records, lower_segment
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Concat, Operator, Pool
 from compiler.kinds.build import pack_unit
@@ -90,14 +91,12 @@ def test_what_a_pool_reads_goes_from_the_accumulators_to_ub() -> None:
     usual, other = decode(u, gene), decode(u, gene._replace(choices=(0, len(UB_SLOTS), 0)))
     assert usual is not None
     assert other is not None
-    records = {}
-    for name, plan in (("usual", usual), ("fed", other)):
-        parts = Compiler(u).alone(plan, 0)
-        assert isinstance(parts, list)
-        records[name] = parts[0]
-    mine, its = (np.asarray(records[name].code) for name in ("fed", "usual"))
+    mine, its = lower_segment(u, other, 0), lower_segment(u, usual, 0)
+    assert isinstance(mine, Records)
+    assert isinstance(its, Records)
 
-    def moved(code: np.ndarray, op: Op, source: Memory, target: Memory) -> int:
+    def moved(records: Records, op: Op, source: Memory, target: Memory) -> int:
+        code = records.code
         rows = (code[:, isa.OP] == op) & (code[:, isa.TAG] < 2) & (code[:, isa.SRC] == source) & (code[:, isa.DST] == target)
         return int(rows.sum())
 
@@ -105,7 +104,7 @@ def test_what_a_pool_reads_goes_from_the_accumulators_to_ub() -> None:
     assert moved(mine, Op.COPY, Memory.L1, Memory.UB) == 0
     assert moved(mine, Op.FIXPIPE, Memory.L0C, Memory.L1) == 0
     assert moved(mine, Op.FIXPIPE, Memory.L0C, Memory.UB) >= moved(its, Op.FIXPIPE, Memory.L0C, Memory.L1)
-    assert records["fed"].peak_bytes["L1"] < records["usual"].peak_bytes["L1"]
+    assert mine.peak_bytes["L1"] < its.peak_bytes["L1"]
 
 
 def test_plans_with_fed_pools_are_read_again_and_have_genes() -> None:
