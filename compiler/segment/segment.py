@@ -123,8 +123,10 @@ class Segment(NamedTuple):
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching, held)
         found = _cut(unit, start, stop, outline.channels, outline.columns)
         fed = fed_of(unit, start, plan.tilings, outline.channels > 1 or outline.columns > 1, held)
-        if isinstance(found, Infeasible) or isinstance(fed, Infeasible):
-            return _refused(plan, found if isinstance(found, Infeasible) else fed)
+        if isinstance(found, Infeasible):
+            return _refused(plan, found)
+        if isinstance(fed, Infeasible):
+            return _refused(plan, fed)
         return cls(plan, outline, *found, fed)
 
     @property
