@@ -23,9 +23,9 @@ chip; that every so many transfers share a port is no order that a program may c
 
 What is overwritten in order, before its last reader, is no race.  Records do not say whose data a reader wants, but for which segment,
 operator and block they work (TAG, BLOCK), and that bounds it: nothing stays in a core from one segment to the next but what is said to
-outlive its own, nothing but L1 passes data between operators inside it, no block reads what a later one has made, what comes to the shared
-memory from DDR is an operator's weights, and a FIXPIPE's bias and scale are constants of the model, or what the host gives for columns.  A
-read that breaks this found its place overwritten.
+outlive its own, nothing but L1 passes data between operators inside it, and UB from FIXPIPE to VECTOR, no block reads what a later one has
+made, what comes to the shared memory from DDR is an operator's weights, and a FIXPIPE's bias and scale are constants of the model, or what
+the host gives for columns.  A read that breaks this found its place overwritten.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from simulator.npu import isa
 from simulator.npu.access import MAX_RANGES, accesses, extent, window_of
 from simulator.npu.isa import Op
-from simulator.npu.parts import Memory
+from simulator.npu.parts import Engine, Memory
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -52,6 +52,7 @@ _NO_OTHER = np.int32(-1)
 OPERATOR_BITS = isa.OPERATOR_BITS
 _LANES, _SUM_BLOCKS = isa.LANES, isa.SUM_BLOCKS
 OP, DTYPE, SRC, DST, S0, S1, TAG, BLOCK = isa.OP, isa.DTYPE, isa.SRC, isa.DST, isa.S0, isa.S1, isa.TAG, isa.BLOCK
+ENGINE, _VECTOR = isa.ENGINE, int(Engine.VECTOR)
 F_N1, F_SUMS, F_SCALE = isa.F_N1, isa.F_SUMS, isa.F_SCALE
 FLAGGED = (int(Op.SET), int(Op.WAIT))
 _SET, _WAIT, _COPY, _IM2COL, _FIXPIPE = int(Op.SET), int(Op.WAIT), int(Op.COPY), int(Op.IM2COL), int(Op.FIXPIPE)
@@ -135,7 +136,7 @@ def _overwritten(code: Int32s, writer: int, i: int, memory: int) -> bool:
     block = code[writer, BLOCK]
     if theirs >> OPERATOR_BITS != mine >> OPERATOR_BITS:
         return memory != _L1 or block >= 0  # else it outlives its segment
-    if theirs != mine and memory != _L1:
+    if theirs != mine and memory != _L1 and not (memory == _UB and code[writer, OP] == _FIXPIPE and code[i, ENGINE] == _VECTOR):
         return True
     return max(block, ~block) > max(code[i, BLOCK], ~code[i, BLOCK])
 

@@ -48,6 +48,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, p
         every[kind] = _records(rows, _TYPES[kind])
     return OperatorJobs(
         np.array(kinds, np.int64),
+        known.made,
         known.tags,
         known.dtypes,
         known.read_start,

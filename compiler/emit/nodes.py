@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from compiler.kinds.conv_emitter import ConvJob
+from compiler.kinds.pool_emitter import PoolJob, fed_rows
 from compiler.kinds.table import EMITTERS
-from compiler.records.node import PARITIES, Node, Work
+from compiler.records.node import BY_ITSELF, FED, PARITIES, Node, Work
 from compiler.records.places import place_of
 from compiler.records.writers import DDR, MTE2, MTE3, Ints, TilePlace, block_at, copy, copy_rows, general, together
 from compiler.segment.stages import LOAD_PIECE_BLOCKS
@@ -68,6 +70,9 @@ def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: i
     return _copies(out, at, w.jobs.dtypes[k], w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
 
 
+_POOL, _CONV = (list(EMITTERS).index(job) for job in (PoolJob, ConvJob))
+
+
 def _either(number: int, emit: Any, other: Any) -> Any:
     """A kernel that gives a node to one emitter or to another.  It becomes part of `emit_nodes`, so it needs no cache of its own."""
 
@@ -124,7 +129,11 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
                         at = _fetch(out, at, w.jobs.dtypes[k], w.jobs.tags[k], memory, source, target, size, piece)
                         if at < 0:
                             return -1
-            at = _compute(out, at, w, Node(k, t, image, iteration, begins), parity)
+            node = Node(k, t, image, iteration, begins)
+            if w.jobs.made[k] == BY_ITSELF:
+                at = _compute(out, at, w, node, parity)
+            elif w.jobs.made[k] == FED:
+                at = fed_rows(out, at, w, node, w.jobs.tables[_POOL][w.jobs.kind[k, 1]], w.jobs.tables[_CONV], parity)
             if at < 0:
                 return -1
         if w.jobs.writes[k, 2] >= 0 and w.own[k, t, 1] > w.own[k, t, 0]:

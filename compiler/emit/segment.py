@@ -27,7 +27,7 @@ from compiler.schedule.window import edges, load_cycles, node_cycles, sequence, 
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import Buffer
 from compiler.segment.held import Held, held_blocks
-from compiler.segment.lanes import lanes
+from compiler.segment.lanes import MATRIX, lanes
 from compiler.segment.memory import Places, mirrored, named
 from compiler.segment.run import run_of
 from compiler.segment.segment import CoreShare, Segment, StripBlocks
@@ -152,7 +152,8 @@ def _written(
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
-    run, known = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held), block_tables(unit, blocks)
+    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
+    known = block_tables(unit, blocks)
     return Work(
         unit.images,
         allocations_of(unit, blocks, plan.prefetch, plan.window, places.l1),
@@ -187,7 +188,9 @@ def _slid(
     cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
     loads = load_cycles(unit, blocks, iterations), work.readers
     window = None if plan.window == "all" else plan.window
-    table = slide(cycles, edges(unit, blocks, slots), lanes(unit, blocks.start, blocks.stop), window, *loads)
+    lane_of = lanes(unit, blocks.start, blocks.stop)
+    lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # with what feeds it
+    table = slide(cycles, edges(unit, blocks, slots), lane_of, window, *loads)
     nodes: Ints = table.nodes + (0, iterations.start)
     used = emit_nodes(out, nodes, work, rows, begun)
     assert used == len(code), "the same records in another order"

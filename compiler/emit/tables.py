@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.emit.places import operand, places_kept
+from compiler.records.node import BY_ITSELF, FED, MADE_BY_READER
 from compiler.records.writers import Ints
 from compiler.schedule.window import load_readers
 from compiler.segment.blocks import Blocks
@@ -23,12 +24,13 @@ _LISTS = 3  # that a job has at most
 
 
 class BlockTables(NamedTuple):
-    """types: of results.  tags, dtypes, read_start, reads, writes, lists, numbers: see `records.node.OperatorJobs`.
+    """types: of results.  made, tags, dtypes, read_start, reads, writes, lists, numbers: see `records.node.OperatorJobs`.
 
     readers, loads, fresh: see `records.node.Work`.
     """
 
     types: tuple[DataType, ...]
+    made: Ints
     tags: Ints
     dtypes: Ints
     read_start: Ints
@@ -90,6 +92,9 @@ def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
     fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
     return BlockTables(
         tuple([fixed.dtype for fixed in every]),
+        np.array(
+            [FED if blocks.fed >> k & 1 else BY_ITSELF if until == k else MADE_BY_READER for k, until in enumerate(blocks.until)], np.int64
+        ),
         np.array([spec.tag for spec in specs], np.int64),
         np.array([fixed.dtype for fixed in every], np.int64),
         np.array([0, *accumulate(len(fixed.reads) for fixed in every)], np.int64),

@@ -211,7 +211,7 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
     """Append the block's records at row `at`; returns the next row, or -1 where `out` is too short.
 
     runs: int64 [n, 6], of `Expansion`.  needed: which blocks of weights are multiplied (`unit.needed.multiplied`), of no size: all.
-    target: output row 0, in DDR or L1.  residual: the same for the residual operand; its base is -1 without one.
+    target: output row 0, in DDR, L1 or UB.  residual: the same for the residual operand; its base is -1 without one.
     """
     pixels = j.out_rows * j.out_w
     tiles_m = -(-pixels // j.tile_m)
@@ -584,7 +584,7 @@ def _way_out(
         engine = MTE2 if residual.memory == DDR else MTE1
         first, several = _planes(j, n_out, n, j.residual_lanes)
         at = move(out, at, j.dtype, j.tag, engine, residual, m_start, dense(UB, added, m), 0, first, several, m)
-    if j.to == TO_L1:
+    if j.to == TO_L1 or target.memory == UB:
         done = 0
         while done < m:
             run = side_by_side(target, m_start + done, m - done)
@@ -592,7 +592,7 @@ def _way_out(
             other = added + done if added >= 0 else -1
             s = c + j.sum_blocks * done
             at = fixpipe(
-                out, at, j.dtype, j.tag, j.fixpipe_engine, L1, s, to, bias, other, run, mpad, n, target.plane, m, j.act, j.limit,
+                out, at, j.dtype, j.tag, j.fixpipe_engine, target.memory, s, to, bias, other, run, mpad, n, target.plane, m, j.act, j.limit,
                 j.sums, scale, j.zero, j.low, j.high, j.added, j.own, j.other, j.fixed, j.last,
             )  # fmt: skip
             done += run
@@ -611,6 +611,13 @@ def _way_out(
 def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
     """A node's records."""
     start, stop = w.computed[n.k, n.t]
+    return conv_part(out, at, w, n, j, start, stop, result(w, n, start), parity)
+
+
+@general
+@njit(cache=True)
+def conv_part(out: Code, at: int, w: Work, n: Node, j: Any, start: int, stop: int, target: TilePlace, parity: Ints) -> int:
+    """Rows [start, stop) of a node, of which a tensor's first one goes to `target`."""
     allocation = w.jobs.reads[w.jobs.read_start[n.k], 2]
     height = w.reach[n.k, 1]
     first_row, _ = demanded(w.reach[n.k], w.bounds, start, stop)
@@ -636,4 +643,4 @@ def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int
         at = expand_all(out, at, expansion_of(j), runs, needed, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)
         if at < 0:
             return -1
-    return emit_conv(out, at, j, runs, needed, result(w, n, start), residual, parity)
+    return emit_conv(out, at, j, runs, needed, target, residual, parity)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, log2
@@ -13,12 +14,12 @@ from numpy.typing import NDArray
 from compiler.ir.operators import Pool
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, VectorTiles, VectorWork, first_of
-from compiler.kinds.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob
+from compiler.kinds.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob, fed_plane
 from compiler.kinds.window import SlidingSpec
-from compiler.plan.plan import Infeasible, VectorTiling
+from compiler.plan.plan import Infeasible, Tiling, VectorTiling
 from compiler.records.ways import cheapest
 from compiler.records.whole_rows import pixelwise, work
-from compiler.unit.operators import Given, Strip
+from compiler.unit.operators import Given, Strip, UbBuffers, rounded
 from compiler.unit.weights import pack_pixels
 from simulator.npu.isa import REPEAT_BLOCKS, float_bits
 from simulator.npu.parts import DataType
@@ -59,6 +60,32 @@ class PoolSpec(SlidingSpec):
         pool = self.operator
         still = [(pool.kernel[i], pool.stride[i], pool.pads[i], pool.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
         return COLUMNS if still[0] and not still[1] else ROWS if still[1] else BOTH
+
+    @cached_property
+    def can_be_fed(self) -> bool:
+        """Whether tiles of rows may be filled one after the other: rows that two of them read are there as they were made (not scaled)."""
+        pool = self.operator
+        alike = pool.mode == "max" or (pool.kernel[0] <= pool.stride[0] and self.counts_at < 0)
+        return alike and not self.whole_rows and self.strip is None and pool.stride[0] <= pool.kernel[0]
+
+    def fed_tiling(self, rows: int, slot_blocks: int) -> VectorTiling | None:
+        """As many rows of all planes as fit a slot, each of two; None where not even one does."""
+        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=self._fed_blocks)
+        return VectorTiling(tile_planes=self.y.planes, tile_rows=fitting, fed=True) if fitting else None
+
+    def _fed_blocks(self, rows: int) -> int:
+        """Of a slot."""
+        pool = self.operator
+        plane = fed_plane((rows - 1) * pool.stride[0] + pool.kernel[0], max(self.in_w, self.out_w))
+        return self.y.planes * (plane + rows * self.out_w)
+
+    def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+        assert isinstance(tiling, VectorTiling)
+        if tiling.fed:
+            slots = UbBuffers("out", 2, rounded(self._fed_blocks(tiling.tile_rows), 8))
+            between = UbBuffers("constants", 1, rounded(self.y.planes * tiling.tile_rows * self.in_w, 8))
+            return (slots, between) if self.passes == BOTH else (slots,)
+        return super().ub_buffers(tiling, through_ub, dtype)
 
     @property
     def operations(self) -> tuple[int, int]:

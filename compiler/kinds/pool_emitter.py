@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 from numba import njit
 
 from compiler.ir.reach import demanded
+from compiler.kinds.conv_emitter import conv_part
 from compiler.records.grid import Axes, grid, most
-from compiler.records.node import UB_SLOT, Node, Work, operand, result
+from compiler.records.node import MADE_BY_READER, UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import load_box, store_tile, tiles
 from compiler.records.whole_rows import pixelwise
 from compiler.records.writers import DDR, FAR, MTE2, UB, Ints, TilePlace, dense, flat, general, move, strided, vector
@@ -24,6 +26,8 @@ _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCO
 _VMADD, _ONE = int(Op.VMADD), float_bits(1.0)
 
 ROWS, COLUMNS, BOTH = 1, 2, 3  # of `PoolSpec.passes`
+_ROOM = 16  # records that bring a tile out
+GRANULE = 8  # blocks of UB that hazards do not tell apart (`schedule.footprint`)
 
 
 class PoolJob(NamedTuple):
@@ -48,7 +52,7 @@ class PoolJob(NamedTuple):
     after: int  # float32 bits of what is left of it behind the sum, where pixels are added with a block of the factor, else 0
     counts_at: int  # DDR blocks [out_h][out_w], or -1
     counts_pitch: int  # from row to row of them
-    counts: int  # UB address for a tile's rows of them
+    counts: int  # UB address for a tile's rows of them; of a pool that is fed, for what the first of two passes makes
     tile_planes: int
     tile_rows: int
     tile_columns: int
@@ -175,6 +179,29 @@ def _most(taps: int, a: int, b: int, c: int) -> int:
 
 
 @njit(cache=True)
+def _slide(
+    out: Code, at: int, j: PoolJob, oy: int, rows: int, left: int, columns: int, y0: int, in_rows: int, wide: int, planes: int, slot: int,
+    in_plane: int, behind: int, acc: int,
+) -> int:  # fmt: skip
+    """Rows from `oy` on by columns of results at acc, [planes][rows][columns].
+
+    slot: [planes][in_rows][wide] of the input from row y0 on, in_plane from plane to plane; left: the first window's column there.
+    behind: for what the first pass makes.
+    """
+    op, size_out = _VMAX if j.is_max else _VADD, rows * columns
+    s, plane = slot, in_plane
+    if j.passes & ROWS:
+        f = Fold(1, j.kh, oy * j.sh - j.pad_top - y0, j.sh, in_rows, wide)
+        n, s, plane = (wide, rows, planes), behind, rows * wide
+        at = _fold(out, at, op, j.dtype, j.tag, j.fill, f, n, s, (1, wide, plane), slot, (1, j.sh * wide, in_plane))
+    if j.passes & COLUMNS:
+        f = Fold(0, j.kw, left, j.sw, wide, 1)
+        n = (columns, rows, planes)
+        at = _fold(out, at, op, j.dtype, j.tag, j.fill, f, n, acc, (1, columns, size_out), s, (j.sw, wide, plane))
+    return at
+
+
+@njit(cache=True)
 def emit_pool(out: Code, at: int, j: PoolJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
     """Tile by tile.  Windows of whole rows of the image, one beside the other, are pooled by repeats (`compiler.records.whole_rows`).
 
@@ -231,15 +258,7 @@ def emit_pool(out: Code, at: int, j: PoolJob, source: TilePlace, target: TilePla
                 if added and j.after != _ONE:
                     at = flat(out, at, _VMULS, j.dtype, j.tag, acc, acc, -1, -1, 0, 0, planes * size_out, j.after)
             else:
-                s, plane = slot, size_in
-                if j.passes & ROWS:
-                    f = Fold(1, j.kh, oy * j.sh - j.pad_top - y0, j.sh, in_rows, wide)
-                    n, s, plane = (wide, rows, planes), behind, rows * wide
-                    at = _fold(out, at, op, j.dtype, j.tag, j.fill, f, n, s, (1, wide, plane), slot, (1, j.sh * wide, size_in))
-                if j.passes & COLUMNS:
-                    f = Fold(0, j.kw, left - x0, j.sw, wide, 1)
-                    n = (columns, rows, planes)
-                    at = _fold(out, at, op, j.dtype, j.tag, j.fill, f, n, acc, (1, columns, size_out), s, (j.sw, wide, plane))
+                at = _slide(out, at, j, oy, rows, left - x0, columns, y0, in_rows, wide, planes, slot, size_in, behind, acc)
             if j.counts_at >= 0:
                 first = j.counts_at + oy * j.counts_pitch + c
                 here, there = TilePlace(DDR, first, 0, FAR, 0, columns, j.counts_pitch - columns), dense(UB, j.counts, 0)
@@ -259,3 +278,59 @@ def pool_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int
     first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
     j.first_row, j.rows, j.in_first = start, stop - start, first
     return emit_pool(out, at, j, operand(w, n, 0, first), result(w, n, start), parity)
+
+
+@njit(cache=True)
+def fed_plane(rows: int, columns: int) -> int:
+    """Blocks from plane to plane of a slot that is fed: of so many rows, the first new one of which begins a granule."""
+    return (rows * columns + 2 * GRANULE - 1) // GRANULE * GRANULE
+
+
+@general
+@njit(cache=True)
+def fed_rows(out: Code, at: int, w: Work, n: Node, j: Any, convolutions: Any, parity: Ints) -> int:
+    """A node's records where it is fed, and those of the convolutions that do so, whose jobs `convolutions` has (`segment.feeding`).
+
+    A slot holds what the windows of a tile cover, and its results.  What the first of two passes makes lies elsewhere, once, so that
+    FIXPIPE need not wait for the second.  What FIXPIPE writes of a plane begins with a granule of hazards, behind that of the rows that
+    are copied: neither engine waits for the other.
+    """
+    start, stop = w.computed[n.k, n.t]
+    storage, plane, _, _, _, _ = w.jobs.reads[w.jobs.read_start[n.k]]
+    target = result(w, n, start)
+    in_plane = fed_plane((j.tile_rows - 1) * j.sh + j.kh, max(j.in_w, j.out_w))
+    made = last = np.int64(0)  # rows that are there, and block of plane 0 behind them
+    for oy in range(start, stop, j.tile_rows):
+        rows = min(j.tile_rows, stop - oy)
+        y0, y1 = max(0, oy * j.sh - j.pad_top), min(j.in_h, (oy + rows - 1) * j.sh - j.pad_top + j.kh)
+        size_out = rows * j.out_w
+        slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
+        parity[UB_SLOT] ^= 1
+        pooling = _most(j.kh, j.in_w, rows, j.planes) + _most(j.kw, j.out_w, rows, j.planes) + most(j.in_w * (y1 - y0), 1, j.planes)
+        if at + pooling + _ROOM >= out.shape[0]:
+            return -1
+        old = max(0, made - y0) * j.in_w
+        to = slot + -old % GRANULE
+        if old > 0:
+            strides = (1, 0, in_plane)
+            at = grid(out, at, _VCOPY, j.dtype, j.tag, (old, 1, j.planes), to, strides, last - old, strides, -1, strides, 0)
+        first = max(y0, made)
+        for k in range(n.k):
+            mine = w.jobs.writes[k, 0] == storage and plane <= w.jobs.writes[k, 1] < plane + j.planes
+            if y1 > first and mine and w.jobs.made[k] == MADE_BY_READER:
+                into = to + old + (w.jobs.writes[k, 1] - plane) * in_plane
+                job = convolutions[w.jobs.kind[k, 1]]
+                at = conv_part(out, at, w, Node(k, n.t, n.image, n.iteration, False), job, first, y1, dense(UB, into, in_plane), parity)
+                if at < 0:
+                    return -1
+        if at + pooling + _ROOM >= out.shape[0]:
+            return -1
+        made, last = y1, to + (y1 - y0) * j.in_w
+        acc = slot + j.planes * in_plane
+        behind = j.counts if j.passes == BOTH else acc
+        if j.scale != 0:
+            n_new, strides = ((y1 - y0) * j.in_w, 1, j.planes), (1, 0, in_plane)
+            at = grid(out, at, _VMULS, j.dtype, j.tag, n_new, to, strides, to, strides, -1, strides, j.scale)
+        at = _slide(out, at, j, oy, rows, -j.pad_left, j.out_w, y0, y1 - y0, j.in_w, j.planes, to, in_plane, behind, acc)
+        at = store_tile(out, at, j.dtype, j.tag, target, 0, (oy - start) * j.out_w, size_out, j.planes, acc)
+    return at

@@ -105,6 +105,7 @@ class VectorTiling(_Gene):
     """Tiling of a vector operator on one block: planes and (output) rows that are in UB at a time.
 
     tile_columns: 0 for whole rows, else so many columns of one row.  constants: all of them for the segment, or those of a tile's planes.
+    fed: what a tile of a pool reads comes to UB as the convolutions before make it, and lies nowhere else (`segment.feeding`).
     """
 
     kind: Literal["vector"] = "vector"
@@ -112,6 +113,7 @@ class VectorTiling(_Gene):
     tile_rows: TileSize
     tile_columns: Annotated[int, Field(ge=0, le=MAX_TILE)] = Field(default=0, exclude_if=_is_zero)
     constants: Constants = _RESIDENT
+    fed: bool = Field(default=False, exclude_if=_is_false)
 
     @model_validator(mode="after")
     def _columns_of_one_row(self) -> Self:

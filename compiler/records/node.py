@@ -9,6 +9,7 @@ from compiler.records.writers import Ints, TilePlace, general, inlined
 
 # parities of the double buffers, carried from one operator to the next: of products, of weights that are expanded, and of tiles on VECTOR
 A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
+BY_ITSELF, MADE_BY_READER, FED = range(3)  # of `OperatorJobs.made`
 
 
 class OperatorJobs(NamedTuple):
@@ -17,6 +18,7 @@ class OperatorJobs(NamedTuple):
     | array     | dtype, shape             | meaning                                                                                   |
     |-----------|--------------------------|-------------------------------------------------------------------------------------------|
     | kind      | int64 [operators, 2]     | which emitter, and the job's row in its table                                              |
+    | made      | int64 [operators]        | `BY_ITSELF`, or what a pool that is fed has to do with it (`segment.feeding`)              |
     | tags      | int64 [operators]        | index of the operator in the unit                                                           |
     | dtypes    | int64 [operators]        | `DataType` of the results                                                                 |
     | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
@@ -28,6 +30,7 @@ class OperatorJobs(NamedTuple):
     """
 
     kind: Ints
+    made: Ints
     tags: Ints
     dtypes: Ints
     read_start: Ints

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from compiler.ir.reach import demanded
 from compiler.ir.region import EMPTY, Rows, demand
-from compiler.segment.run import Load, reads, ring_storages, run_of
+from compiler.segment.run import Load, reads, ring_storages, run_of, worked
 from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 
@@ -78,7 +78,8 @@ class Blocks:
     highest: per operator, rows of its highest block, at least 1.
     sizes: int64 [operators, count + 1], rows that blocks compute, and those that go to DDR in all blocks of an image.
     inside[k]: some operator of the segment reads the output, or it is held.
-    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed: see `cut`.
+    carried[k]: its halo is cached, so that block t reads rows that block t - 1 made, and makes its own after it.  streamed, fed: see `cut`.
+    until: see `run.worked`.
     """
 
     start: int
@@ -93,6 +94,8 @@ class Blocks:
     carried: tuple[bool, ...]
     allocations: dict[int, BlockAllocation]
     loads: tuple[Load, ...]
+    fed: int
+    until: tuple[int, ...]
 
     @property
     def held(self) -> int:
@@ -173,24 +176,28 @@ def _begins(blocks: int, images: int, cores: int) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def cut(unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0) -> Blocks:
+def cut(
+    unit: Unit, start: int, stop: int, count: int, halo: int = 0, cores: int = 1, streamed: int = 0, held: int = 0, fed: int = 0
+) -> Blocks:  # fmt: skip
     """Rows and residences of operators [start, stop) in `count` blocks.
 
     halo: bit k is set where operator start + k caches the halo of what it reads.  cores: to how many the iterations are dealt.
     streamed: bit k is set where operator start + k fetches its right operand, a tensor, in chunks (`run.streamed_rights`).
-    held: see `run_of`; no row of such a storage is made twice, as in rings.
+    held, fed: see `run_of`; no row of a storage that is held is made twice, as in rings.
     """
-    run = run_of(unit, start, stop, streamed, held)
+    run = run_of(unit, start, stop, streamed, held, fed)
     ring = ring_storages(unit, start, stop, halo, streamed) if count > 1 else ()
     rings = tuple([storage in ring or bool(held >> storage & 1) for storage in run.allocations])
     # without rings it is all the same with which block a core begins
-    return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed, held)
+    return _laid_out(unit, start, stop, count, rings, cores if any(rings) else 1, streamed, held, fed)
 
 
 @lru_cache(maxsize=4096)
-def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int) -> Blocks:
+def _laid_out(
+    unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, ...], cores: int, streamed: int, held: int, fed: int
+) -> Blocks:  # fmt: skip
     """rings: which of the storages that stay are kept in rings."""
-    run = run_of(unit, start, stop, streamed, held)
+    run = run_of(unit, start, stop, streamed, held, fed)
     begin = _begins(count, unit.storages[unit.operators[start].y.storage].n, cores)
     rows, sizes = np.zeros((3, stop - start, count, 2), np.int64), np.zeros((stop - start, count + 1), np.int64)
     touch, sums = np.zeros((2, len(run.allocations), count, 2), np.int64), np.zeros((len(run.allocations), 3), np.int64)
@@ -215,7 +222,8 @@ def _laid_out(unit: Unit, start: int, stop: int, count: int, rings: tuple[bool, 
     highest = tuple([max(1, *high) for *high, _ in sizes.tolist()])
     carried = tuple([at >= 0 and bool(kept[at][0]) for at in run.allocated.tolist()])
     computed, _, own = rows
-    return Blocks(start, stop, count, streamed, computed, own, highest, sizes, run.inside, carried, allocations, run.loads)
+    until = worked(unit, start, stop, fed)
+    return Blocks(start, stop, count, streamed, computed, own, highest, sizes, run.inside, carried, allocations, run.loads, fed, until)
 
 
 def _rows_of_all(unit: Unit, storage: int) -> int:

@@ -240,7 +240,7 @@ def l1_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window, asked
     """Buffers in L1 of tensors and of weights."""
     requests, again, last = list(tensor_requests(unit, blocks, prefetch, window)), repeated(unit, blocks), blocks.stop - blocks.start - 1
     for k, (_, slots, size, *_) in enumerate(asked):
-        requests += weight_requests_of(k, slots, size, last if stays(slots, again) else -1)
+        requests += weight_requests_of(k, slots, size, last if stays(slots, again) else -1, blocks.until[k])
     return requests
 
 
@@ -294,33 +294,36 @@ def weight_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple
     """Buffers in L1 of operator k's weights."""
     slots, size = unit.operators[blocks.start + k].weight_slots(tiling)
     last = blocks.stop - blocks.start - 1 if stays(slots, repeated(unit, blocks)) else -1
-    return weight_requests_of(k, slots, size, last)
+    return weight_requests_of(k, slots, size, last, blocks.until[k])
 
 
 @lru_cache(maxsize=1 << 14)
-def weight_requests_of(k: int, slots: int, size: int, last: int) -> tuple[BufferRequest, ...]:
-    """`slots` buffers of `size` blocks for operator k's weights.  last: step until which they are kept from the first on; -1: k's alone."""
-    life = (0, last) if last >= 0 else _scratch(k)
+def weight_requests_of(k: int, slots: int, size: int, last: int, until: int) -> tuple[BufferRequest, ...]:
+    """`slots` buffers of `size` blocks for operator k's weights.  last: step until which they are kept from the first on; -1: k's alone.
+
+    until: see `run.worked`.
+    """
+    life = (0, last) if last >= 0 else _scratch(k, until)
     return tuple(BufferRequest(Buffer("weights", k, slot), size, *life) for slot in range(slots))
 
 
-def _scratch(k: int) -> tuple[int, int, int]:
+def _scratch(k: int, until: int) -> tuple[int, int, int]:
     """Life of what only operator k touches, and only while it works."""
-    return k, k, 1 << k
+    return k, until, 1 << k | 1 << until
 
 
 def ub_requests(unit: Unit, blocks: Blocks, asked: Sequence[Asked]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     last = blocks.stop - blocks.start - 1
     kept = last if repeated(unit, blocks) else -1
-    requests = list(chain.from_iterable([ub_requests_of(k, each.buffers, kept) for k, each in enumerate(asked)]))
+    requests = list(chain.from_iterable([ub_requests_of(k, each.buffers, kept, blocks.until[k]) for k, each in enumerate(asked)]))
     return pooled(requests, last) if any(each.pools for each in asked) else requests
 
 
 def own_requests(unit: Unit, blocks: Blocks, k: int, tiling: Tiling) -> tuple[BufferRequest, ...]:
     """Buffers in UB of operator k, before what it has together with others is `pooled`."""
     asked = asked_of(unit, unit.operators[blocks.start + k], tiling, blocks.inside[k])
-    return ub_requests_of(k, asked.buffers, blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1)
+    return ub_requests_of(k, asked.buffers, blocks.stop - blocks.start - 1 if repeated(unit, blocks) else -1, blocks.until[k])
 
 
 def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:
@@ -341,10 +344,10 @@ def pooled(requests: list[BufferRequest], last: int) -> list[BufferRequest]:
 
 
 @lru_cache(maxsize=1 << 14)
-def ub_requests_of(k: int, buffers: tuple[UbBuffers, ...], last: int) -> tuple[BufferRequest, ...]:
-    """Of operator k.  last: step until which what is kept lives from the first on; -1: it lives while k works."""
+def ub_requests_of(k: int, buffers: tuple[UbBuffers, ...], last: int, until: int) -> tuple[BufferRequest, ...]:
+    """Of operator k.  last: step until which what is kept lives from the first on; -1: it lives while k works.  until: see `run.worked`."""
     requests = []
     for kind, slots, size, kept in buffers:
-        life = (0, last) if kept and last >= 0 else _scratch(k)
+        life = (0, last) if kept and last >= 0 else _scratch(k, until)
         requests += [BufferRequest(Buffer(kind, k, slot), size, *life) for slot in range(slots)]
     return tuple(requests)

@@ -114,13 +114,15 @@ def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 
 
 
 @lru_cache(maxsize=4096)
-def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0) -> OperatorRun:
+def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
     """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
 
     streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: storages, as bits, that lie whole in L1
-    beyond the segment (`segment.held`), so that it neither loads nor stores any of them.
+    beyond the segment (`segment.held`), so that it neither loads nor stores any of them.  fed: operators, as bits, whose input is kept
+    nowhere (`segment.feeding`); what the convolutions before read is read until then.
     """
     operators = unit.operators[start:stop]
+    until = worked(unit, start, stop, fed)
     readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in operators]
     leaves = [
         spec.index in unit.escapes or len(mine) < len(unit.consumers[spec.index]) for spec, mine in zip(operators, readers, strict=True)
@@ -130,14 +132,14 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0) 
     made: dict[int, list[tuple[int, Piece]]] = {}
     kept = set()
     for k, spec in enumerate(operators):
-        whole = spec.reads[:1] if streamed >> k & 1 else spec.reads
+        whole = () if fed >> k & 1 else spec.reads[:1] if streamed >> k & 1 else spec.reads
         for read in whole:
             used.setdefault(read.storage, []).append((k, read))
         if spec.runs_on == "CUBE":
             kept.add(spec.reads[0].storage)
         if spec.right is not None and not streamed >> k & 1:
             kept.add(spec.right.storage)
-        if inside[k]:
+        if inside[k] and until[k] == k:
             made.setdefault(spec.y.storage, []).append((k, spec.y))
             kept.add(spec.y.storage)
     stays, loads = {}, list[Load]()
@@ -148,6 +150,10 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0) 
             stays[storage] = Allocation(storage, 0, unit.storages[storage].planes, 0, stop - start - 1, *_who(*mine))
             continue
         stays[storage], missing = _stay(storage, *mine)
+        if fed:
+            late = {until[k] for k, _ in mine[1]}
+            allocation, readers_late = stays[storage], sum(1 << k for k in late)
+            stays[storage] = allocation._replace(death=max([allocation.death, *late]), readers=allocation.readers | readers_late)
         loads += missing
     place = {storage: i for i, storage in enumerate(stays)}
     wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
@@ -159,13 +165,23 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0) 
         np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
         np.array(leaves, np.bool_),
         inside,
-        np.array([place[spec.y.storage] if inside[k] else -1 for k, spec in enumerate(operators)], np.int64),
+        np.array([place[spec.y.storage] if inside[k] and until[k] == k else -1 for k, spec in enumerate(operators)], np.int64),
         *_listed([[(c - start, *reads(unit, c, spec.y)) for c in mine] for spec, mine in zip(operators, readers, strict=True)], 4),
         stays,
         *_listed(wanted, 4),
         *_listed(makers, 1),
         tuple(sorted(loads, key=lambda load: (load.step, load.storage, load.plane))),
     )
+
+
+def worked(unit: Unit, start: int, stop: int, fed: int) -> tuple[int, ...]:
+    """Of every operator of [start, stop) the place of the one with whose records its own come: itself, or that which it feeds."""
+    found = list(range(stop - start))
+    for k in range(stop - start):
+        if fed >> k & 1:
+            for source in unit.producers[start + k]:
+                found[source - start] = k
+    return tuple(found)
 
 
 def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:

@@ -22,6 +22,7 @@ from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.blocks import Blocks, cut, dealt
 from compiler.segment.channels import channel_parts, largest
 from compiler.segment.engines import divided, planes_of
+from compiler.segment.feeding import fed_of
 from compiler.segment.held import Held, alone, held_storages
 from compiler.segment.memory import Places, named, place, slot_counts
 from compiler.segment.passes import passes
@@ -46,9 +47,12 @@ class Outline(NamedTuple):
     halo: int = 0
     held: int = 0
 
-    def blocks_of(self, strip: Unit, streamed: int = 0) -> Blocks:
-        """The blocks of a strip.  streamed: operators, as bits, whose right operand comes in chunks."""
-        return cut(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed, self.held)
+    def blocks_of(self, strip: Unit, streamed: int = 0, fed: int = 0) -> Blocks:
+        """The blocks of a strip.
+
+        streamed: operators, as bits, whose right operand comes in chunks.  fed: those that are (`segment.feeding`).
+        """
+        return cut(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed, self.held, fed)
 
 
 class StripBlocks(NamedTuple):
@@ -60,6 +64,8 @@ class StripBlocks(NamedTuple):
     def residence(self, k: int) -> tuple[tuple[bool, bool], ...]:
         """Of every operand of operator k: whether the segment has it in L1, and whether it makes it there."""
         kept, found = self.blocks.allocations, []
+        if self.blocks.fed >> k & 1:
+            return ((True, True),)
         for read in self.unit.operators[self.blocks.start + k].reads:
             allocation = kept.get(read.storage)
             found.append((False, False) if allocation is None else (True, allocation.makers > 0))
@@ -88,13 +94,14 @@ def largest_strip(unit: Unit, outline: Outline) -> StripBlocks | Infeasible:
 class Segment(NamedTuple):
     """A segment as it is made.
 
-    plan: of all passes.  parts: a unit for each, whose operators `outline` counts; cuts: those of its strips.
+    plan: of all passes.  parts: a unit for each, whose operators `outline` counts; cuts: those of its strips.  fed: operators, as bits.
     """
 
     plan: SegmentPlan
     outline: Outline
     parts: tuple[Unit, ...]
     cuts: tuple[tuple[Unit, ...], ...]
+    fed: int = 0
 
     @classmethod
     def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
@@ -115,7 +122,12 @@ class Segment(NamedTuple):
             return held
         outline = Outline(start, stop, plan.channels, plan.columns, plan.blocks, plan.dealt, plan.caching, held)
         found = _cut(unit, start, stop, outline.channels, outline.columns)
-        return _refused(plan, found) if isinstance(found, Infeasible) else cls(plan, outline, *found)
+        fed = fed_of(unit, start, plan.tilings, outline.channels > 1 or outline.columns > 1, held)
+        if isinstance(found, Infeasible):
+            return _refused(plan, found)
+        if isinstance(fed, Infeasible):
+            return _refused(plan, fed)
+        return cls(plan, outline, *found, fed)
 
     @property
     def largest(self) -> int:
@@ -129,14 +141,14 @@ class Segment(NamedTuple):
     def strips(self, part: int) -> tuple[StripBlocks, ...]:
         """All strips of a part."""
         blocks_of, streamed = self.outline.blocks_of, self.streamed(part)
-        return tuple([StripBlocks(strip, blocks_of(strip, streamed)) for strip in self.cuts[part]])
+        return tuple([StripBlocks(strip, blocks_of(strip, streamed, self.fed)) for strip in self.cuts[part]])
 
     def widest(self) -> StripBlocks:
         """The largest part as wide as its widest strip."""
         unit, outline = self.parts[self.largest], self.outline
         strip = widest(unit, outline.start, outline.stop, outline.columns)
         assert not isinstance(strip, Infeasible), "`of` refuses what has none"
-        return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest)))
+        return StripBlocks(strip, outline.blocks_of(strip, self.streamed(self.largest), self.fed))
 
     def share(self, core: int) -> CoreShare:
         """What the core at this place among the plan's has to do: its part of the channels, or a run of the iterations of all of them."""

@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from compiler.cost.ranking import CHUNK_BUDGETS, KEPT, conv_tiling, least_behind
 from compiler.kinds.conv import ConvSpec, product_of
-from compiler.plan.plan import ConvTiling, Infeasible
+from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling
 from compiler.segment.engines import divisible
+from compiler.segment.feeding import refusal
 from compiler.segment.passes import pass_counts
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode
-from compiler.space.gene import FORMULA, Gene, block_counts, iterations, keeps_weights, lower_counts, outline
+from compiler.space.gene import FED_ROWS, FORMULA, UB_SLOTS, Gene, block_counts, iterations, keeps_weights, lower_counts, outline
 from compiler.space.pins import PINS, pins_of
 from compiler.unit.unit import Unit
 
@@ -149,6 +150,31 @@ def _vector_tiles(place: int, unit: Unit, gene: Gene) -> Gene:
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
 
 
+def _fed_pools(unit: Unit, gene: Gene) -> Gene:
+    """Pools that convolutions of the segment can feed, in the highest tiles that fit: MTE1 need not bring what they read."""
+    able = [k for k in range(gene.start, gene.stop) if unit.operators[k].runs_on != "CUBE" and not refusal(unit, gene.start, k)]
+    for place in range(len(FED_ROWS) if able and not gene.pinned else 0):
+        chosen = list(gene.choices or (0,) * (gene.stop - gene.start))
+        for k in able:
+            chosen[k - gene.start] = len(UB_SLOTS) + place
+        changed = gene._replace(choices=tuple(chosen))
+        if _feeds(unit, changed):
+            return changed
+    return gene
+
+
+def _fed_pools_alive(unit: Unit, gene: Gene) -> Gene:
+    """The same with four blocks alive at once, for which there is room where tensors that pools read are not in L1."""
+    fed = _fed_pools(unit, gene)
+    changed = gene if fed == gene else four_alive(unit, fed)
+    return changed if changed not in (fed, gene) and _feeds(unit, changed) else gene
+
+
+def _feeds(unit: Unit, gene: Gene) -> bool:
+    plan = decode(unit, gene)
+    return plan is not None and any(isinstance(tiling, VectorTiling) and tiling.fed for tiling in plan.tilings)
+
+
 def _large_vector_tiles(unit: Unit, gene: Gene) -> Gene:
     """Fewer, longer instructions."""
     return _vector_tiles(_TWICE, unit, gene)
@@ -217,5 +243,6 @@ def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
 
 CHANGES: tuple[Change, ...] = (
     _tiles_of_pixels, *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind,
-    _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _far_ahead, _six_passes, _twelve_passes,
+    _fed_pools, _fed_pools_alive, _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _far_ahead,
+    _six_passes, _twelve_passes,
 )  # fmt: skip

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.kinds.alike import Kind, kind_of
 from compiler.kinds.conv import product_of
-from compiler.kinds.vector_tiling import vector_tiling
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
 from compiler.segment.asked import Asked, asking
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
 from compiler.segment.engines import Divided, divided
+from compiler.segment.feeding import refusal, unlike
 from compiler.segment.granted import fits_l1
 from compiler.segment.held import alone
 from compiler.segment.memory import (
@@ -30,10 +30,10 @@ from compiler.segment.memory import (
 )
 from compiler.segment.passes import Passes, passes
 from compiler.segment.run import can_stream
-from compiler.segment.segment import StripBlocks, largest_strip
+from compiler.segment.segment import Outline, StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
 from compiler.space.formula import formula_window
-from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, working_cores
+from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, vector_choice, working_cores
 from compiler.space.held import FREE, Space, spaces
 from compiler.space.pins import PINS, pinned_tilings
 from compiler.space.stays import with_shared
@@ -114,6 +114,13 @@ def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: 
         return None
     if divided.channels == 1:
         gene = gene._replace(split="rows")
+    fed = _fed(unit, gene, divided, leaders, held)
+    if fed:
+        strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, 0, fed))
+        fitting = _Fitting(strip, gene, leaders, beside)
+        if fitting.fill() and fitting.fits_ub() and fitting.feeds():
+            return fitting.plan(fitting.tilings)
+        return _fitting(unit, _unfed(gene, fed), leaders, held, beside)
     for streamed in _in_chunks(strip.unit, gene, leaders, held):
         if streamed:
             strip = StripBlocks(strip.unit, divided.blocks_of(strip.unit, streamed))
@@ -126,6 +133,24 @@ def _fitting(unit: Unit, gene: Gene, leaders: Sequence[int], held: int, beside: 
         if fitting.fill() and (smaller := fitted(*strip, fitting.tilings, fitting.apart, leaders)) is not None:
             return fitting.plan(smaller)
     return None
+
+
+def _fed(unit: Unit, gene: Gene, divided: Outline, leaders: Sequence[int], held: int) -> int:
+    """Operators, as bits, that the gene wants fed and that can be."""
+    undivided = divided.channels == divided.columns == 1 and tuple(leaders) == tuple(range(len(leaders)))
+    if max(gene.choices, default=0) < len(UB_SLOTS) or not undivided:
+        return 0
+    found = 0
+    for k, choice in enumerate(gene.choices):
+        spec = unit.operators[gene.start + k]
+        if choice >= len(UB_SLOTS) and spec.runs_on != "CUBE" and not held >> spec.reads[0].storage & 1:
+            found |= (not refusal(unit, gene.start, gene.start + k)) << k
+    return found
+
+
+def _unfed(gene: Gene, fed: int) -> Gene:
+    choices = tuple([choice % len(UB_SLOTS) if fed >> k & 1 else choice for k, choice in enumerate(gene.choices)])
+    return gene._replace(choices=choices if any(choices) else ())
 
 
 def _pinned(unit: Unit, gene: Gene, held: int, beside: int) -> SegmentPlan | None:
@@ -164,18 +189,18 @@ def _in_chunks(unit: Unit, gene: Gene, leaders: Sequence[int], held: int) -> Ite
 
 
 @lru_cache(maxsize=1 << 16)
-def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int) -> Asked | None:
+def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int, fed: bool) -> Asked | None:
     """The tiling of an operator at place `choice` for blocks of so many rows; None where there is none.
 
     inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
-    blocks.
+    blocks.  fed: see `gene.vector_choice`.
     """
     unit, spec = kind.unit, kind.spec
     product = product_of(spec)
     if product is not None:
         tiling: Tiling | None = conv_tiling(unit, product, rows, inside, whole, budget, choice)
     else:
-        tiling = vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
+        tiling = vector_choice(unit, spec, rows, choice, fed)
     if tiling is None:
         return None
     return asking(kind, tiling, inside)
@@ -248,8 +273,13 @@ class _Fitting:
         if sum([asked.ub for asked in self.taken.values()]) <= have:
             return True
         last = len(self.operators) - 1 if self.repeated else -1
-        requests = [ub_requests_of(k, asked.buffers, last) for k, asked in self.taken.items()]
+        requests = [ub_requests_of(k, asked.buffers, last, self.layout.until[k]) for k, asked in self.taken.items()]
         return fits(tuple(pooled(list(chain.from_iterable(requests)), len(self.operators) - 1)), have, self.apart)
+
+    def feeds(self) -> bool:
+        """Whether convolutions that feed have tilings with which they can."""
+        fed = [k for k in self.operators if self.layout.fed >> k & 1]
+        return not any(unlike(self.unit, self.gene.start, self.tilings, k) for k in fed)
 
     def widen(self) -> None:
         """As many slots as the formula gives, where they fit beside the tilings taken."""
@@ -283,15 +313,20 @@ class _Fitting:
             return False
         last = len(self.operators) - 1
         asks = zip(taken.items(), kept, strict=True)
-        weights = [weight_requests_of(k, asked.slots, asked.size, last if stay else -1) for (k, asked), stay in asks if asked.slots]
+        until = self.layout.until
+        weights = [
+            weight_requests_of(k, asked.slots, asked.size, last if stay else -1, until[k]) for (k, asked), stay in asks if asked.slots
+        ]
         return packed((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 
     def _asked(self, k: int, resident: bool, budget: int) -> Asked | None:
         gene, of = self.gene, self.leaders[k]
-        whole = resident or not (of in self.run.weighted or self.layout.streamed >> of & 1)
+        feeds = self.layout.until[of] != of
+        whole = resident or feeds or not (of in self.run.weighted or self.layout.streamed >> of & 1)
         choice = gene.choices[of] if gene.choices else 0
-        asked = _asked(self.run.kinds[of], self.rows[of], self.layout.inside[of], whole, 0 if whole else budget, choice)
-        return asked if of == k or asked is None else asking(self.run.kinds[k], asked.tiling, self.layout.inside[k])
+        fed, inside = bool(self.layout.fed >> of & 1), self.layout.inside
+        asked = _asked(self.run.kinds[of], self.rows[of], inside[of], whole, 0 if whole else budget, choice, fed)
+        return asked if of == k or asked is None else asking(self.run.kinds[k], asked.tiling, inside[k])
 
     def plan(self, tilings: Sequence[Tiling]) -> SegmentPlan:
         """With these in place of those taken, where UB wants others."""

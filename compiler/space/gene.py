@@ -11,12 +11,15 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from compiler.cost.ranking import KEPT
-from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS
-from compiler.plan.plan import LOOKAHEAD, Split
+from compiler.kinds.pool import PoolSpec
+from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS, vector_tiling
+from compiler.plan.plan import LOOKAHEAD, Split, VectorTiling
 from compiler.segment.blocks import needed
 from compiler.segment.channels import can_split
+from compiler.segment.feeding import refusal
 from compiler.segment.segment import Outline
 from compiler.unit.machine import room_blocks
+from compiler.unit.operators import OperatorSpec
 from compiler.unit.unit import Unit
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
@@ -28,6 +31,8 @@ WINDOWS = (1, 2, 3, 4, FORMULA, ALL)
 Weights = Literal["reused", "resident", "streamed"]
 WEIGHTS: tuple[Weights, ...] = ("reused", "resident", "streamed")
 UB_SLOTS = (UB_SLOT_BLOCKS, UB_SLOT_BLOCKS // 2, UB_SLOT_BLOCKS * 2, UB_SLOT_BLOCKS // 4)
+FED_ROWS = (4, 2, 1)  # of a tile of a pool that is fed, at most
+_FED_PART = 5  # of two parts of UB in so many is the most that one of its two slots takes
 
 
 def ahead_sizes(unit: Unit) -> tuple[int, ...]:
@@ -41,7 +46,8 @@ class Gene(NamedTuple):
 
     prefetch, window: slots of loaded tensors and of intermediates (a number, `ALL` or `FORMULA`).  chunk: the largest chunk of streamed
     weights that may be used (place in `CHUNK_BUDGETS`; smaller ones follow where L1 is short).  weights: which stay while L1 holds them:
-    those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate; () is all zeros.
+    those that are read again, all, or none.  choices: per operator, the place of its tiling in the ranking by estimate, or among
+    `UB_SLOTS` and, of a pool that is fed where it can be, `FED_ROWS`; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split, lookahead, overtake, urgent: as in a plan; of lookaheads only the usual one and that of
@@ -88,7 +94,21 @@ Key = tuple[str, Tail]
 
 def choice_count(unit: Unit, kernel: int) -> int:
     """How many tilings of an operator a gene can name."""
-    return KEPT if unit.operators[kernel].runs_on == "CUBE" else len(UB_SLOTS)
+    if unit.operators[kernel].runs_on == "CUBE":
+        return KEPT
+    return len(UB_SLOTS) + (0 if refusal(unit, 0, kernel) else len(FED_ROWS))
+
+
+def vector_choice(unit: Unit, spec: OperatorSpec, rows: int, choice: int, fed: bool) -> VectorTiling | None:
+    """The tiling that a gene names by a choice, of blocks of so many rows; fed: where those behind `UB_SLOTS` are legal.
+
+    Else these are as the first ones.
+    """
+    if fed and choice >= len(UB_SLOTS):
+        assert isinstance(spec, PoolSpec)
+        slot = room_blocks(unit.machine, Memory.UB) * 2 // _FED_PART
+        return spec.fed_tiling(min(rows, FED_ROWS[choice - len(UB_SLOTS)]), slot)
+    return vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
 
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:

@@ -10,13 +10,12 @@ from itertools import accumulate
 
 from compiler.cost.ranking import CHUNK_BUDGETS, conv_place
 from compiler.kinds.conv import product_of
-from compiler.kinds.vector_tiling import vector_tiling
-from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling
+from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling, VectorTiling
 from compiler.segment.engines import planes_of
 from compiler.segment.held import NOTHING, Held, placed
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode, in_passes, on_engines
-from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, outline, whole_or, with_weights
+from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, choice_count, outline, vector_choice, whole_or, with_weights
 from compiler.space.held import cut_tensors, holding
 from compiler.space.pins import pins_of
 from compiler.space.stays import without_shared
@@ -119,4 +118,6 @@ def _place(unit: Unit, k: int, rows: int, inside: bool, tiling: Tiling, budget: 
     product = product_of(spec)
     if product is not None:
         return conv_place(unit, product, rows, inside, tiling, budget) if isinstance(tiling, ConvTiling) else 0
-    return next((i for i, slot in enumerate(UB_SLOTS) if vector_tiling(unit, spec, rows, slot) == tiling), 0)
+    fed = isinstance(tiling, VectorTiling) and tiling.fed
+    choices = range(len(UB_SLOTS), choice_count(unit, k)) if fed else range(len(UB_SLOTS))
+    return next((i for i in choices if vector_choice(unit, spec, rows, i, fed) == tiling), 0)
