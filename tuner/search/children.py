@@ -16,13 +16,16 @@ from compiler.space.gene import Genome
 from compiler.space.moves import crossover, random_genome
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
-from tuner.search.population import Island
+from tuner.search.population import Grown, Island
 
 # How often a move is drawn, 1 for those not named: by what they won for the time that they took.
 _OFTEN = {"toggle_held": 4, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
 _CROSSED = 0.2  # share of changes that take a stretch from another program
 _NOISE = 0.04  # of the segmentation that stretches come from
 _GOLDEN = (5**0.5 - 1) / 2
+_FASTER = 1e-4  # share of a program's cycles: with less it counts as what it was
+_IDLE = 2  # children in a row that may win nothing before those behind are given less
+_LEAST = 8  # changes in a row that a child is given at least
 _NEAR = 1.03  # how much slower by estimate new segments may be than those they replace, and still be tried: hardly any beyond wins
 
 
@@ -53,12 +56,12 @@ def _level(context: SearchContext, number: int) -> int:
 
 
 def _grown(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
-    """The fastest that was tried, from the best program of a level on, until so many changes in a row won nothing; new, but not always
+    """The fastest that was tried, from the best program of a level on, until `_patience` changes in a row won nothing; new, but not always
     faster."""
-    now, idle = island.best(level).genome, 0
+    now, idle, patience = island.best(level).genome, 0, _patience(context, island, level)
     cycles = yield from context.foreseen(now, level)
     seen, found = {now}, list[tuple[float, Genome]]()
-    while idle < context.config.search.changes:
+    while idle < patience:
         idle += 1
         changed = _changed(context, island, now, level)
         child = None if changed is None else context.permitted(changed, level)
@@ -73,6 +76,19 @@ def _grown(context: SearchContext, island: Island, level: int, taken: Collection
         if took < cycles:
             now, cycles, idle = child, took, 0
     return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def _patience(context: SearchContext, island: Island, level: int) -> int:
+    """`search.changes`, and half as many for every child but two that was grown since the level's best program last became faster.
+
+    So a long search spends its time on what it measures, where changes win nothing any more.
+    """
+    best, most = int(island.best(level).cycles[level]), context.config.search.changes
+    then = island.grown.get(level)
+    if then is None or best < (1 - _FASTER) * then.cycles:
+        then = Grown(best, 0)
+    island.grown[level] = then._replace(since=then.since + 1)
+    return max(min(most, _LEAST), most >> max(0, then.since - _IDLE))
 
 
 def _other(context: SearchContext, island: Island, level: int) -> Genome:

@@ -1,4 +1,4 @@
-"""An island's state as bytes: its members and where its random numbers stand."""
+"""An island's state as bytes: its members, what came of its children, and where its random numbers stand."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from tuner.search.packing import pack_individuals, unpack_individuals
-from tuner.search.population import Island
+from tuner.search.population import Grown, Island
 from tuner.store.columns import INTS, from_bytes, schema_of, to_bytes
 
-_STATE = schema_of(rng=pa.string(), genome=INTS, cycles=pa.int64(), task=pa.string())
+_STATE = schema_of(rng=pa.string(), grown=pa.int64(), genome=INTS, cycles=pa.int64(), task=pa.string())
 
 
 def pack_island(island: Island) -> bytes:
     rng = json.dumps(island.rng.bit_generator.state, sort_keys=True)
-    return to_bytes({"rng": [rng]} | pack_individuals(island.members), _STATE)
+    grown = [number for level, each in sorted(island.grown.items()) for number in (level, *each)]
+    return to_bytes({"rng": [rng], "grown": grown} | pack_individuals(island.members), _STATE)
 
 
 def unpack_island(data: bytes) -> Island:
@@ -24,4 +25,5 @@ def unpack_island(data: bytes) -> Island:
     rng = np.random.default_rng(0)
     (text,) = columns.texts("rng")
     rng.bit_generator.state = json.loads(text)
-    return Island(rng, unpack_individuals(columns))
+    grown = {level: Grown(cycles, since) for level, cycles, since in columns["grown"].reshape(-1, 3).tolist()}
+    return Island(rng, unpack_individuals(columns), grown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,20 @@ class Individual:
         return plan
 
 
+class Grown(NamedTuple):
+    """Of children of a level: cycles of its best program when it last became faster; how many were grown since."""
+
+    cycles: int
+    since: int
+
+
 @dataclass
 class Island:
-    """One population, the best of every level first to be kept."""
+    """One population, the best of every level first to be kept.  grown: by level."""
 
     rng: np.random.Generator
     members: list[Individual] = field(default_factory=list)
+    grown: dict[int, Grown] = field(default_factory=dict)
 
     def aside(self, number: int) -> np.random.Generator:
         """Random numbers that take none of the island's: the same again until it has drawn."""

@@ -34,7 +34,7 @@ ESTIMATE_ERROR = 0.02  # of programs, where all cores run one segment after the 
 class Segmentation:
     """See `tuner.search.strategy.SearchStrategy`."""
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
     def __init__(self, context: StrategyContext, state: bytes | None) -> None:
         self.context = context

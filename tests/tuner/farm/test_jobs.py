@@ -44,7 +44,7 @@ from tuner.search.islands import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.names import genome_name, key_name
 from tuner.search.packing import pack_genomes, pack_individuals, unpack_genome, unpack_genomes, unpack_individuals
-from tuner.search.population import Individual, Island
+from tuner.search.population import Grown, Individual, Island
 from tuner.store.columns import INTS, from_bytes, schema_of, to_bytes
 from tuner.store.compressed import compressed
 from tuner.store.run_log import Batch, Origin
@@ -90,7 +90,9 @@ def test_genes_and_individuals_survive_packing(seed: int, count: int) -> None:
 def test_an_island_goes_on_where_it_was() -> None:
     island = Island(np.random.default_rng([3, 4]), [Individual(random_genome(unit(), np.random.default_rng(0)), np.array([1, 2, 3]), "t")])
     island.rng.integers(10, size=3)
+    island.grown = {2: Grown(3, 1), 0: Grown(1 << 40, 5)}
     again = unpack_island(pack_island(island))
+    assert again.grown == island.grown
     assert again.rng.integers(1 << 30, size=5).tolist() == island.rng.integers(1 << 30, size=5).tolist()
     assert [m.task for m in again.members] == ["t"]
     with pytest.raises(BadInputError, match="not columns of a search"):

@@ -30,6 +30,7 @@ from tuner.search.asking import Asking, answered
 from tuner.search.children import _level, children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
+from tuner.search.population import Individual
 
 
 @lru_cache(maxsize=4)
@@ -93,6 +94,22 @@ def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeyp
     assert won[-1] > 20
     assert (np.diff(won) <= 20).all()
     assert drawn == won[-1] + 20
+
+
+def test_a_child_has_half_as_many_for_each_before_that_made_its_level_no_faster() -> None:
+    """Two are free, a ten-thousandth is no faster, levels are apart."""
+    search = begun(Local(unit()), "search.changes=64")
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    best = island.best(0)
+    assert [module._patience(context, island, 0) for _ in range(7)] == [64, 64, 64, 32, 16, 8, 8]
+    assert module._patience(context, island, 1) == 64
+
+    def after(saved: int) -> int:
+        island.admit([Individual(best.genome, best.cycles - saved, f"{saved}")], context.config.search)
+        return module._patience(context, island, 0)
+
+    little = int(best.cycles[0]) // 10_000
+    assert [after(saved) for saved in (little // 2, little - 1, little + 1, little + 2)] == [8, 8, 64, 64]
 
 
 def test_what_is_new_is_held_against_what_it_replaces() -> None:
