@@ -13,7 +13,7 @@ from compiler.ir.operators import QuantisedAverage
 from compiler.ir.quantised.affine import fitted
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.pooling import means_of_sums
-from compiler.kinds.average_emitter import CLASS, CONSTANTS, AverageJob, folded
+from compiler.kinds.average_emitter import CLASS, CONSTANTS, AverageJob, folded, rooms
 from compiler.kinds.base import Lowering, VectorTiles, VectorWork
 from compiler.kinds.typed import MOST, ROUNDER
 from compiler.kinds.window import SlidingSpec
@@ -89,9 +89,9 @@ class AverageSpec(SlidingSpec):
     def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
         if self.whole:
             return planes * _plane_blocks(self.chunk, self.halvings)
-        pool = self.operator
-        covered, made = ((rows - 1) * pool.stride[0] + pool.kernel[0]) * self.wide(columns), rows * columns
-        return planes * (max(covered, made) + WIDE * (covered + made)) + CONSTANTS
+        (kh, kw), sh, wide = self.operator.kernel, self.operator.stride[0], self.wide(columns)
+        high = (rows - 1) * sh + kh
+        return planes * (max(high * wide, rows * columns) + sum(rooms(self.exact, kh, kw, high, wide, rows, columns))) + CONSTANTS
 
     def set_aside(self, rows: int) -> int:
         return 0
@@ -121,6 +121,9 @@ class AverageSpec(SlidingSpec):
         pool, (high, wide) = self.operator, self.operator.kernel
         if self.whole or max(high, wide) * 255 > _OF_HALF or high * wide * 128 > _OF_HALF or self.out_w > self.in_w:
             return []
+        (sh, sw), (top, left, bottom, right) = pool.stride, pool.pads
+        if ((top or bottom) and self.in_h < high + sh) or ((left or right) and self.in_w < wide + sw):
+            return []  # padding cuts more than one row, or column, alike
         of_x, of_y = ((float(q.single(self.name)[0]), q.single(self.name)[1], q.dtype.name) for q in (pool.x_q, pool.y_q))
         numbers = [high * wide if pool.count_include_pad else taps for taps in range(1, high * wide + 1)]
         return [None, *(_of_class(of_x, of_y, taps, number, self._centre) for taps, number in enumerate(numbers, 1))]

@@ -99,6 +99,17 @@ class Box(NamedTuple):
 
 
 @njit(cache=True)
+def rooms(exact: bool, kh: int, kw: int, high: int, wide: int, rows: int, columns: int) -> tuple[int, int]:
+    """Blocks of a plane of a tile's windows: pixels as floats, and sums.  high, wide: of the pixels.
+
+    In any order pixels are float16, and boxes of a cut row, or column, float32; sums of columns lie where the means will.
+    """
+    if not exact:
+        return WIDE * high * wide, WIDE * rows * columns
+    return max(HALF * high * wide, WIDE * (kh - 1) * wide, WIDE * (kw - 1) * high), max(HALF * rows * wide, WIDE * rows * columns)
+
+
+@njit(cache=True)
 def folded(count: int, halvings: int) -> int:
     """How many are left of values of which halves are added to each other."""
     for _ in range(halvings):
@@ -225,10 +236,9 @@ def _full(first: int, stride: int, taps: int, length: int, results: int, behind:
 
 @njit(cache=True)
 def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b: Box) -> int:
-    """Sums of all windows of a tile, plus `centre`, as float32: in float16 columns first, then rows."""
+    """Sums of all windows of a tile, plus `centre`, as float32 d: in float16 columns first, in d as well, then rows."""
     size_in, size_v = HALF * b.high * b.wide, HALF * b.rows * b.wide
     at = paced(out, at, _VCONVERT, _F16, j.tag, x, pixels, b.planes * b.high * b.wide, 1, HALF, 1, 1, j.source)
-    v = x + HALF * b.planes * max(b.high * b.wide, b.rows * b.columns)
     n: Axes = (HALF * b.wide, b.rows, b.planes)
     vs: Axes = (1, HALF * b.wide, size_v)
     xs: Axes = (1, HALF * b.wide * j.sh, size_in)
@@ -236,15 +246,15 @@ def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b:
     one = _full(b.top, j.sh, j.kh, b.high, b.rows, -1)
     two = _full(b.top, j.sh, j.kh, b.high, b.rows, one) if one >= 0 else -1
     if two >= 0:
-        at = grid(out, at, _VADD, _F16, j.tag, n, v, vs, row + one * HALF * b.wide, xs, row + two * HALF * b.wide, xs, 0)
+        at = grid(out, at, _VADD, _F16, j.tag, n, d, vs, row + one * HALF * b.wide, xs, row + two * HALF * b.wide, xs, 0)
     elif one >= 0:
-        at = grid(out, at, _VCOPY, _F16, j.tag, n, v, vs, row + one * HALF * b.wide, xs, -1, _STILL, 0)
+        at = grid(out, at, _VCOPY, _F16, j.tag, n, d, vs, row + one * HALF * b.wide, xs, -1, _STILL, 0)
     else:
-        at = grid(out, at, _VFILL, _F16, j.tag, n, v, vs, -1, _STILL, -1, _STILL, 0)
+        at = grid(out, at, _VFILL, _F16, j.tag, n, d, vs, -1, _STILL, -1, _STILL, 0)
     for ky in range(j.kh):
         y0, y1 = _results(b.top + ky, j.sh, b.high, b.rows)
         if ky != one and ky != two and y0 < y1:
-            to, of = v + y0 * HALF * b.wide, row + (ky + y0 * j.sh) * HALF * b.wide
+            to, of = d + y0 * HALF * b.wide, row + (ky + y0 * j.sh) * HALF * b.wide
             at = grid(out, at, _VADD, _F16, j.tag, (n[0], y1 - y0, n[2]), to, vs, to, vs, of, xs, 0)
     one = _full(b.left, j.sw, j.kw, b.wide, b.columns, -1)
     size_h = b.rows * b.columns  # where pixels were
@@ -254,7 +264,7 @@ def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b:
         n, hs, parts = _axes(b.columns, b.rows, b.planes, b.columns, size_h, HALF, j.sw)
         ss: Axes = (hs[0] * j.sw if parts > 1 else 1, HALF * b.wide, size_v)
         for part in range(parts):
-            of = v + HALF * (b.left + one) + part
+            of = d + HALF * (b.left + one) + part
             at = grid(out, at, _VADDS, _F16, j.tag, n, x + part, hs, of, ss, -1, _STILL, j.centre)
     for kx in range(j.kw):
         x0, x1 = _results(b.left + kx, j.sw, b.wide, b.columns)
@@ -263,7 +273,7 @@ def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b:
         n, hs, parts = _axes(x1 - x0, b.rows, b.planes, b.columns, size_h, HALF, j.sw)
         taps: Axes = (hs[0] * j.sw if parts > 1 else 1, HALF * b.wide, size_v)
         for part in range(parts):
-            to, of = x + HALF * x0 + part, v + HALF * (b.left + kx + x0 * j.sw) + part
+            to, of = x + HALF * x0 + part, d + HALF * (b.left + kx + x0 * j.sw) + part
             at = grid(out, at, _VADD, _F16, j.tag, n, to, hs, to, hs, of, taps, 0)
     return paced(out, at, _VCONVERT, _F32, j.tag, d, x, HALF * b.planes * size_h, 1, WIDE // HALF, 1, 1, _F16)
 
@@ -362,6 +372,7 @@ def _windows(out: Code, at: int, j: AverageJob, source: TilePlace, target: TileP
     in_rows_max = (tile_rows - 1) * j.sh + j.kh
     in_columns_max = j.in_w if across == 1 else min(j.in_w, (j.tile_columns - 1) * j.sw + j.kw)
     in_max, out_max = in_rows_max * in_columns_max, tile_rows * j.tile_columns
+    floats, means = rooms(j.exact != 0, j.kh, j.kw, in_rows_max, in_columns_max, tile_rows, j.tile_columns)
     for p in range(0, j.planes, j.tile_planes):
         planes = min(j.tile_planes, j.planes - p)
         for tile in range(count):
@@ -379,8 +390,8 @@ def _windows(out: Code, at: int, j: AverageJob, source: TilePlace, target: TileP
             size_in, size_out = planes * b.high * b.wide, planes * rows * columns
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             x = slot + j.tile_planes * max(in_max, out_max)
-            sums = x + j.tile_planes * WIDE * in_max
-            number = sums + j.tile_planes * WIDE * out_max
+            sums = x + j.tile_planes * floats
+            number = sums + j.tile_planes * means
             each = most(WIDE * columns, rows, planes)
             regions = min(rows, 2 * j.kh + 1) * min(columns, 2 * j.kw + 1)
             room = (WIDE * j.kh * j.kw + regions + 3) * (each + 1) + (12 * size_in + 20 * size_out) // 2040 + 64 + 4 * planes + 2 * b.high
