@@ -145,13 +145,14 @@ class _Granules(NamedTuple):
 @njit(cache=True)
 def _spans(code: Code, granules: _Granules, start: Ints32, span: Ints32) -> int:
     """Fills span and start; returns how many spans, or -1 where there is no room."""
-    offsets, shift, row_of, constant_blocks, weights, ranges = granules
-    row, bases, shifts, granule, spans = pointer(ranges), pointer(offsets), pointer(shift), pointer(row_of), pointer(span)
+    constant_blocks, weights = granules.constant_blocks, granules.weights
+    row, bases, shifts, granule = pointer(granules.ranges), pointer(granules.offsets), pointer(granules.shifts), pointer(granules.row_of)
+    spans = pointer(span)
     room = span.shape[0]
     at = 0
     for i in range(code.shape[0]):
         start[i] = begin = at
-        for r in range(0, 8 * accesses(code, i, ranges), 8):
+        for r in range(0, 8 * accesses(code, i, granules.ranges), 8):
             memory, write, first_block, length = row[r], row[r + 1], row[r + 2], row[r + 3]
             s, base = shifts[memory], bases[memory]
             if memory == _SHARED and first_block < constant_blocks:

@@ -14,7 +14,7 @@ from itertools import chain
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
 
 PINS = 6  # of an operator
-_CONV, _STREAMED, _N_OUTER, _CONSTANTS, _FED = 1, 2, 4, 8, 16
+_CONV, _STREAMED, _N_OUTER, _CONSTANTS, _FED = (1 << bit for bit in range(5))
 
 
 def pins_of(tilings: Sequence[Tiling]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compiler.build import default_by_level, measure, segment_cycles
 from compiler.plan.plan import ConvTiling, Infeasible
 from compiler.quick import _changed, _Timed, _with, quick_genomes, quick_plans
+from compiler.segment.feeding import refusal
 from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.source import Opened, Source, open_source
 from compiler.space.changes import CHANGES, SLIDING, Change
@@ -114,9 +115,12 @@ def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     unit = ordered(opened("edge").unit, "depth")
     some = (Gene(0, 1), Gene(3, 9, 2), Gene(0, 4, 4, cached=-1), Gene(len(unit.operators) - 4, len(unit.operators)))
     some += tuple(Gene(start, stop, passes=pass_counts(unit, start, stop)[0]) for start, stop in runs_with_passes(unit))
-    for gene in some:
-        assert change(unit, gene)[:2] == gene[:2]
-    assert any(change(unit, gene) != gene for gene in some)
+    pools = ordered(open_network(Source(Path("light:squeezenet"), load_machine("edge"), random_weights=0)).unit, "depth")
+    firsts = {k: min(pools.producers[k], default=k) for k in range(len(pools.operators))}
+    fed = tuple(Gene(first, k + 1, 6) for k, first in firsts.items() if not refusal(pools, first, k))
+    tried = [(gene, change(unit, gene)) for gene in some] + [(gene, change(pools, gene)) for gene in fed]
+    assert all(changed[:2] == gene[:2] for gene, changed in tried)
+    assert any(changed != gene for gene, changed in tried)
 
 
 def test_some_channels_are_made_first() -> None:

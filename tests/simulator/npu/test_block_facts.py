@@ -25,7 +25,9 @@ HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and 
 ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
+    ("compiler/kinds/average.py", "_LEAST"): "pixels that are added at a time",
     ("compiler/kinds/depthwise_emitter.py", "_tiles"): "records to spare",
+    ("compiler/kinds/pool_emitter.py", "_ROOM"): "records",
     ("compiler/quick.py", "_BEGUN"): "operators of a segment",
     ("compiler/segment/passes.py", "_FAR"): "operators",
     ("compiler/space/in_passes.py", "_MOST_ROWS"): "blocks of a segment that are looked at",
