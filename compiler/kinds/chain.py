@@ -138,7 +138,7 @@ class VectorSpec(OnVector):
 def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[int, int], ...], int]:
     """Of a tile of so many planes by pixels: (opcode, repeats) of every step, and instructions in all."""
     found = []
-    for op, _, _, other, *_, alike in spec.steps.tolist():
+    for op, _, _, other, _, _, _, alike, _ in spec.steps.tolist():
         pixel = 0 <= other < len(spec.pixels) and spec.pixels[other]
         if not pixel and (op != _VMADD or alike):
             found.append((op, *end_to_end(planes * pixels, 1)))
