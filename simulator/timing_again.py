@@ -122,19 +122,20 @@ def _backwards(word: Ints, stop: int, first: int, then: Ints, then_stop: int, th
 @njit(cache=True)
 def alike(
     word: Ints, queues: Ints, engine: NDArray[np.uint8], streams: Ints, then: Ints, queues_then: Ints, engine_then: NDArray[np.uint8],
-    streams_then: Ints, slots: int,
+    streams_then: Ints, slots: int, known: Ints, known_rows: Ints,
 ) -> Alike:  # fmt: skip
     """With what a program ends that the one before it ended with; arrays as `resuming.Entries` has them, `then` those of the one before.
 
-    queues_then, streams_then: from where they are still known, and where they ended.
+    queues_then, streams_then: from where they are still known, and where they ended.  known, known_rows: int64 [queues], int64 [cores], so
+    many entries and rows of each are.
     """
     found = Alike(np.empty_like(queues), np.empty_like(streams), slots)
     for q in range(queues.shape[0]):
         stop, stop_then = queues[q, 1], queues_then[q, 1]
-        count = _backwards(word, stop, queues[q, 0], then, stop_then, queues_then[q, 0], slots)
+        count = known[q] + _backwards(word, stop - known[q], queues[q, 0], then, stop_then - known[q], queues_then[q, 0], slots)
         found.queues[q, 0], found.queues[q, 1] = stop - count, stop - stop_then
     for core in range(streams.shape[0]):
-        stop, stop_then, count = streams[core, 1], streams_then[core, 1], 0
+        stop, stop_then, count = streams[core, 1], streams_then[core, 1], known_rows[core]
         while stop - count > streams[core, 0] and stop_then - count > streams_then[core, 0]:
             if engine[stop - count - 1] != engine_then[stop_then - count - 1]:
                 break

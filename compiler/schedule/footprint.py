@@ -86,11 +86,6 @@ class Footprint:
         kept = self.engine, self.span, self.start, self.bound, self.touched, self.transfer, self.cycles, self.cost
         return part_row(Part(*kept, self.inside))
 
-    @cached_property
-    def transfers(self) -> int:
-        """From and to DDR."""
-        return int(self.totals[1].sum())
-
     @property
     def nbytes(self) -> int:
         arrays = (self.engine, self.span, self.start, self.bound, self.touched, self.cost, self.transfer, self.cycles)

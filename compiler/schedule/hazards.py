@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 
 from compiler.schedule.footprint import Bytes8, Ints, Ints32
-from compiler.schedule.history import CELL, Intervals, enter, leave
+from compiler.schedule.history import Intervals, enter, leave, meet
 from compiler.schedule.inside import ENGINES, Inside
 from compiler.schedule.part import Part
 from simulator.pointer import Pointer, pointer
@@ -30,6 +30,7 @@ class RecordRows(NamedTuple):
     core, engine: uint8 [n].  known: int32 [n, 6], vector clock.  after: next instruction of the same queue, or -1.  end, key: cycles.
     Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; edge_start: int32 [n + 1], the edges to each.
     set_head, set_tail: int32 [n], set_next: int32 [edges]: the edges from each instruction as a list, or -1.
+    Instructions have numbers with gaps (`numbers`), and edges too.
     """
 
     core: Bytes8
@@ -38,7 +39,6 @@ class RecordRows(NamedTuple):
     after: Ints32
     end: Ints
     key: Ints
-    place: Ints32
     edge_start: Ints32
     edge_from: Ints32
     edge_to: Ints32
@@ -111,14 +111,17 @@ def new_states(cores: int, limit: int, ports: Ints, ddr_granules: int, on_chip: 
 
 
 @njit(cache=True)
-def queues_of(s: CoreStates, core: int) -> Queues:
-    """Views."""
-    numbers, scratch = s.numbers[core], s.scratch
+def queues_in(numbers: Ints, ring: Ints32, ports: Ints, scratch: Ints) -> Queues:
+    """Views.  scratch: int64 [2, 6]."""
     pairs = numbers[: 3 * _PAIRS].reshape((3, ENGINES, ENGINES))
     each = numbers[3 * _PAIRS :].reshape((5, ENGINES))
-    return Queues(
-        pairs[0], each[0], s.ring[core], pairs[1], pairs[2], each[1], each[2], each[3], s.ports, each[4], scratch[0], scratch[1], numbers
-    )
+    return Queues(pairs[0], each[0], ring, pairs[1], pairs[2], each[1], each[2], each[3], ports, each[4], scratch[0], scratch[1], numbers)
+
+
+@njit(cache=True)
+def queues_of(s: CoreStates, core: int) -> Queues:
+    """Views."""
+    return queues_in(s.numbers[core], s.ring[core], s.ports, s.scratch)
 
 
 @njit(cache=True)
@@ -133,6 +136,36 @@ def begin(s: CoreStates) -> None:
         q.free[:] = 0
         q.key[:] = 0
         q.full[:] = 0
+
+
+FLAGS, KEYS, KEYS_SINCE, TAKEN = range(4)  # of `Seen.all`
+_NONE = np.iinfo(np.int64).max
+
+
+class Seen(NamedTuple):
+    """How far instructions that were there in the pass before differ from what they were then; int64 [6], by engine.
+
+    known: the last one whose clock does, or -1.  shift: by how many cycles the last one ends later; since: the first of those that all do.
+    all: int64 [4], the last one that waits for others, or -1; by how many cycles all keys are later, and from which instruction on; and
+    how many were taken over (`again`).
+    """
+
+    known: Ints
+    shift: Ints
+    since: Ints
+    all: Ints
+
+
+def nothing_seen() -> Seen:
+    """Room, to be filled by `forget_seen`."""
+    known, shift, since = np.zeros((3, ENGINES), np.int64)
+    return Seen(known, shift, since, np.zeros(4, np.int64))
+
+
+def forget_seen(seen: Seen) -> None:
+    """Nothing was there before."""
+    seen.known[:], seen.shift[:] = -1, _NONE
+    seen.all[:] = -1, _NONE, 0, 0
 
 
 class Remote(NamedTuple):
@@ -165,13 +198,19 @@ def scan(
     latency: int,
     first: int,
     q: Queues,
-    cell: Ints32,
+    bound: Ints32,
+    ddr: Ints32,
+    past: Intervals,
+    pieces: int,
+    piece: Ints32,
     remote: Remote,
     r: RecordRows,
+    seen: Seen,
+    again: bool,
 ) -> None:
     """Hazards and times of one part's records, which are instructions `first` .. of the program; latency: of a DDR transfer.
 
-    cell: int32 [cells, 16], what the part finds (see `history`).
+    bound .. piece: what the part finds (see `history`).  again: the pass before had them, and `r` has what it found: `seen` is told.
     """
     clock, latest, ring, ring_at, oldest = pointer(q.clock), pointer(q.latest), pointer(q.ring), pointer(q.ring_at), pointer(q.oldest)
     free, last_key, queue_first, full = pointer(q.free), pointer(q.key), pointer(q.first), pointer(q.full)
@@ -179,10 +218,12 @@ def scan(
     edge_start, edge_from, edge_to = pointer(r.edge_start), pointer(r.edge_from), pointer(r.edge_to)
     set_head, set_tail, set_next = pointer(r.set_head), pointer(r.set_tail), pointer(r.set_next)
     own, inner, starts, outer = pointer(part_engine), pointer(inside.need), pointer(inside.start), pointer(inside.outer)
-    moves, lasts, cells = pointer(transfer), pointer(cycles), pointer(cell)
+    moves, lasts = pointer(transfer), pointer(cycles)
+    found = pointer(bound), ddr.shape[0], pointer(ddr), pointer(past.bound), pointer(past.last), pieces, pointer(piece)
     source_of, target_of = pointer(remote.source), pointer(remote.target)
     outers, limit = inside.outer.shape[0], q.ring.shape[2]
     need, todo, ports = pointer(q.need), pointer(q.todo), pointer(q.ports)
+    seen_known, seen_shift, seen_since, seen_all = pointer(seen.known), pointer(seen.shift), pointer(seen.since), pointer(seen.all)
     edge: Any = np.int64(edge_start[first])
     from_afar = met = 0
     for j in range(part_engine.shape[0]):
@@ -204,12 +245,7 @@ def scan(
                 need[np.int64(own[inner[k]])] = first + inner[k]
             while met < outers and outer[3 * met] == j:
                 a = outer[3 * met + 1]
-                for c in range(a >> 1, outer[3 * met + 2]):
-                    for e in range(ENGINES):
-                        need[e] = max(need[e], np.int64(cells[CELL * c + e]))
-                    if a & 1:
-                        for e in range(ENGINES):
-                            need[e] = max(need[e], np.int64(cells[CELL * c + CELL // 2 + e]))
+                meet(need, a & 1, a >> 1, outer[3 * met + 2], *found)
                 met += 1
             for e in range(ENGINES):
                 if e != me and oldest[mine + e] > clock[mine + e]:
@@ -250,6 +286,8 @@ def scan(
                 early = True
             if early:
                 best = latest[its]
+            if again and (edge_from[edge] != best or edge_to[edge] != i):
+                seen_all[FLAGS] = i
             _connect(edge_from, edge_to, set_head, set_tail, set_next, edge, best, i)
             edge += 1
             ready = max(ready, end[best])
@@ -263,6 +301,10 @@ def scan(
             ready = max(ready, end[source] + remote.latency)
             from_afar += 1
         edge_start[i + 1] = edge
+        if again:
+            for e in range(ENGINES):
+                if np.int64(known[i * ENGINES + e]) != clock[mine + e]:
+                    seen_known[me] = i
         for e in range(ENGINES):
             known[i * ENGINES + e] = clock[mine + e]
         if not overlaps:
@@ -283,18 +325,23 @@ def scan(
             begins = max(free[me], ready)
             wanted = begins
             free[me] = begins + lasts[j]
+        if again and begins + lasts[j] - end[i] != seen_shift[me]:
+            seen_shift[me], seen_since[me] = begins + lasts[j] - end[i], i
         end[i] = begins + lasts[j]
         last_key[me] = max(last_key[me], wanted)
+        if again and last_key[me] - key[i] != seen_all[KEYS]:
+            seen_all[KEYS], seen_all[KEYS_SINCE] = last_key[me] - key[i], i
         key[i] = last_key[me]
 
 
 @njit(cache=True)
 def advance(
-    part: Part, latency: int, core: int, first: int, q: Queues, ddr: Ints32, past: Intervals, pieces: int, out: Intervals, cell: Ints32,
-    remote: Remote, r: RecordRows,
+    part: Part, latency: int, core: int, first: int, q: Queues, ddr: Ints32, past: Intervals, pieces: int, out: Intervals, piece: Ints32,
+    remote: Remote, r: RecordRows, seen: Seen, again: bool,
 ) -> int:  # fmt: skip
     """`scan` of one part on a core, from its past to the next one, into `ddr` and `out`; returns how many pieces that has."""
-    enter(part.bound, part.touched, ddr, past, pieces, cell)
+    enter(part.bound, part.touched, ddr.shape[0], past, pieces, piece)
     r.core[first : first + part.engine.shape[0]] = core
-    scan(part.engine, part.inside, part.transfer, part.cycles, latency, first, q, cell, remote, r)
+    found = part.bound, ddr, past, pieces, piece
+    scan(part.engine, part.inside, part.transfer, part.cycles, latency, first, q, *found, remote, r, seen, again)
     return leave(part.bound, part.touched, part.inside.last, first, ddr, past, pieces, out)

@@ -9,7 +9,7 @@ of granules with one history each, which is as long as they have been told apart
 | ddr   | int32 [granules, 8]       | the last reader on every engine since the last write, that write, and its engine; -1: nobody  |
 | bound | int32 [pieces + 1]        | piece p is granules [bound[p], bound[p + 1])                                                  |
 | last  | int32 [pieces, 8]         | of a piece what `ddr` is of a granule                                                         |
-| cell  | int32 [cells, 16]         | the last writer on every engine, and from 8 on the last reader since; of all that a cell is   |
+| piece | int32 [cells]             | of a part's cells on chip, the first piece that ends behind where the cell begins             |
 
 What a part leaves of its cells is `inside.Inside.last`.
 """
@@ -24,8 +24,6 @@ from numba import njit
 from compiler.schedule.footprint import Bytes8, Ints32
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 from simulator.pointer import Pointer, pointer
-
-CELL = 2 * 8  # columns of `cell`: writers, and readers
 
 
 class Intervals(NamedTuple):
@@ -46,10 +44,10 @@ def no_rows(granules: int) -> Ints32:
 
 
 @njit(cache=True)
-def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> None:
+def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> int:
     """Rows of DDR that a part touched are as nobody had: a segment's are few, and the table is as long as the model is large.
 
-    wiped: uint8 [granules], 1 of these from now on.
+    wiped: uint8 [granules], 1 of these from now on.  Returns the first of them, or what is not below it.
     """
     rows = pointer(ddr)
     for c in range(touched.shape[0]):
@@ -59,81 +57,82 @@ def wipe(bound: Ints32, touched: Bytes8, ddr: Ints32, wiped: Bytes8) -> None:
             for k in range(8 * bound[c], 8 * bound[c + 1]):
                 rows[k] = -1
             wiped[bound[c] : bound[c + 1]] = 1
+    return bound[0] if touched.shape[0] else ddr.shape[0]
 
 
 @njit(cache=True)
-def _gather(cell: Pointer, c: int, last: Pointer, k: int, stop: int) -> None:
-    """What is known of granules or pieces [k, stop), as one cell."""
-    at = CELL * c
-    for e in range(CELL):
-        cell[at + e] = -1
-    r0: Any = np.int32(-1)  # readers, in registers: what is behind a pointer is loaded again after every store
-    r1, r2, r3, r4, r5 = r0, r0, r0, r0, r0
-    while k < stop:
-        row = 8 * k
-        r0, r1, r2 = max(r0, last[row]), max(r1, last[row + 1]), max(r2, last[row + 2])
-        r3, r4, r5 = max(r3, last[row + 3]), max(r4, last[row + 4]), max(r5, last[row + 5])
-        writer = last[row + WRITER_ENGINE]
-        if writer >= 0:
-            cell[at + writer] = max(cell[at + writer], last[row + WRITER])
-        k += 1
-    at += CELL // 2
-    cell[at], cell[at + 1], cell[at + 2], cell[at + 3], cell[at + 4], cell[at + 5] = r0, r1, r2, r3, r4, r5
+def enter(bound: Ints32, touched: Bytes8, granules: int, past: Intervals, pieces: int, piece: Ints32) -> None:
+    """Fills `piece`, as a part finds it.  granules: of DDR."""
+    begin, p = past.bound, 0
+    for c in range(np.searchsorted(bound[: touched.shape[0]], granules), touched.shape[0]):
+        if touched[c]:
+            while p < pieces and begin[p + 1] <= bound[c]:
+                p += 1
+            piece[c] = p
 
 
-@njit(cache=True)
-def enter(bound: Ints32, touched: Bytes8, ddr: Ints32, past: Intervals, pieces: int, cell: Ints32) -> None:
-    """Cells as a part finds them."""
-    begin, found, rows, last = past.bound, pointer(cell), pointer(ddr), pointer(past.last)
-    p = 0
-    for c in range(touched.shape[0]):
-        if not touched[c]:
-            continue
-        if bound[c] < ddr.shape[0]:
-            _gather(found, c, rows, bound[c], bound[c + 1])
-            continue
-        while p < pieces and begin[p + 1] <= bound[c]:
-            p += 1
-        q = p
-        while q < pieces and begin[q] < bound[c + 1]:
-            q += 1
-        _gather(found, c, last, p, q)
+@njit(cache=True, forceinline=True)
+def meet(
+    need: Pointer, write: int, c: int, stop: int, bound: Pointer, granules: int, ddr: Pointer, begin: Pointer, last: Pointer, pieces: int,
+    piece: Pointer,
+) -> None:  # fmt: skip
+    """need: [6], of every engine the last one that a read, or a write, of a part's cells c .. stop, all of one memory, comes behind."""
+    if bound[c] < granules:
+        for row in range(8 * bound[c], 8 * bound[stop], 8):
+            if ddr[row + WRITER] >= 0:
+                writer: Any = np.int64(ddr[row + WRITER_ENGINE])
+                need[writer] = max(need[writer], np.int64(ddr[row + WRITER]))
+            if write:
+                for e in range(ENGINES):
+                    need[e] = max(need[e], np.int64(ddr[row + e]))
+        return
+    p: Any = np.int64(piece[c])
+    while p < pieces and begin[p] < bound[stop]:
+        if last[8 * p + WRITER] >= 0:
+            owner: Any = np.int64(last[8 * p + WRITER_ENGINE])
+            need[owner] = max(need[owner], np.int64(last[8 * p + WRITER]))
+        if write:
+            for e in range(ENGINES):
+                need[e] = max(need[e], np.int64(last[8 * p + e]))
+        p += 1
 
 
-@njit(cache=True)
+@njit(cache=True, forceinline=True)
 def _touch(last: Pointer, k: int, stop: int, mine: Pointer, c: int, first: int) -> None:
     """Granules or pieces [k, stop) after a part did to them what it did to its cell c."""
     at = 8 * c
-    written = mine[at + WRITER] >= 0
+    if mine[at + WRITER] < 0:
+        while k < stop:
+            for e in range(ENGINES):
+                if mine[at + e] >= 0:
+                    last[8 * k + e] = first + mine[at + e]
+            k += 1
+        return
     while k < stop:
-        row = 8 * k
         for e in range(ENGINES):
-            if mine[at + e] >= 0:
-                last[row + e] = first + mine[at + e]
-            elif written:
-                last[row + e] = -1
-        if written:
-            last[row + WRITER], last[row + WRITER_ENGINE] = first + mine[at + WRITER], mine[at + WRITER_ENGINE]
+            last[8 * k + e] = first + mine[at + e] if mine[at + e] >= 0 else -1
+        last[8 * k + WRITER], last[8 * k + WRITER_ENGINE] = first + mine[at + WRITER], mine[at + WRITER_ENGINE]
         k += 1
 
 
 @njit(cache=True)
 def leave_ddr(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32) -> int:
     """The part of `leave` that is about DDR; returns how many cells that are."""
-    mine, rows = pointer(last), pointer(ddr)
-    c = 0
-    while c < touched.shape[0] and bound[c] < ddr.shape[0]:
-        if touched[c]:
-            _touch(rows, bound[c], bound[c + 1], mine, c, first)
+    mine, rows, begin, any_touched = pointer(last), pointer(ddr), pointer(bound), pointer(touched)
+    c, cells, granules = 0, touched.shape[0], ddr.shape[0]
+    while c < cells and begin[c] < granules:
+        if any_touched[c]:
+            _touch(rows, begin[c], begin[c + 1], mine, c, first)
         c += 1
     return c
 
 
 @njit(cache=True)
-def leave_again(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, wiped: Bytes8) -> None:
-    """`leave_ddr` where rows were wiped: elsewhere the part's are there."""
+def leave_again(bound: Ints32, touched: Bytes8, last: Ints32, first: int, ddr: Ints32, wiped: Bytes8, least: int) -> None:
+    """`leave_ddr` where rows were wiped: elsewhere the part's are there.  least: none before it were."""
     mine, rows = pointer(last), pointer(ddr)
-    for c in range(touched.shape[0]):
+    start: Any = np.searchsorted(bound[: touched.shape[0]], least, side="right")
+    for c in range(max(0, start - 1), touched.shape[0]):
         if bound[c] >= ddr.shape[0]:
             break
         if touched[c]:

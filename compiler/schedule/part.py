@@ -1,8 +1,8 @@
 """Parts of a program as kernels read them: a table of where their arrays lie.
 
 A program has some tens of parts, and a kernel that is handed the arrays of one of them unwraps each, which takes longer than what it then
-does with a small part.  So a kernel gets one table for all parts, int64 [parts, COLUMNS]: lengths, then addresses, in the order of `Part`.
-Whoever has the table holds the footprints.
+does with a small part.  So a kernel gets one table for all parts, int64 [parts, COLUMNS]: lengths, then addresses, in the order of `Part`,
+then counts.  Whoever has the table holds the footprints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Ints32 = NDArray[np.int32]
 Bytes8 = NDArray[np.uint8]
 
 RECORDS, CELLS, _SPANS, _NEEDS, _OUTERS = range(5)  # columns of the table: lengths, and behind them addresses
-_ENGINE, _SPAN, _START, _BOUND, _TOUCHED, _TRANSFER, _CYCLES, _COST, _BEGIN, _NEED, _OUTER, _LAST, COLUMNS = range(5, 18)
+_ENGINE, _SPAN, _START, _BOUND, _TOUCHED, _TRANSFER, _CYCLES, _COST, _BEGIN, _NEED, _OUTER, _LAST = range(5, 17)
+TRANSFERS, USED, MOVING, COLUMNS = range(17, 21)  # from and to DDR; a bit for each engine, and for each that has some of these
 
 
 class Part(NamedTuple):
@@ -55,6 +56,14 @@ def _row_of(part: Part) -> Ints:
     row[_BOUND], row[_TOUCHED], row[_TRANSFER] = part.bound.ctypes.data, part.touched.ctypes.data, part.transfer.ctypes.data
     row[_CYCLES], row[_COST] = part.cycles.ctypes.data, part.cost.ctypes.data
     row[_BEGIN], row[_NEED], row[_OUTER], row[_LAST] = of.start.ctypes.data, of.need.ctypes.data, of.outer.ctypes.data, of.last.ctypes.data
+    transfers, used, moving = 0, np.int64(0), np.int64(0)
+    for i in range(part.engine.shape[0]):
+        engine = 1 << np.int64(part.engine[i])
+        used |= engine
+        if part.transfer[i]:
+            moving |= engine
+            transfers += 1
+    row[TRANSFERS], row[USED], row[MOVING] = transfers, used, moving
     return row
 
 

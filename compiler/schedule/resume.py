@@ -14,20 +14,22 @@ from numba import njit
 from compiler.schedule.footprint import Ints, Ints32
 from compiler.schedule.hazards import FIRST_OF, LATEST, NUMBERS, CoreStates, RecordRows
 from compiler.schedule.inside import ENGINES
+from compiler.schedule.numbers import EDGES
 
 BORDERS = 32  # of a program: none lies nearer to the one before than so many parts of its instructions
 NEVER = np.iinfo(np.int64).max
 
-PART, FIRST, EDGES, PAST = range(4)  # columns of `Borders.at`
+PART, FIRST, PAST = range(3)  # columns of `Borders.at`
 COUNT, USED, SHORT = range(3)  # of `Borders.used`
 
 
 class Borders(NamedTuple):
     """Of the last program, one behind the other; room for twice as many as a program leaves.
 
-    at: int64 [room, 4], of each the part behind it, the first instruction of that, edges to all before it, and where `past` has what the
-    memories on chip are: of every core the items of its `Intervals`.  numbers, ring, pieces: of `CoreStates` [room, cores, ..].
+    at: int64 [room, 3], of each the part behind it, the first instruction of that, and where `past` has what the memories on chip are: of
+    every core the items of its `Intervals`.  numbers, ring, pieces: of `CoreStates` [room, cores, ..].
     used: int64 [3], how many borders there are, how much of `past`, and 1 where that was too short.
+    following: int32 [room, 6], of those that were set aside the next instruction of every queue of the first core, or -1.
     """
 
     at: Ints
@@ -36,6 +38,7 @@ class Borders(NamedTuple):
     pieces: Ints
     past: Ints32
     used: Ints
+    following: Ints32
 
     @property
     def last(self) -> tuple[int, int]:
@@ -64,11 +67,12 @@ def no_borders(cores: int, limit: int) -> Borders:
     room = 2 * BORDERS
     ring = np.empty((room, cores, ENGINES, ENGINES, limit), np.int32)
     numbers, pieces = np.empty((room, cores, NUMBERS), np.int64), np.empty((room, cores), np.int64)
-    return Borders(np.empty((room, 4), np.int64), numbers, ring, pieces, np.empty(1 << 14, np.int32), np.zeros(3, np.int64))
+    at, following = np.empty((room, 3), np.int64), np.empty((room, ENGINES), np.int32)
+    return Borders(at, numbers, ring, pieces, np.empty(1 << 14, np.int32), np.zeros(3, np.int64), following)
 
 
 @njit(cache=True)
-def leave_border(b: Borders, s: CoreStates, part: int, first: int, edges: int) -> None:
+def leave_border(b: Borders, s: CoreStates, part: int, first: int) -> None:
     """The state in front of a part; none where there is no room."""
     k, at, cores = b.used[COUNT], b.used[USED], b.pieces.shape[1]
     if k == b.at.shape[0]:
@@ -76,7 +80,7 @@ def leave_border(b: Borders, s: CoreStates, part: int, first: int, edges: int) -
     if at + cores + 9 * s.pieces[:cores].sum() > b.past.shape[0]:
         b.used[SHORT] = 1
         return
-    b.at[k, PART], b.at[k, FIRST], b.at[k, EDGES], b.at[k, PAST] = part, first, edges, at
+    b.at[k, PART], b.at[k, FIRST], b.at[k, PAST] = part, first, at
     for core in range(cores):
         b.numbers[k, core] = s.numbers[core]
         b.ring[k, core] = s.ring[core]
@@ -87,6 +91,29 @@ def leave_border(b: Borders, s: CoreStates, part: int, first: int, edges: int) -
         b.past[at : at + 8 * pieces] = s.last[row, :pieces].reshape(8 * pieces)
         at += 8 * pieces
     b.used[COUNT], b.used[USED] = k + 1, at
+
+
+@njit(cache=True)
+def set_aside(b: Borders, later: Borders, part: int, further: int, s: CoreStates, r: RecordRows) -> None:
+    """Borders in front of a part and behind it, of a program on one core, into `later`, with their parts so much further behind.
+
+    s, r: as they are behind the whole program.
+    """
+    later.used[COUNT] = later.used[USED] = 0
+    for k in range(b.used[COUNT]):
+        if b.at[k, PART] < part:
+            continue
+        n, to, at, items = later.used[COUNT], later.used[USED], b.at[k, PAST], 1 + 9 * b.pieces[k, 0]
+        if to + items > later.past.shape[0]:
+            later.used[SHORT] = 1
+            break
+        later.at[n, PART], later.at[n, FIRST], later.at[n, PAST] = b.at[k, PART] + further, b.at[k, FIRST], to
+        later.numbers[n], later.ring[n], later.pieces[n] = b.numbers[k], b.ring[k], b.pieces[k]
+        later.past[to : to + items] = b.past[at : at + items]
+        for e in range(ENGINES):
+            latest = b.numbers[k, 0, LATEST + e]
+            later.following[n, e] = r.after[latest] if latest >= 0 else s.numbers[0, FIRST_OF + e]
+        later.used[COUNT], later.used[USED] = n + 1, to + items
 
 
 @njit(cache=True)
@@ -121,25 +148,26 @@ def next_keys(b: Borders, k: int, s: CoreStates, r: RecordRows, keys: Ints) -> N
 
 
 @njit(cache=True)
-def cut(first: int, edge: int, edges: int, r: RecordRows) -> None:
-    """Edges `edge` .. are none of those that instructions before `first` set."""
-    for k in range(edge, edges):
+def cut(first: int, edge: int, stop: int, r: RecordRows) -> None:
+    """Edges `edge` .. `stop` are none of those that instructions before `first` set, to which those of later ones belong neither."""
+    least = EDGES * first
+    for k in range(edge, stop):
         i = r.edge_from[k]
         if i < first:
             at = r.set_head[i]
-            if at >= edge:
+            if at >= least:
                 r.set_head[i] = -1
             elif at >= 0:
-                while 0 <= r.set_next[at] < edge:
+                while 0 <= r.set_next[at] < least:
                     at = r.set_next[at]
                 r.set_next[at] = -1
                 r.set_tail[i] = at
 
 
 @njit(cache=True)
-def mark_changed(first: int, edge: int, edges: int, r: RecordRows, changed: Ints) -> None:
-    """changed: int64 [cores * 6], of every queue the first instruction before `first` that sets an edge from `edge` on, or less."""
-    for k in range(edge, edges):
+def mark_changed(first: int, edge: int, stop: int, r: RecordRows, changed: Ints) -> None:
+    """changed: int64 [cores * 6], of every queue the first instruction before `first` that sets one of edges `edge` .. `stop`, or less."""
+    for k in range(edge, stop):
         i = r.edge_from[k]
         if i < first:
             q = r.core[i] * ENGINES + r.engine[i]

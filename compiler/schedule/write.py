@@ -17,19 +17,28 @@ _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Where n instructions and their flags come in the streams.  Views of the synchroniser's scratch: valid until its next call.
+    """Where instructions, which have numbers below n, and their flags come in the streams.
 
-    place: int32 [n], row of its core's stream; the WAITs stand before it, the SETs behind it.  core, engine: uint8 [n].
+    Views of the synchroniser's scratch: valid until its next call.
+
+    parts: their table (`part`); number: what instructions and edges of each are called (`numbers`).
+    after: int32 [n], the next instruction of the same queue, or -1; first: int64 [cores, 6], the first of every queue, or -1.
+    core, engine: uint8 [n].
     Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; those to i are edge_start[i] .. edge_start[i + 1].
     set_head: int32 [n], set_next: int32 [edges]: the edges from an instruction as a list, or -1.
-    stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.
+    stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.  The WAITs of an
+    instruction stand right before it, its SETs right behind it.
 
-    It has the first `kept` instructions of the schedule before; of these, from changed[c * 6 + e] on (int64), those of queue e of core c
-    may have other SETs.  same_rows: of how many rows each stream is what it was, its end
-    counted as one.
+    It has the instructions below `kept` of the schedule before, and took over `taken` behind these.  Of the first, from
+    changed[c * 6 + e] on (int64), those of queue e of core c may have other SETs.  same_rows: of how many rows each stream is what it was,
+    its end counted as one; same_end: of how many at its end.
+    same_parts: from which part on numbers and edges are those of the schedule before; behind all where none has them.
     """
 
-    place: Ints32
+    parts: Ints
+    number: Ints
+    after: Ints32
+    first: Ints
     core: Bytes8
     engine: Bytes8
     edge_start: Ints32
@@ -41,8 +50,27 @@ class Schedule:
     stream_start: tuple[int, ...]
     lengths: tuple[int, ...]
     kept: int
+    taken: int
     changed: Ints
     same_rows: tuple[int, ...]
+    same_end: tuple[int, ...]
+    same_parts: int
+
+
+@njit(cache=True)
+def find_places(first: Ints, stream: Bytes8, after: Ints32, edge_start: Ints32, set_head: Ints32, set_next: Ints32, place: Ints32) -> None:
+    """place: int32 [n], the row of every instruction of a core.  first: int64 [6], the first one of every queue, or -1."""
+    front, row = first.copy(), 0
+    while row < stream.shape[0]:
+        i = front[stream[row]]
+        front[stream[row]] = after[i]
+        row += edge_start[i + 1] - edge_start[i]
+        place[i] = row
+        row += 1
+        edge = set_head[i]
+        while edge >= 0:
+            row += 1
+            edge = set_next[edge]
 
 
 @njit(cache=True)

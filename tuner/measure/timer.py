@@ -70,7 +70,7 @@ class Timer:
     def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
         """schedule: of the parts that were scheduled last; each is simulated once."""
         footprints = [part.lowered.footprint for part in self._parts]
-        program, words, rows, alike = self._preparer.entries(schedule, footprints)
+        program, words, rows, alike = self._preparer.entries(schedule)
         cores = len(schedule.lengths)
         for (_, of_cores), runs in self._runs.items():
             if of_cores == cores:

@@ -9,6 +9,7 @@ import pytest
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.schedule.numbers import EDGES
 from compiler.schedule.sync import Synchroniser
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
@@ -171,4 +172,7 @@ def test_loads_wait_for_their_own_queue_where_its_ports_could_overlap(
     code = parse("\n".join(LOAD.format(start) for start in starts))
     pieces = [code] if parts == 1 else [code[:1], code[1:]]
     s = synchroniser.schedule([synchroniser.footprints.of(piece) for piece in pieces], [0] * parts)
-    assert list(zip(s.edge_from[: s.edge_start[len(code)]].tolist(), s.edge_to.tolist(), strict=False)) == edges
+    firsts, ends = s.number[:-1].T.tolist()
+    names = [first + j for first, piece in zip(firsts, pieces, strict=True) for j in range(len(piece))]
+    numbers = [k for first, end in zip(firsts, ends, strict=True) for k in range(EDGES * first, end)][: len(edges) + 1]
+    assert [(names.index(s.edge_from[k]), names.index(s.edge_to[k])) for k in numbers] == edges

@@ -48,7 +48,7 @@ def test_times_without_records_are_those_of_the_linked_program(network: str, mac
         assert not any(len(stream) for stream in program.streams[used:])
         long = prepare(replace(program, streams=program.streams[:used]), machine)
         schedule = compiler.schedule(parts)
-        short, *_ = Preparer().entries(schedule, [part.lowered.footprint for part in parts])
+        short, *_ = Preparer().entries(schedule)
         assert short.slots == long.flag_slots
         assert short.transfers == long.transfers.sum()
         entries = [short.word[a:b] for a, b in short.queues]
