@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERSION", "InferenceSession", "SessionOptions"]
 
-VERSION = "1.8"
+VERSION = "1.9"
 """Of what a plan is measured to take: of the clock, and of the code that the compiler makes of a plan.  Measurements of another version are
 not compared with, or learned from; `tests/compiler/test_measured.py` says when it has to be raised."""
 
