@@ -6,7 +6,7 @@ fewer slots: of these ways it has the one that is expected to be fastest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import compress, islice
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from compiler.space.gene import Gene, Genome, block_counts, has_halos, recut, wo
 from compiler.space.held import FREE, CutTensor, HeldLayout, Space, cut_tensors, holding
 from compiler.space.in_passes import smaller_in_passes
 from compiler.space.least import streams
+from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 
 Cycles = Callable[[Sequence[NDArray[np.float64]]], Sequence[float]]  # of segments by their raw features
@@ -84,7 +85,8 @@ class _Tried:
         self.unit, self.cycles, self.passes = unit, cycles, passes
         self.tensors = sorted(cut_tensors(unit, genome), key=lambda each: each.rank)
         self.nothing = _Held(holding(genome, ()), (FREE,) * len(genome), (False,) * len(self.tensors))
-        self._layout = HeldLayout(unit, genome, self.tensors)
+        self._layout, self._structures = HeldLayout(unit, genome, self.tensors), Structures(unit)
+        self._alike: dict[Hashable, tuple[Gene, Space]] = {}
         self._known: dict[tuple[Gene, Space], float | None] = {}
         self._ways: dict[tuple[Gene, Space], tuple[Gene, ...]] = {}
 
@@ -97,32 +99,42 @@ class _Tried:
         taken = (*found.taken[:number], True, *found.taken[number + 1 :])
         spaces, genes = tuple(self._layout.of(taken)), list(found.genes)
         changed = [at for at, (new, old) in enumerate(zip(spaces, found.spaces, strict=True)) if new != old]
-        for pair in [(genes[at], spaces[at]) for at in changed]:
+        pairs = {at: self._first(genes[at], spaces[at]) for at in changed}
+        for pair in pairs.values():
             if pair not in self._ways:
                 self._ways[pair] = tuple(_ways(self.unit, *pair, self.passes))
             if not self._ways[pair]:
                 return None
-        self._ask([(way, spaces[at]) for at in changed for way in self._ways[genes[at], spaces[at]]])
-        for at in changed:
-            mine = [(took, way) for way in self._ways[genes[at], spaces[at]] if (took := self._known[way, spaces[at]]) is not None]
-            genes[at] = min(mine, key=lambda each: each[0])[1]
+        self._ask([(way, pair[1]) for pair in pairs.values() for way in self._ways[pair]])
+        for at, pair in pairs.items():
+            mine = [(took, way) for way in self._ways[pair] if (took := self._known[self._first(way, pair[1])]) is not None]
+            genes[at] = min(mine, key=lambda each: each[0])[1]._replace(start=genes[at].start, stop=genes[at].stop)
         return _Held(tuple(genes), spaces, taken)
 
     def expected(self, found: _Held, other: _Held) -> float:
         """Cycles of the segments that are others than those of `other`."""
         mine, theirs = (list(zip(each.genes, each.spaces, strict=True)) for each in (found, other))
-        pairs = [pair for pair, their in zip(mine, theirs, strict=True) if pair != their]
+        pairs = [self._first(*pair) for pair, their in zip(mine, theirs, strict=True) if pair != their]
         self._ask(pairs)
         return sum([self._known[pair] or 0.0 for pair in pairs])
 
     def _ask(self, pairs: Sequence[tuple[Gene, Space]]) -> None:
         raws = {}
-        for gene, space in pairs:
+        for gene, space in [self._first(*pair) for pair in pairs]:
             if (gene, space) not in self._known and (plan := decode(self.unit, gene, *space)) is not None:
                 raws[gene, space] = raw_features(self.unit, plan, gene.start)
             self._known.setdefault((gene, space))
         if raws:
             self._known.update(zip(raws, self.cycles(list(raws.values())), strict=True))
+
+    def _first(self, gene: Gene, space: Space) -> tuple[Gene, Space]:
+        """The first that was asked for of those that are equal but for their places: equal layers have equal ways."""
+        storages, beside = space
+        run = self.unit.operators[gene.start : gene.stop] if storages else ()
+        touched = dict.fromkeys(piece.storage for spec in run for piece in (*spec.reads, spec.y))
+        held = tuple([at for at, storage in enumerate(touched) if storages >> storage & 1])
+        key = self._structures.structure(gene.start, gene.stop), gene[2:], held, beside
+        return self._alike.setdefault(key, (gene, space))
 
 
 def _apart(numbers: Sequence[int], tensors: Sequence[CutTensor]) -> list[int]:
