@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import compiler.space.holding as holding_module
 from compiler.bound.bound import Bound
 from compiler.build import segment_cycles
 from compiler.pipeline import Compiler, with_starts
@@ -34,6 +35,7 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
+from tests.graphs import conv, unit
 from tests.models import small_model
 from tests.plans import random_plan
 
@@ -154,6 +156,24 @@ def test_prediction_chooses_what_is_held() -> None:
     assert held(planned(unit, found))
     times = [simulate_levels(compiled(unit, planned(unit, each)), unit.machine, ["severe"])["severe"].cycles for each in (found, genome)]
     assert times[0] < times[1]
+
+
+def test_equal_segments_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight equal convolutions, of which each between two others may hold what it reads, what it makes, or both."""
+    asked = list[tuple[Gene, tuple[int, int]]]()
+    ways = holding_module._ways
+
+    def counted(unit: Unit, gene: Gene, space: tuple[int, int], passes: bool) -> list[Gene]:
+        asked.append((gene, space))
+        return ways(unit, gene, space, passes)
+
+    monkeypatch.setattr(holding_module, "_ways", counted)
+    u = unit(load_machine("edge"), (1, 16, 32, 32), *(conv(f"{at + 1}", f"{at or 'x'}", (16, 16), 3) for at in range(8)))
+    found = held_by_prediction(u, tuple(Gene(at, at + 1) for at in range(8)), lambda raws: [1.0 - at for at in range(len(raws))])
+    assert any(gene.held for gene in found)
+    beside = {blocks for _, (_, blocks) in asked}
+    assert len(asked) <= 3 * len(beside)
+    assert [gene[:2] for gene in found] == [(at, at + 1) for at in range(8)]
 
 
 def test_what_is_held_by_measure_is_faster_than_nothing_and_than_all_that_fits() -> None:
