@@ -62,7 +62,7 @@ def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequ
     found = {}
     for levels in groups.values():
         for level, genome in zip(levels, segmentations(unit, levels, predict), strict=True):
-            found[level] = tuple([_shared(compiler, unit, each, level) for each in _corrected(compiler, unit, genome, level)])
+            found[level] = _corrected(compiler, unit, genome, level)
     return found
 
 
@@ -70,7 +70,8 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
     """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
 
     What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
-    each keeps what is faster.
+    each keeps what is faster.  What VECTOR makes of depthwise convolutions is decided behind all that.  It changes what joining brings, so
+    all of it is done with what is decided before as well, and the faster program is kept.
     """
 
     known: dict[tuple[str, ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
@@ -95,11 +96,17 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
         return structures.structure(gene.start, gene.stop), gene[2:]
 
     parts = _changed(unit, _Timed(genome, took), alike, measured)
-    found = _joined(unit, parts, measured)
-    loose = {at: gene._replace(pinned=()) for at, gene in enumerate(found.genome) if gene not in parts.genome}
-    again = _changed(unit, _replaced(found, loose, measured), alike, measured).genome
-    found = _with(found, {at: new for at, (new, old) in enumerate(zip(again, found.genome, strict=True)) if new != old}, measured)
-    return _held(unit, _begun_in_blocks(unit, found, measured), level, measured)
+    found = list[tuple[int, tuple[Genome, ...]]]()
+    for begin in dict.fromkeys((parts.genome, _shared(unit, parts, measured).genome)):
+        whole = _joined(unit, _replaced(parts, dict(enumerate(begin)), measured), measured)
+        loose = {at: gene._replace(pinned=()) for at, gene in enumerate(whole.genome) if gene not in begin}
+        again = _changed(unit, _replaced(whole, loose, measured), alike, measured).genome
+        whole = _with(whole, {at: new for at, (new, old) in enumerate(zip(again, whole.genome, strict=True)) if new != old}, measured)
+        every = [(each, measured(each)) for each in _held(unit, _begun_in_blocks(unit, whole, measured), level, measured)]
+        held = [_Timed(each, cycles) for each, cycles in every if cycles is not None]
+        ends = [_shared(unit, each, measured) for each in held]
+        found.append((min(int(each.took.sum()) for each in ends), tuple([each.genome for each in ends])))
+    return min(found, key=lambda each: each[0])[1]
 
 
 class _Timed(NamedTuple):
@@ -206,8 +213,13 @@ def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
     alike = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other)) and one.cores == other.cores
     if not alike or any(plan is None for plan in plans):
         return None
-    pins = pins_of([tiling for plan in plans if plan is not None for tiling in plan.tilings])
-    both = one._replace(stop=other.stop, choices=(), pinned=pins, overtake=one.overtake or other.overtake)
+    there = [plan for plan in plans if plan is not None]
+    shares = [share.tiling for plan in there for share in plan.on_vector]
+    pins = pins_of([*(tiling for plan in there for tiling in plan.tilings), *shares])
+    planes = [each for gene in (one, other) for each in gene.on_vector or (0,) * (gene.stop - gene.start)]
+    both = one._replace(
+        stop=other.stop, choices=(), pinned=pins, on_vector=tuple(planes) if shares else (), overtake=one.overtake or other.overtake
+    )
     return both if decode(unit, both) is not None else None
 
 
@@ -226,29 +238,25 @@ def _held(unit: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Ge
     return (passing, whole) if faster else (whole,)
 
 
-def _shared(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> Genome:
-    """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less."""
-    most = max(sum(planes > 0 for planes in divisible(unit, gene.start, gene.stop)) for gene in genome)
-    first = _segment_cycles(compiler, _plan(unit, genome), level) if most else None
-    if not isinstance(first, np.ndarray):
-        return genome
-    genes, took = genome, first
+def _shared(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
+    """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less.
+
+    A segment is judged alone, not with the one behind: of one that changes again and again so much is right that the next is judged anew.
+    """
+    most = max(sum(planes > 0 for planes in divisible(unit, gene.start, gene.stop)) for gene in found.genome)
+    genes, took = found
     for place in range(most):
         for eighths in (2, 1, -1):
             faster = np.ones(len(genes), np.bool_)
             while faster.any():
                 changed = tuple([where_it_fits(unit, gene, partial(with_share, place, eighths)) for gene in genes])
-                plan = decode_all(unit, changed)
-                if changed == genes or isinstance(plan, Infeasible):
-                    break
-                now = _segment_cycles(compiler, plan, level)
-                if isinstance(now, Infeasible):
+                now = measured(changed) if changed != genes else None
+                if now is None:
                     break
                 faster = now < took
                 genes = tuple([new if better else old for new, old, better in zip(changed, genes, faster.tolist(), strict=True)])
                 took = np.minimum(now, took)
-    then = _segment_cycles(compiler, _plan(unit, genes), level)
-    return genes if isinstance(then, np.ndarray) and then.sum() < first.sum() else genome
+    return min(found, _replaced(found, dict(enumerate(genes)), measured), key=lambda each: int(each.took.sum()))
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:
