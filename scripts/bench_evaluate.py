@@ -13,6 +13,9 @@ they are fitted to the times of all segments, of which those of several networks
 ratios of all of these and of the mean over segments that fit in both, with intervals that hold 95% of draws of as many of them, and what
 the mean's would be if everything added what it does in the first network.  Networks of as many operators have the same segments.
 
+Whole programs, layer by layer: what a fresh compiler, and the simulator at all levels, take for an instruction, networks in turns.  Tables
+of the unit, of blocks and of tilings are there, as in the second compilation of a process.
+
 Last, cold compiles: `tilefarm compile` in a process of its own, layer by layer, kernels compiled by an earlier one (numba's cache is warm):
 CPU seconds from start to end with imports, the most memory, instructions.  The goals: ResNet-50 in 5 s, a NASNet in 20 s, 2 GB.
 """
@@ -28,12 +31,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from statistics import median
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from compiler.build import default_plan
 from compiler.cost.features import raw_features
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
@@ -45,7 +50,8 @@ from compiler.unit.unit import Unit
 from scripts.studies import Networks, in_file_order, named
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
-from simulator.timing import prepare
+from simulator.npu.program import Program
+from simulator.timing import prepare, simulate_levels
 from tuner.measure.evaluate import Evaluator, EvaluatorSpec
 from tuner.measure.measurement import Measurement, Request
 from tuner.measure.npu import Npu
@@ -273,6 +279,26 @@ def bench_segments(units: Sequence[Unit], seconds: float, seed: int) -> list[dic
     return out
 
 
+def layer_by_layer(units: Sequence[Unit], seconds: float) -> list[dict[str, Any]]:
+    """Whole programs of several units, one operator to a segment, over at least `seconds` of each: medians of what an instruction takes."""
+    plans, rows = [default_plan(unit) for unit in units], [list[tuple[float, float, int]]() for _ in units]
+    while any(sum(row[0] + row[1] for row in mine[1:]) < seconds for mine in rows):
+        for unit, plan, mine in zip(units, plans, rows, strict=True):
+            begin = time.thread_time()
+            program = Compiler(unit).compile(plan)
+            assert isinstance(program, Program)
+            compiled = time.thread_time()
+            simulate_levels(program, unit.machine, tuple(unit.machine.contention))
+            mine.append((compiled - begin, time.thread_time() - compiled, program.instructions))
+    found = []
+    for mine in rows:
+        compiling, simulating, counts = zip(*mine[1:], strict=True)  # the first one makes tables
+        count = int(counts[0])
+        of = {"compile_ns": 1e9 * median(compiling) / count, "simulate_ns": 1e9 * median(simulating) / count}
+        found.append({"instructions": count, "count": len(counts), **of})
+    return found
+
+
 def cold_compile(model: str, machine: str) -> dict[str, Any]:
     """CPU seconds, peak memory and instructions of `tilefarm compile`, the second of two runs (POSIX only)."""
     with tempfile.TemporaryDirectory() as folder:
@@ -339,6 +365,9 @@ def _show(found: dict[str, Any], what: str) -> None:
         print(f"  {kind} of {r['instructions']:,.0f} instructions, {each}: {parts}; by its records {times:.2f} times as long")
     added = ", ".join(f"{value:.3g} {name.replace('_', ' ')}" for name, value in found["marginal"].items())
     print(f"  added to a segment's time: {added}")
+    r = found["layer_by_layer"]
+    took = f"{r['compile_ns']:.0f} ns to compile one, {r['simulate_ns']:.0f} ns to simulate one"
+    print(f"  layer by layer {r['instructions']:,} instructions: {took}")
     if (ratios := found["beside_first"]) is not None:
         of = {name: ratios[name] for name in ("mean", *ADDED)}
         told = {name: f"{each['ratio']:.2f} ({each['low']:.2f} to {each['high']:.2f})" for name, each in of.items()}
@@ -364,7 +393,9 @@ def main(
     try:
         units = [in_file_order(name, machine, DataType[dtype]) for name in names]
         segments = bench_segments(units, seconds, seed)
-        each = [{"network": name, **bench(unit, seconds, seed), **of} for name, unit, of in zip(names, units, segments, strict=True)]
+        layers = [{"layer_by_layer": of} for of in layer_by_layer(units, seconds)]
+        both = zip(names, units, segments, layers, strict=True)
+        each = [{"network": name, **bench(unit, seconds, seed), **of, **layer} for name, unit, of, layer in both]
         found = {**about, "networks": each, "cold": [cold_compile(model, machine) for model in models]}
     except BadInputError as error:
         raise typer.BadParameter(str(error)) from None

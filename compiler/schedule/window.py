@@ -95,7 +95,9 @@ def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
 
 def sequence(operators: int, iterations: range) -> Ints:
     """Nodes block after block, operator after operator: int64 [n, 2]."""
-    return np.array([(k, t) for t in iterations for k in range(operators)], np.int64).reshape(-1, 2)
+    nodes = np.empty((len(iterations), operators, 2), np.int64)
+    nodes[..., 0], nodes[..., 1] = np.arange(operators), np.arange(iterations.start, iterations.stop)[:, None]
+    return nodes.reshape(-1, 2)
 
 
 def slide(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, load: Ints, reads: NDArray[np.bool_]) -> Timetable:

@@ -113,6 +113,14 @@ def test_ratios_to_the_first_network_have_intervals(found: dict[str, Any]) -> No
     assert second["beside_first"]["mean"]["low"] <= second["beside_first"]["mean"]["high"]
 
 
+def test_whole_programs_are_compiled_and_simulated_layer_by_layer(one: dict[str, Any]) -> None:
+    layers = one["layer_by_layer"]
+    assert layers["instructions"] > one["operators"]
+    took = layers["count"] * layers["instructions"] * (layers["compile_ns"] + layers["simulate_ns"])
+    assert 0.3e8 < took < 3e9  # of 0.1 s that were asked for
+    assert layers["simulate_ns"] < layers["compile_ns"]
+
+
 def test_a_cold_compile_is_measured(found: dict[str, Any]) -> None:
     (cold,) = found["cold"]
     assert cold["model"].endswith("conv_chain.onnx")
