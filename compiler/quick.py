@@ -191,10 +191,10 @@ def _begun_in_blocks(unit: Unit, found: _Timed, measured: Measure) -> Genome:
     """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
 
     Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
-    What lies between the two is held in L1, and those behind keep their tilings.
+    What lies between the two is held in L1, and those behind keep their tilings.  Shares of VECTOR are decided behind it.
     """
     one, *others = found.genome
-    plan = decode(unit, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 else None
+    plan = decode(unit, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 and not one.on_vector else None
     if plan is None:
         return found.genome
     for stop in range(one.start + 2, min(one.stop, one.start + _BEGUN)):
