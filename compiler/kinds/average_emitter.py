@@ -78,7 +78,7 @@ class AverageJob(NamedTuple):
     in_first: int = 0
 
 
-class Box(NamedTuple):
+class TileBox(NamedTuple):
     """A tile of results, or a part of one, and the pixels that its windows cover.
 
     rows, columns: of results; oy, ox: where they begin in the result.  high, wide: of pixels; top, left: of those, where the first window
@@ -140,9 +140,9 @@ def _results(first: int, stride: int, length: int, results: int) -> tuple[int, i
 
 
 @njit(cache=True)
-def _part(j: AverageJob, b: Box, r: int, below: int, c: int, behind: int) -> Box:
+def _part(j: AverageJob, b: TileBox, r: int, below: int, c: int, behind: int) -> TileBox:
     """Rows [r, below) and columns [c, behind) of a tile's results; its pixels are all there."""
-    return Box(
+    return TileBox(
         b.planes, below - r, behind - c, b.oy + r, b.ox + c, b.high, b.wide, b.top + r * j.sh, b.left + c * j.sw, b.pitch, b.apart
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def _axes(columns: int, rows: int, planes: int, pitch: int, apart: int, blocks: 
 
 
 @njit(cache=True)
-def _sums(out: Code, at: int, j: AverageJob, d: int, s: int, b: Box) -> int:
+def _sums(out: Code, at: int, j: AverageJob, d: int, s: int, b: TileBox) -> int:
     """Windows of s [planes][high][wide], in float32 and in order."""
     all_of_it = (WIDE * b.columns, b.rows, b.planes), (1, WIDE * b.pitch, WIDE * b.apart)
     at = grid(out, at, _VFILL, _F32, j.tag, all_of_it[0], d, all_of_it[1], -1, _STILL, -1, _STILL, 0)
@@ -176,7 +176,7 @@ def _sums(out: Code, at: int, j: AverageJob, d: int, s: int, b: Box) -> int:
 
 
 @njit(cache=True)
-def _means(out: Code, at: int, j: AverageJob, d: int, number: int, classes: Ints, b: Box) -> int:
+def _means(out: Code, at: int, j: AverageJob, d: int, number: int, classes: Ints, b: TileBox) -> int:
     """d over how many values each of its windows has, which is the same for many of them.  number: where a block is free for it."""
     ds: Axes = (1, WIDE * b.pitch, WIDE * b.apart)
     r = 0
@@ -198,7 +198,9 @@ def _means(out: Code, at: int, j: AverageJob, d: int, number: int, classes: Ints
 
 
 @njit(cache=True)
-def _in_order(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, number: int, classes: Ints, whole: Box, b: Box) -> int:
+def _in_order(
+    out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, number: int, classes: Ints, whole: TileBox, b: TileBox
+) -> int:
     """Means of a box as real values, d.  pixels: bytes of the whole tile's box; x: room for what this one's are in float32."""
     y, z = b.top - whole.top, b.left - whole.left  # of the first window, from that of the tile
     y0, x0 = max(0, whole.top + y), max(0, whole.left + z)
@@ -216,7 +218,7 @@ def _in_order(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, nu
             at = flat(out, at, _VADDS, _F32, j.tag, x, x, -1, -1, 0, 0, WIDE * one * rest, j.less)
         at = flat(out, at, _VMULS, _F32, j.tag, x, x, -1, -1, 0, 0, WIDE * one * rest, j.times)
     top, left = whole.top + y - y0, whole.left + z - x0
-    inner = Box(b.planes, b.rows, b.columns, b.oy, b.ox, high, wide, top, left, b.pitch, b.apart)
+    inner = TileBox(b.planes, b.rows, b.columns, b.oy, b.ox, high, wide, top, left, b.pitch, b.apart)
     at = _sums(out, at, j, d, x, inner)
     at = _means(out, at, j, d, number, classes, inner)
     n, ds = (WIDE * b.columns, b.rows, b.planes), (1, WIDE * b.pitch, WIDE * b.apart)
@@ -235,7 +237,7 @@ def _full(first: int, stride: int, taps: int, length: int, results: int, behind:
 
 
 @njit(cache=True)
-def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b: Box) -> int:
+def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b: TileBox) -> int:
     """Sums of all windows of a tile, plus `centre`, as float32 d: in float16 columns first, in d as well, then rows."""
     size_in, size_v = HALF * b.high * b.wide, HALF * b.rows * b.wide
     at = paced(out, at, _VCONVERT, _F16, j.tag, x, pixels, b.planes * b.high * b.wide, 1, HALF, 1, 1, j.source)
@@ -280,7 +282,7 @@ def _integers(out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, b:
 
 @njit(cache=True)
 def _any_order(
-    out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, number: int, classes: Ints, b: Box, counted: bool
+    out: Code, at: int, j: AverageJob, d: int, x: int, pixels: int, number: int, classes: Ints, b: TileBox, counted: bool
 ) -> tuple[int, int]:  # fmt: skip
     """(at, boxes that are made in order) of a tile in which whole windows may be added in any order.  counted: no more than the boxes."""
     boxes = 0
@@ -386,7 +388,7 @@ def _windows(out: Code, at: int, j: AverageJob, source: TilePlace, target: TileP
                 x0 = min(j.in_w - 1, max(0, c * j.sw - j.pad_left))
                 x1 = max(x0 + 1, min(j.in_w, (c + columns - 1) * j.sw - j.pad_left + j.kw))
             top, left = oy * j.sh - j.pad_top - y0, c * j.sw - j.pad_left - x0
-            b = Box(planes, rows, columns, oy, c, y1 - y0, x1 - x0, top, left, columns, rows * columns)
+            b = TileBox(planes, rows, columns, oy, c, y1 - y0, x1 - x0, top, left, columns, rows * columns)
             size_in, size_out = planes * b.high * b.wide, planes * rows * columns
             slot = j.slot_1 if parity[UB_SLOT] else j.slot_0
             x = slot + j.tile_planes * max(in_max, out_max)

@@ -23,7 +23,7 @@ MARK = ENGINES + 3
 _FAR = np.iinfo(np.int64).max
 
 
-class Merged(NamedTuple):
+class MergedStream(NamedTuple):
     """The merge of the program before.  marks: those that do not hold; none where this program has other parts to its end.
 
     rows: of its stream, which from row `begin` on is `stream`.  further: instructions that this program has more; since: from this one on
@@ -49,7 +49,7 @@ def marks_before(marks: Ints, first: int, key: int, changed: Ints) -> int:
 
 
 @njit(cache=True)
-def order(queue_first: Ints, r: RecordRows, marks: Ints, known: int, stream: Bytes8, then: Merged) -> tuple[int, int, int, int]:
+def order(queue_first: Ints, r: RecordRows, marks: Ints, known: int, stream: Bytes8, then: MergedStream) -> tuple[int, int, int, int]:
     """Merge by (key, number), each instruction with its WAITs before and its SETs behind.
 
     Fills stream, the engine of every row.  queue_first: int64 [6], first instruction of every queue, or -1.  known: how many marks hold;

@@ -27,7 +27,7 @@ from compiler.schedule.footprint import Footprint, Footprints, Ints
 from compiler.schedule.hazards import FIRST_OF, RecordRows, Remote, forget_seen, new_states, nothing_seen
 from compiler.schedule.inside import ENGINES, WRITER, WRITER_ENGINE
 from compiler.schedule.numbers import EDGES, Numbered, no_numbers, numbered
-from compiler.schedule.order import EVERY, MARK, ROWS, Merged, marks_before, order
+from compiler.schedule.order import EVERY, MARK, ROWS, MergedStream, marks_before, order
 from compiler.schedule.part import part_table
 from compiler.schedule.remote import new_cross_core
 from compiler.schedule.resume import COUNT, NEVER, no_borders, set_aside
@@ -165,7 +165,7 @@ class Synchroniser:
     ) -> tuple[int, int, int]:
         """A core's stream; its length, how many of its rows are what they were, its end counted as one, and how many of its last ones are.
 
-        again: the program may end as the one before did; what follows then: as `Merged` has it.
+        again: the program may end as the one before did; what follows then: as `MergedStream` has it.
         """
         marks, known = self._marks[core], 0
         if kept:
@@ -176,7 +176,7 @@ class Synchroniser:
             rows = self._lengths[core]
         if again:
             later, begin = marks[known : self._marked[core]].copy(), int(marks[known - 1, ROWS]) if known else 0
-        then = Merged(later, rows, stream[begin:rows].copy(), begin, further, since, shift)
+        then = MergedStream(later, rows, stream[begin:rows].copy(), begin, further, since, shift)
         first = self._states.numbers[core, FIRST_OF : FIRST_OF + ENGINES]
         length, same, end, self._marked[core] = order(first, self._rows, marks, known, stream, then)
         return length, same, end

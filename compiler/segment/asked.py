@@ -18,7 +18,7 @@ POOLED = "arriving", "expanded"  # kinds of buffers that all operators of a segm
 OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
 
 
-class Asked(NamedTuple):
+class Claim(NamedTuple):
     """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
 
     tile: blocks of L0A, L0B and L0C of a product's tile, which fits half of each where `fits`, in whole planes of the result; of others ().
@@ -35,13 +35,13 @@ class Asked(NamedTuple):
     pools: bool
 
 
-def asked_of(unit: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Asked:
+def asked_of(unit: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Claim:
     """Of an operator of the unit.  inside: its results stay on chip."""
     return asking(kind_of(unit, spec), tiling, inside)
 
 
 @lru_cache(maxsize=1 << 16)
-def asking(kind: Kind, tiling: Tiling, inside: bool) -> Asked:
+def asking(kind: Kind, tiling: Tiling, inside: bool) -> Claim:
     """What an operator asks for with a tiling."""
     unit, spec = kind.unit, kind.spec
     buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
@@ -53,7 +53,7 @@ def asking(kind: Kind, tiling: Tiling, inside: bool) -> Asked:
         cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
         fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
     size, pools = sum([each.slots * each.size for each in buffers]), any(each.kind in POOLED for each in buffers)
-    return Asked(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
+    return Claim(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
 
 
 def through_ub(unit: Unit, inside: bool) -> bool:

@@ -23,7 +23,7 @@ from itertools import chain
 from compiler.kinds.conv import ConvSpec, product_of
 from compiler.kinds.counts import partial_blocks
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, Window
-from compiler.segment.asked import OF_PRODUCTS, POOLED, Asked, asked_of
+from compiler.segment.asked import OF_PRODUCTS, POOLED, Claim, asked_of
 from compiler.segment.blocks import BlockAllocation, Blocks
 from compiler.segment.buffers import Apart, Buffer, BufferRequest, fit, fitting, live
 from compiler.segment.held import NOTHING, Held
@@ -116,7 +116,7 @@ def asked(strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan) -> dict[Memo
 
 
 def _requests(
-    strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, asked: Sequence[Sequence[Asked]]
+    strips: Sequence[tuple[Unit, Blocks]], plan: SegmentPlan, asked: Sequence[Sequence[Claim]]
 ) -> Iterator[tuple[Memory, list[BufferRequest]]]:
     """What a segment asks for in L1, and then in UB.  asked: by its operators in every strip."""
     every = [(*strip, each) for strip, each in zip(strips, asked, strict=True)]
@@ -145,9 +145,9 @@ def _largest(requests: Sequence[list[BufferRequest]]) -> list[BufferRequest]:
     return requests[0] if len(requests) == 1 else [max(alike, key=lambda request: request.size) for alike in zip(*requests, strict=True)]
 
 
-def _wanted(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Asked] | str:
+def _wanted(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Claim] | str:
     """What every operator's tiling asks for; or what makes the plan illegal whatever its addresses."""
-    found, operators, start = list[Asked](), unit.operators, blocks.start
+    found, operators, start = list[Claim](), unit.operators, blocks.start
     for k, (tiling, name, inside) in enumerate(zip(plan.tilings, plan.operators, blocks.inside, strict=True)):
         spec = operators[start + k]
         product = product_of(spec)
@@ -166,7 +166,7 @@ def _wanted(unit: Unit, plan: SegmentPlan, blocks: Blocks) -> list[Asked] | str:
     return found
 
 
-def _not_fitting(unit: Unit, product: ConvSpec, tiling: ConvTiling, asked: Asked) -> str:
+def _not_fitting(unit: Unit, product: ConvSpec, tiling: ConvTiling, asked: Claim) -> str:
     """Why a product's tile does not fit."""
     for memory, need, axes in zip(OF_PRODUCTS, asked.tile, ("m k1", "n1 k1", "m n1"), strict=True):
         half = room_blocks(unit.machine, memory) // 2
@@ -190,7 +190,7 @@ def _not_streamed(unit: Unit, product: ConvSpec, tiling: ConvTiling, blocks: Blo
     return ""
 
 
-def _l0_peaks(asked: Sequence[Asked]) -> dict[str, int]:
+def _l0_peaks(asked: Sequence[Claim]) -> dict[str, int]:
     tiles = [each.tile for each in asked if each.tile] or [(0, 0, 0)]
     a, b, c = tiles[0] if len(tiles) == 1 else map(max, zip(*tiles, strict=True))
     return {"L0A": 2 * BLOCK_BYTES * a, "L0B": 2 * BLOCK_BYTES * b, "L0C": 2 * BLOCK_BYTES * c}
@@ -236,7 +236,7 @@ def slot_counts(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> di
     return found
 
 
-def l1_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window, asked: Sequence[Asked]) -> list[BufferRequest]:
+def l1_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window, asked: Sequence[Claim]) -> list[BufferRequest]:
     """Buffers in L1 of tensors and of weights."""
     requests, again, last = list(tensor_requests(unit, blocks, prefetch, window)), repeated(unit, blocks), blocks.stop - blocks.start - 1
     for k, (_, slots, size, *_) in enumerate(asked):
@@ -312,7 +312,7 @@ def _scratch(k: int, until: int) -> tuple[int, int, int]:
     return k, until, 1 << k | 1 << until
 
 
-def ub_requests(unit: Unit, blocks: Blocks, asked: Sequence[Asked]) -> list[BufferRequest]:
+def ub_requests(unit: Unit, blocks: Blocks, asked: Sequence[Claim]) -> list[BufferRequest]:
     """Buffers in UB of every operator: its constants and two slots of its tile, and of its residual's."""
     last = blocks.stop - blocks.start - 1
     kept = last if repeated(unit, blocks) else -1

@@ -11,7 +11,7 @@ from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
 from compiler.kinds.alike import Kind, kind_of
 from compiler.kinds.conv import product_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
-from compiler.segment.asked import Asked, asking
+from compiler.segment.asked import Claim, asking
 from compiler.segment.blocks import Blocks
 from compiler.segment.buffers import fits, packed
 from compiler.segment.engines import Divided, divided
@@ -189,7 +189,7 @@ def _in_chunks(unit: Unit, gene: Gene, leaders: Sequence[int], held: int) -> Ite
 
 
 @lru_cache(maxsize=1 << 16)
-def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int, fed: bool) -> Asked | None:
+def _asked(kind: Kind, rows: int, inside: bool, whole: bool, budget: int, choice: int, fed: bool) -> Claim | None:
     """The tiling of an operator at place `choice` for blocks of so many rows; None where there is none.
 
     inside: its results stay on chip.  whole: weights, or a right operand, if any, stay in L1, else they come in chunks of at most `budget`
@@ -217,7 +217,7 @@ class _Fitting:
         self.run = _run(unit, gene.start, gene.stop)
         self.have = room_blocks(unit.machine, Memory.L1) - beside
         self.repeated = repeated(unit, layout)
-        self.taken: dict[int, Asked] = {}  # in the operators' order
+        self.taken: dict[int, Claim] = {}  # in the operators' order
         self._slots(1 if gene.window == FORMULA else "all" if gene.window == ALL else gene.window)
 
     def _slots(self, window: Window) -> None:
@@ -302,7 +302,7 @@ class _Fitting:
         self.taken = taken
         return True
 
-    def _fits_l1(self, taken: dict[int, Asked]) -> bool:
+    def _fits_l1(self, taken: dict[int, Claim]) -> bool:
         """Mostly clear from sums: of everything, or of what is live at one step whatever shares with what."""
         every = [asked.slots * asked.size for asked in taken.values()]
         if sum(every) <= self.room:
@@ -319,7 +319,7 @@ class _Fitting:
         ]
         return packed((*self.allocations, *chain.from_iterable(weights)), self.have, self.apart)
 
-    def _asked(self, k: int, resident: bool, budget: int) -> Asked | None:
+    def _asked(self, k: int, resident: bool, budget: int) -> Claim | None:
         gene, of = self.gene, self.leaders[k]
         feeds = self.layout.until[of] != of
         whole = resident or feeds or not (of in self.run.weighted or self.layout.streamed >> of & 1)

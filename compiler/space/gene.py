@@ -107,7 +107,7 @@ def vector_choice(unit: Unit, spec: OperatorSpec, rows: int, choice: int, fed: b
     if fed and choice >= len(UB_SLOTS):
         assert isinstance(spec, PoolSpec)
         slot = room_blocks(unit.machine, Memory.UB) * 2 // _FED_PART
-        return spec.fed_tiling(min(rows, FED_ROWS[choice - len(UB_SLOTS)]), slot)
+        return spec.fed_tiling(min(rows, FED_ROWS[(choice - len(UB_SLOTS)) % len(FED_ROWS)]), slot)
     return vector_tiling(unit, spec, rows, UB_SLOTS[choice % len(UB_SLOTS)])
 
 
