@@ -2,9 +2,11 @@
 
 Each graph is one or two operators drawn from a seed.  Of every way to cut it into segments all plans of a segment are tried: every block
 count, halo, slots, window, weights that stay or come in chunks, tilings, loads ahead, each with each.  Of two segments each is tried beside
-the best of the other, until neither gets faster.  From the best of each level on every other value of every field of a gene is tried, those
-that the grid leaves out too (strips, passes, orders, what VECTOR makes, all tilings), and every change that the compiler itself tries, until
-none is faster.  So the best may be faster still, and nearer to the bound, than is printed.
+the best of the other, until neither gets faster.
+
+From the best of each level on, every other value of every field of a gene is tried, those that the grid leaves out too: strips, passes,
+orders, what VECTOR makes, all tilings.  So is every change that the compiler itself tries, until none is faster.
+The best may be faster still, and nearer to the bound, than is printed.
 
     python scripts/study_bound.py --out bound --graphs 200
 """
@@ -17,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -106,13 +108,13 @@ def genes(unit: Unit, start: int, stop: int) -> tuple[Gene, ...]:
 def neighbours(unit: Unit, gene: Gene) -> list[Gene]:
     """The gene with each other value of each field, and with each of the compiler's changes."""
     start, stop = gene.start, gene.stop
-    none = (0,) * (stop - start)
-    values: dict[str, Sequence[object]] = {
+    chosen, none, own = gene.choices or (0,) * (stop - start), (0,) * (stop - start), range(start, stop)
+    values: dict[str, Sequence[Any]] = {
         "blocks": block_counts(unit, start, stop), "prefetch": (1, 2), "window": (1, 2, 3, 4), "sliding": (False, True),
         "columns": (1, 2, 4), "weights": ("resident", "streamed"), "chunk": range(5), "cached": (0, -1), "ahead_kib": ahead_sizes(unit),
         "passes": (1, *pass_counts(unit, start, stop)), "input_passes": (1, *input_counts(unit, start, stop)),
         "lookahead": LOOKAHEADS, "overtake": (False, True), "urgent": (False, True),
-        "choices": [_with(gene.choices or none, at, place) for at, k in enumerate(range(start, stop)) for place in range(choice_count(unit, k))],
+        "choices": [_with(chosen, at, place) for at, k in enumerate(own) for place in range(choice_count(unit, k))],
         "on_vector": [_with(none, at, mine) for at, planes in enumerate(divisible(unit, start, stop)) for mine in range(planes)],
     }  # fmt: skip
     found = [gene._replace(**{field: value}) for field, each in values.items() for value in each]
