@@ -2,7 +2,11 @@
 
 Each graph is one or two operators drawn from a seed.  Of every way to cut it into segments all plans of a segment are tried: every block
 count, halo, slots, window, weights that stay or come in chunks, tilings, loads ahead, each with each.  Of two segments each is tried beside
-the best of the other, until neither gets faster; so the best of two segments may be faster still, and nearer to the bound, than is printed.
+the best of the other, until neither gets faster.
+
+From the best of each level on, every other value of every field of a gene is tried, those that the grid leaves out too: strips, passes,
+orders, what VECTOR makes, all tilings.  So is every change that the compiler itself tries, until none is faster.
+The best may be faster still, and nearer to the bound, than is printed.
 
     python scripts/study_bound.py --out bound --graphs 200
 """
@@ -15,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -27,8 +31,11 @@ from compiler.ir.operators import Conv, Operator, Pool, Shape
 from compiler.kinds.build import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
+from compiler.segment.engines import divisible
+from compiler.segment.passes import input_counts, pass_counts
+from compiler.space.changes import CHANGES, where_it_fits
 from compiler.space.decode import decode, decode_all
-from compiler.space.gene import Gene, Genome, Weights, block_counts, has_halos
+from compiler.space.gene import Gene, Genome, Weights, ahead_sizes, block_counts, choice_count, has_halos
 from compiler.unit.unit import Unit
 from scripts.studies import Json, Out, Row, Table, finish, groups, write_rows
 from simulator.npu.machine import Machine
@@ -39,6 +46,7 @@ from simulator.timing import simulate_levels
 L1_KIB = (1024,)
 AHEAD = (0, 512)
 WINDOWS = ((1, False), (2, True), (4, True))
+LOOKAHEADS = (16, 128, 1024)
 Best = dict[str, tuple[int, Genome]]
 
 
@@ -97,6 +105,29 @@ def genes(unit: Unit, start: int, stop: int) -> tuple[Gene, ...]:
     return tuple(found)
 
 
+def neighbours(unit: Unit, gene: Gene) -> list[Gene]:
+    """The gene with each other value of each field, and with each of the compiler's changes."""
+    start, stop = gene.start, gene.stop
+    chosen, none, own = gene.choices or (0,) * (stop - start), (0,) * (stop - start), range(start, stop)
+    values: dict[str, Sequence[Any]] = {
+        "blocks": block_counts(unit, start, stop), "prefetch": (1, 2), "window": (1, 2, 3, 4), "sliding": (False, True),
+        "columns": (1, 2, 4), "weights": ("resident", "streamed"), "chunk": range(5), "cached": (0, -1), "ahead_kib": ahead_sizes(unit),
+        "passes": (1, *pass_counts(unit, start, stop)), "input_passes": (1, *input_counts(unit, start, stop)),
+        "lookahead": LOOKAHEADS, "overtake": (False, True), "urgent": (False, True),
+        "choices": [_with(chosen, at, place) for at, k in enumerate(own) for place in range(choice_count(unit, k))],
+        "on_vector": [_with(none, at, mine) for at, planes in enumerate(divisible(unit, start, stop)) for mine in range(planes)],
+    }  # fmt: skip
+    found = [gene._replace(**{field: value}) for field, each in values.items() for value in each]
+    found += [where_it_fits(unit, gene, change) for change in CHANGES]
+    return [other for other in dict.fromkeys(found) if other != gene]
+
+
+def _with(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    """One of them changed; () where all are 0, as genes have it."""
+    changed = (*values[:at], value, *values[at + 1 :])
+    return changed if any(changed) else ()
+
+
 class Tried:
     """Programs of a unit that were timed, and the best at every level."""
 
@@ -145,6 +176,14 @@ def tried(unit: Unit) -> Tried:
         for level, (cycles, genome) in best.items():
             if level not in found.best or cycles < found.best[level][0]:
                 found.best[level] = cycles, genome
+    for level in tuple(found.best):
+        news = True
+        while news:
+            genome = found.best[level][1]
+            for at, gene in enumerate(genome):
+                for other in neighbours(unit, gene):
+                    found.better((*genome[:at], other, *genome[at + 1 :]), found.best)
+            news = found.best[level][1] != genome
     return found
 
 

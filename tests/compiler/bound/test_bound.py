@@ -116,3 +116,25 @@ def test_no_program_with_phases_is_below(seed: int) -> None:
     made = graph((1, 16, 14, 14), list(gated(14, wide=64 + 32 * seed)))
     assert Bound(make_unit(made, machine, DataType.float16)).phases.phases > 1
     assert held(made, machine, DataType.float16, seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_program_of_a_batch_is_below(seed: int) -> None:
+    """Images that share their weights: products, a mean over each image, and weights larger than everything on chip behind it."""
+    rng = np.random.default_rng(seed)
+    images, size, wide = int(rng.integers(2, 5)), int(rng.integers(6, 15)), int(rng.choice([16, 40, 64]))
+    little = resized(MACHINES["edge"], L1=65536, UB=65536, L0A=8192, L0B=8192, L0C=32768)
+    machine = (little, MACHINES["edge"], list(ALL.values())[seed])[seed % 3]
+    late = [product("u", "p", (wide, 256), kernel=1), product("v", "u", (256, 512), kernel=1)]
+    operators = [product("a", "x", (16, wide)), product("b", "a", (wide, wide), residual="a"), max_pool("p", "b", size, size), *late]
+    if seed % 2:
+        operators = list(gated(size, wide=wide))
+    one, several = (graph((n, 16, size, size), list(operators)) for n in (1, images))
+    assert held(several, machine, DataType.float16, seed)
+    alone, together = (Bound(make_unit(each, machine, DataType.float16)) for each in (one, several))
+    assert together.once == (images * alone.once.inputs, alone.once.weights, images * alone.once.outputs)
+    assert together.work.vector == pytest.approx(images * alone.work.vector)
+    assert together.work.on_vector == pytest.approx(images * alone.work.on_vector), "every image's products"
+    assert together.phases.phases == 1, "an image does not wait for another one"
+    for level in machine.contention:
+        assert alone.of(level).cycles <= together.of(level).cycles <= images * alone.of(level).cycles
