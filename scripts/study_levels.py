@@ -9,6 +9,7 @@ another: what does not fit there has no loss there, and is counted.
 * robust: the program of the first search with the least largest loss.
 * two, own: the two of champions and robust program that lose least together, by what that search measured; the champion of every level.
 * variants pay: cycles of the robust program over those of the level's champion, at the level where that is most.
+* stream: bytes of instructions, the most of any level's champion, and of the robust program.
 * changed: levels at which the robust program ships, since the champion is slower than another one out of sample.
 
     python scripts/study_levels.py --out levels
@@ -26,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import compile_plan
 from compiler.pipeline import Compiler
 from scripts.studies import SHIPPED, Arm, Pair, Row, Study, Table, command, geometric, groups, medians
+from scripts.traffic import stream_bytes
 from simulator.timing import simulate_levels
 from tuner.measure.out_of_sample import out_of_sample
 from tuner.measure.robust import best_variants, losses
@@ -41,6 +43,7 @@ MACHINES = ("edge", FAST, GRANTED)
 
 
 SHOWN = ("only_none", "only", "robust", "two", "own", "pay")
+STREAMS = ("own_stream", "robust_stream")
 
 
 def rows(pair: Pair) -> Iterator[Row]:
@@ -70,6 +73,7 @@ def rows(pair: Pair) -> Iterator[Row]:
         over = {f"only_{name}": None if cycles[f"only_{name}"][at] is None else loss[f"only_{name}"][at] for name in LEVELS}
         over |= {"robust": loss["robust"][at], "two": loss[ship[pick]][at], "own": loss[f"own_{level}"][at]}
         each = {f"{name}_cycles": mine[at] for name, mine in cycles.items()}
+        each |= {"own_stream": stream_bytes(programs[f"own_{level}"]), "robust_stream": stream_bytes(programs["robust"])}
         yield {"level": level, **over, "changed": int(at in moved), "changed_over": float(moved.get(at, 0.0)), **each}
 
 
@@ -82,6 +86,7 @@ def cells(found: Sequence[Row]) -> Iterator[Row]:
             "network": network, "machine": machine, "seed": seed, **worst, "only": max(worst[name] for name in only),
             "pay": max(row["robust"] / row["own"] for row in mine),
             "unfit": sum(row[name] is None for row in mine for name in only), "changed": sum(row["changed"] for row in mine),
+            **{key: max(row[key] for row in mine) for key in STREAMS},
         }  # fmt: skip
 
 
@@ -99,9 +104,28 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
         for network, mine in by_network.items():
             unfit, changed = (sum(row[key] for row in mine) for key in ("unfit", "changed"))
             counts = f"{unfit} of {len(mine) * of * (of - 1)}", f"{changed} of {len(mine) * of}"
-            lines.append((network or "geometric mean, sum", *(f"{middles[network][name]:.3f}" for name in SHOWN), *counts))
+            lines.append(
+                (
+                    network or "geometric mean, sum",
+                    *(f"{middles[network][name]:.3f}" for name in SHOWN),
+                    *counts,
+                    *(middles[network].get(key, "") for key in STREAMS),
+                )
+            )
         yield Table(
-            ["<network", "none only", "one level only", "robust", "two", "own", "variants pay", "does not fit", "changed"],
+            [
+                "<network",
+                "none only",
+                "one level only",
+                "robust",
+                "two",
+                "own",
+                "variants pay",
+                "does not fit",
+                "changed",
+                "stream own",
+                "robust",
+            ],
             lines,
         )
         most = {name: max(here, key=lambda row: float(row[name])) for name in SHOWN[1:]}

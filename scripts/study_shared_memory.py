@@ -5,7 +5,8 @@ Two searches of the same number of measured programs, for every network, machine
   without  the machine with `shared=null`: what crosses a segment's border goes through DDR;
   with     tensors and weights lie in the shared memory as far as they fit.
 
-Figures of a level are those of its own program: cycles, and bytes of DDR.  The baseline of each arm is layer by layer, on its own machine.
+Figures of a level are those of its own program: cycles, and bytes of DDR and of the instruction stream. The baseline of each arm is layer
+by layer, on its own machine.
 
     python scripts/study_shared_memory.py --out shared_memory
 """
@@ -19,24 +20,23 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from scripts.studies import Arm, Pair, Row, Study, Table, command, geometric, medians
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import CYCLES, MOVED, Request
+from scripts.studies import Arm, Pair, Row, Study, Table, champions, command, geometric, medians
+from scripts.traffic import stream_bytes
 
 MEGA = 1e6
 
 
 def rows(pair: Pair) -> Iterator[Row]:
-    measured = {}
-    for arm, found in pair.found.items():
-        evaluator = Evaluator(found.unit, found.levels)
-        values = [evaluator.measure(Request("program", best.genome)).values for best in found.best]
-        measured[arm] = [(int(table[i, CYCLES]), int(table[i, MOVED].sum())) for i, table in enumerate(values) if table is not None]
-    for i, level in enumerate(pair.levels):
+    timed = {arm: champions(found.unit, found) for arm, found in pair.found.items()}
+    for level in pair.levels:
         row: Row = {"level": level, "candidates": pair.candidates}
         for arm, found in pair.found.items():
-            cycles, moved = measured[arm][i]
-            row |= {f"{arm}_cycles": cycles, f"{arm}_bytes": moved, f"{arm}_baseline": found.baseline_cycles[level]}
+            mine = timed[arm][level]
+            timing = mine.timings[level]
+            row |= {
+                f"{arm}_cycles": timing.cycles, f"{arm}_bytes": timing.ddr_read_bytes + timing.ddr_write_bytes,
+                f"{arm}_stream": stream_bytes(mine.program), f"{arm}_baseline": found.baseline_cycles[level],
+            }  # fmt: skip
         yield row | {"faster": row["without_cycles"] / row["with_cycles"], "of_bytes": row["with_bytes"] / row["without_bytes"]}
 
 
@@ -44,11 +44,14 @@ def show(found: Sequence[Row]) -> Iterator[Table | str]:
     """Medians over seeds, and the geometric mean of the networks at every level."""
     table = medians(found, "network", "machine", "level")
     yield Table(
-        ("<network", "<machine", "<level", "cycles without", "with", "faster", "DDR MB without", "with", "baseline / tuned, with"),
+        ("<network", "<machine", "<level", "cycles without", "with", "faster", "DDR MB without", "with", "stream MB without", "with",
+            "baseline / tuned, with"),
         [
             (
                 row["network"], row["machine"], row["level"], row["without_cycles"], row["with_cycles"], f"{row['faster']:.2f}",
-                f"{row['without_bytes'] / MEGA:.2f}", f"{row['with_bytes'] / MEGA:.2f}", f"{row['with_baseline'] / row['with_cycles']:.2f}",
+                f"{row['without_bytes'] / MEGA:.2f}", f"{row['with_bytes'] / MEGA:.2f}",
+                f"{row['without_stream'] / MEGA:.2f}", f"{row['with_stream'] / MEGA:.2f}",
+                f"{row['with_baseline'] / row['with_cycles']:.2f}",
             )
             for row in table
         ],

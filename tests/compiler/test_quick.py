@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.build import default_by_level, measure, segment_cycles
-from compiler.plan.plan import ConvTiling, Infeasible
+from compiler.plan.plan import ConvTiling, Infeasible, Plan
 from compiler.quick import _changed, _Timed, _with, quick_genomes, quick_plans
 from compiler.segment.feeding import refusal
 from compiler.segment.passes import pass_counts, runs_with_passes
@@ -28,24 +29,34 @@ from tests.piece_models import piece_model
 from tuner.networks.load import open_network
 
 
-def opened(machine: str) -> Opened:
+def read(machine: str) -> Opened:
     return open_network(Source(Path("made:mobilenet_v2-small"), load_machine(machine), random_weights=0))
+
+
+opened = cache(read)
+
+
+@cache
+def plans_of(machine: str) -> dict[str, Plan]:
+    return quick_plans(opened(machine))
 
 
 @pytest.mark.parametrize("machine", ["edge", "ascend310-l2:contention.severe.cores=1,contention.severe.l1_bytes=262144"])
 def test_no_level_is_slower_than_layer_by_layer(machine: str) -> None:
-    model = opened(machine)
-    plans = quick_plans(model)
+    model, plans = opened(machine), plans_of(machine)
     quick, layers = measure(model, plans), measure(model, default_by_level(model))
     for level, found in quick.items():
         assert found.timings[level].cycles <= layers[level].timings[level].cycles
         assert all(found.timings[level].cycles <= other.timings[level].cycles for other in quick.values() if level in other.timings)
-    assert quick_plans(opened(machine)) == plans
+
+
+def test_plans_are_the_same_every_time() -> None:
+    assert quick_plans(read("edge")) == plans_of("edge")
 
 
 def test_segments_add_up_to_the_program() -> None:
     model = opened("edge")
-    plan = quick_plans(model)["slight"]
+    plan = plans_of("edge")["slight"]
     program = model.compiler.compile(plan)
     assert not isinstance(program, Infeasible)
     took = segment_cycles(program, model.machine, "slight", len(plan.segments))

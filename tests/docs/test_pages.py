@@ -22,19 +22,22 @@ import yaml
 from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, VectorTiling
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
-from simulator.npu.machine_file import load_machine
+from simulator.npu.machine_file import configs_folder, load_machine
 from simulator.npu.machine_parts import CubeUnit, DataPath, Ddr, Dma, Flags, Host, Product, SharedMemory, Sizes, SystolicUnit, VectorUnit
 from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
+from tuner import config
 from tuner.cli import app, main
 from tuner.store.digests import canonical_json
 from tuner.summary import DisplacedSummary, LevelSummary, RobustSummary, Summary
 
+SETTINGS = {
+    "model": {"min_rows": 20, "rounds": 10}, "segments": {"measured": 6, "candidates": 10},
+    "search": {"generation": 4, "islands": 1}, "use": {"cost_model": True},
+}  # fmt: skip
 TINY = ("--backend", "serial", "--quiet")
-TINY += tuple(word for setting in (
-    "model.min_rows=20", "model.rounds=10", "segments.measured=6", "segments.candidates=10", "search.generation=4", "search.islands=1",
-    "use.cost_model=true",
-) for word in ("--set", setting))  # fmt: skip
+TINY += tuple(word for part, values in SETTINGS.items() for key, value in values.items() for word in ("--set", f"{part}.{key}={value}"))
+DEFAULT = configs_folder() / "tune" / "default.yaml"
 FIRST, MORE = 8, 12  # programs of the run, and after --resume
 
 
@@ -100,6 +103,9 @@ def test_commands_and_snippets(page: Path, workspace: Path, tmp_path: Path, monk
     if not tunes and not any('out="RUN"' in block.text for block in blocks(page, "python")):
         shutil.copytree(workspace / "RUN", tmp_path / "RUN")
     monkeypatch.chdir(tmp_path)
+    of_file = config._read
+    tiny = {part: of_file(DEFAULT)[part] | values for part, values in SETTINGS.items()}
+    monkeypatch.setattr(config, "_read", lambda path: of_file(path) | (tiny if path == DEFAULT else {}))  # of snippets, too
     names: dict[str, object] = {}
     for block in blocks(page):
         if block.language == "yaml" and block.file:

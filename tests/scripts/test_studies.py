@@ -36,6 +36,7 @@ from tests.tuning import save_small
 from tuner.config import load_config
 
 LEVELS = ("none", "slight", "severe")
+RECORD_BYTES = 128
 FEW = (*tuning.FEW, "farm.checkpoint_every_s=100")  # nobody interrupts these
 SET = [word for text in FEW for word in ("--set", text)]
 
@@ -141,6 +142,7 @@ def test_the_interval_holds_the_statistic() -> None:
 
 def test_fusion(tmp_path: Path) -> None:
     rows, text = study("fusion", tmp_path, "residual_block", "--candidates", 6, "--seeds", 1)
+    assert all(row[f"{stage}_stream"] % RECORD_BYTES == 0 < row[f"{stage}_stream"] for row in rows for stage in study_fusion.STAGES)
     assert [row["level"] for row in rows] == list(LEVELS)
     for row in rows:
         stages = [row[f"{stage}_cycles"] for stage in study_fusion.STAGES]
@@ -193,6 +195,7 @@ def test_products_that_stand_for_multiply_adds_are_not_the_networks() -> None:
 def test_shared_memory(tmp_path: Path) -> None:
     """Arms differ in the machine alone, and bytes are those of each level's program."""
     rows, text = study("shared_memory", tmp_path, "light:squeezenet", "--candidates", 4, "--seeds", 1)
+    assert all(row[key] % RECORD_BYTES == 0 < row[key] for row in rows for key in ("with_stream", "without_stream"))
     assert [row["level"] for row in rows] == list(LEVELS)
     for row in rows:
         assert row["machine"] == "ascend310-l2"
@@ -209,6 +212,7 @@ def test_levels(tmp_path: Path) -> None:
     """Losses are against the fewest of the cell, and the page has the table that is printed."""
     words = ("--candidates", 8, "--seeds", 1, "--machine", "edge")
     rows, text = study("levels", tmp_path, "conv_chain", *words)
+    assert all(row[key] % RECORD_BYTES == 0 < row[key] for row in rows for key in ("own_stream", "robust_stream"))
     assert [row["level"] for row in rows] == list(LEVELS)
     names = [*(f"only_{level}" for level in LEVELS), "robust"]
     for row in rows:

@@ -87,7 +87,7 @@ def test_search_gains_on_other_products(name: str, tmp_path: Path) -> None:
     """Every champion is faster than the network untuned, and its file is right."""
     path, out = tmp_path / "machine.yaml", tmp_path / "RUN"
     path.write_text(SHAPED[name].model_dump_json())  # JSON is YAML
-    summary = tuner.tune("made:mobilenet_v2-small", machine=str(path), out=str(out), candidates=4, backend="serial", overrides=QUICK)
+    summary = tuner.tune("made:mobilenet_v1-small", machine=str(path), out=str(out), candidates=4, backend="serial", overrides=QUICK)
     for level in summary.levels.values():
         assert level.cycles < level.baseline_layerwise_cycles
     assert main(["run", str(out / "best.onnx"), "--input", "random", "--check"]) == 0

@@ -17,7 +17,7 @@ from tuner.cli import main
 
 BUDGET = [
     word
-    for text in ("segments.candidates=96", "segments.measured=48", "search.generation=2", "use.packaged_model=false", "model.min_rows=100",
+    for text in ("segments.candidates=48", "segments.measured=24", "search.generation=2", "use.packaged_model=false", "model.min_rows=100",
                  "model.rounds=50", "farm.checkpoint_every_s=0.5")
     for word in ("--set", text)
 ]  # fmt: skip
@@ -33,7 +33,7 @@ def tune(out: Path, candidates: int, *more: str) -> int:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("squeezenet") / "run"
-    assert tune(out, 48) == 0
+    assert tune(out, 24) == 0
     return out
 
 
@@ -89,6 +89,6 @@ def test_export_and_compile_make_the_same_container(run: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_longer_run_goes_on_from_a_shorter_one(run: Path, tmp_path: Path) -> None:
-    assert tune(tmp_path / "run", 24) == 0
-    assert tune(tmp_path / "run", 48, "--resume") == 0
+    assert tune(tmp_path / "run", 12) == 0
+    assert tune(tmp_path / "run", 24, "--resume") == 0
     assert_equal_runs(tmp_path / "run", run)

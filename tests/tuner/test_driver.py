@@ -43,7 +43,7 @@ from tuner.study.run import run_cell, study
 from tuner.summary import Summary
 
 LEVELS = ("none", "slight", "severe")
-N = 64
+N = 48
 
 
 @pytest.fixture(scope="module")

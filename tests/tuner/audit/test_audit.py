@@ -29,9 +29,14 @@ LEVELS = ("none", "slight", "severe")
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small("shuffle_block", tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def tuned(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("audit") / "run"
-    quick(Path("made:mobilenet_v1-small"), run, 80, *SMALL)
+    quick(model, run, 80, *SMALL)
     return run
 
 
@@ -75,7 +80,7 @@ def test_a_run_as_it_was_left_is_sound(run: Path, capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     table, verdict = out.splitlines()[:4], out.splitlines()[-1]
     assert [line.split()[0] for line in table] == ["level", *LEVELS]
-    assert verdict.startswith("mobilenet_v1-small on edge is sound: every champion takes the cycles that the run said; none is slower")
+    assert verdict.startswith("shuffle_block on edge is sound: every champion takes the cycles that the run said; none is slower")
     code = main(["audit", str(run), "--longer", "--json"])
     out, err = capsys.readouterr()
     assert bytes_of(run) == before
@@ -101,12 +106,12 @@ def test_a_run_as_it_was_left_is_sound(run: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 def test_the_searches_are_the_same_again_and_are_the_runs_of_those_seeds(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = (audited(capsys, run, "--seeds", "2")[1] for _ in range(2))
     assert first == second
     readings = first["seeds"]["readings"]
-    other = quick(Path("made:mobilenet_v1-small"), tmp_path / "other", None, *SMALL, seed=2, measurements=readings)
+    other = quick(model, tmp_path / "other", None, *SMALL, seed=2, measurements=readings)
     assert {level: cycles[1] for level, cycles in first["seeds"]["others"].items()} == other.own_cycles, "whatever the log answers"
 
 
@@ -125,7 +130,7 @@ def test_a_plan_that_was_replaced(run: Path, capsys: pytest.CaptureFixture[str])
     assert faults[0] == f"{run}/plans/severe.json: plan {digest}, summary.json says {said['plan'][:8]}"
     assert any("plans, level severe: takes" in fault and f"says {said['cycles']:,}" in fault for fault in faults)
     assert main(["audit", str(run), "--seeds", "0", "--quiet"]) == 1
-    assert capsys.readouterr().out.splitlines()[-1].startswith("mobilenet_v1-small on edge is not to be trusted: ")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("shuffle_block on edge is not to be trusted: ")
 
 
 def test_a_champion_slower_than_said(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,10 +166,10 @@ def test_what_ships_is_slower_than_the_untuned_plan(run: Path, capsys: pytest.Ca
     assert f"plans, level severe: takes {cycles:,} cycles, the untuned plan" in fault
 
 
-def test_a_compiled_file_that_is_another_one(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compiled_file_that_is_another_one(model: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run / "best.onnx"
     untuned = str(run / "plans" / "baseline.json")
-    assert main(["compile", "made:mobilenet_v1-small", "--machine", "edge", "--plan", untuned, "--out", str(path)]) == 0
+    assert main(["compile", str(model), "--machine", "edge", "--plan", untuned, "--out", str(path)]) == 0
     capsys.readouterr()
     code, faults = only_files(capsys, run)
     assert code == 1
@@ -177,7 +182,7 @@ def test_a_compiled_file_that_is_another_one(run: Path, tmp_path: Path, capsys: 
     path.unlink()
     assert only_files(capsys, run)[0] == 1
     other = tmp_path / "other.onnx"
-    assert main(["compile", "made:mobilenet_v2-small", "--machine", "edge", "--layerwise", "--out", str(other)]) == 0
+    assert main(["compile", str(save_small("conv_chain", tmp_path)), "--machine", "edge", "--layerwise", "--out", str(other)]) == 0
     shutil.copy(other, path)
     capsys.readouterr()
     assert only_files(capsys, run) == (1, [f"{path}: of another model or machine than the run"])
@@ -202,7 +207,7 @@ def test_under_another_simulator_it_says_what_moved(run: Path, capsys: pytest.Ca
     code, found = audited(capsys, run, "--longer")
     assert (code, found["faults"], found["simulator"]) == (0, [], ["0.9", simulator.VERSION])
     then, now = found["levels"]["severe"]["champion"].values()
-    assert now / then - 1 == pytest.approx(1 / 1.04 - 1, abs=1e-4)
+    assert now / then - 1 == pytest.approx(1 / 1.04 - 1, abs=1e-3), "of a few thousand cycles"
     assert f"simulator {simulator.VERSION} times champions at most 3.8% faster than 0.9, at severe" in found["verdict"]
     assert found["longer"] is None
     assert found["notes"] == [f"not resumed: simulator 0.9 measured the run, this is {simulator.VERSION}"]

@@ -45,7 +45,7 @@ def board(hidden: Machine) -> ProbedBoard:
 
 @pytest.fixture(scope="module")
 def found(board: ProbedBoard) -> Calibration:
-    return calibrate(board, 128)
+    return calibrate(board, 64)
 
 
 def test_what_shows_is_right_and_what_does_not_is_named(found: Calibration, hidden: Machine) -> None:

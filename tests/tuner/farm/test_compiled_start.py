@@ -15,7 +15,7 @@ from tests.tuning import FEW
 from tuner.networks.load import open_network
 
 
-@pytest.mark.parametrize("network", ["made:vit_b16-small", "made:mobilenet_v2-small"])
+@pytest.mark.parametrize("network", ["made:vit_b16-small", "made:mobilenet_v1-small"])
 def test_no_champion_is_slower_than_what_compile_takes(network: str) -> None:
     """Layer by layer is one program, each level's plan another: all of a budget of four."""
     machine = load_machine("edge")
