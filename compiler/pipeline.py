@@ -99,27 +99,21 @@ class CorePart(NamedTuple):
     flip: bool
 
 
-class _Asked(NamedTuple):
-    """A segment of a program: its first operator, the cores that it runs on, and what is held meanwhile."""
-
-    plan: SegmentPlan
-    start: int
-    cores: Sequence[int]
-    held: Held | None = None
-
-    def key(self, unit: Unit, flip: bool, place: int) -> _Key:
-        """Of the share of the core at a place among the plan's."""
-        return unit, self.start, flip, self.plan.key, place, len(self.plan.cores), self.held
-
-
 class _Share(NamedTuple):
-    """What is lowered, from one end of the memories: the part of a segment that the core at place `place` among the plan's has."""
+    """What is lowered: the part that the core at place `place` among the plan's, `core` of the machine, has of a segment."""
 
     unit: Unit
-    of: _Asked
+    plan: SegmentPlan
+    start: int
     flip: bool
     place: int
+    core: int
+    held: Held | None
     key: _Key
+
+    @classmethod
+    def of(cls, unit: Unit, plan: SegmentPlan, start: int, flip: bool, place: int, core: int, held: Held | None) -> _Share:
+        return cls(unit, plan, start, flip, place, core, held, (unit, start, flip, plan.key, place, len(plan.cores), held))
 
 
 class Compiler:
@@ -141,17 +135,13 @@ class Compiler:
 
     def segment(self, plan: SegmentPlan, start: int) -> Lowered | Infeasible:
         """Sequential records of the first core's share of the segment whose first operator is `start`."""
-        return self._lowered(self.unit, _Asked(plan, start, plan.cores), False, 0, {})
+        return self._lowered(_Share.of(self.unit, plan, start, False, 0, 0, None))
 
-    def _lowered(self, unit: Unit, of: _Asked, flip: bool, place: int, made: Mapping[_Key, Lowered | Infeasible]) -> Lowered | Infeasible:
-        """A share; made: some that were lowered just now."""
-        key = of.key(unit, flip, place)
-        if key in made:
-            return made[key]
-        found = self._cache.get(key)
+    def _lowered(self, share: _Share) -> Lowered | Infeasible:
+        found = self._cache.get(share.key)
         if found is None:
-            return self._lower([_Share(unit, of, flip, place, key)])[key]
-        self._cache.move_to_end(key)
+            return self._lower([share])[share.key]
+        self._cache.move_to_end(share.key)
         return found
 
     def _lower(self, shares: Sequence[_Share]) -> dict[_Key, Lowered | Infeasible]:
@@ -172,7 +162,7 @@ class Compiler:
         found = self._drafts.pop(key, None)  # of the same share with the other flip
         if found is not None:
             return found
-        made = drafted(share.unit, share.of.plan, share.of.start, share.place, share.of.held)
+        made = drafted(share.unit, share.plan, share.start, share.place, share.held)
         if isinstance(made, Draft):
             self._drafts[key] = made
             if len(self._drafts) > _DRAFTS:
@@ -181,7 +171,7 @@ class Compiler:
 
     def _keep(self, written: Sequence[tuple[_Share, Records | Infeasible]]) -> dict[_Key, Lowered | Infeasible]:
         """Remembered, the oldest in exchange for what is too much."""
-        found = {share.key: self._kept(made, share.of.plan) for share, made in written}
+        found = {share.key: self._kept(made, share.plan) for share, made in written}
         for key, lowered in found.items():
             self._cache[key] = lowered
             self._cached_bytes += _nbytes(lowered)
@@ -242,10 +232,10 @@ class Compiler:
         if isinstance(holding, Infeasible):
             yield from [holding] * len(segments)
             return
-        asked = [_Asked(plan, start, plan.cores, held) for (plan, start), held in zip(segments, holding, strict=True)]
-        made, so_far = self._foreseen(unit, asked), [0] * self.unit.machine.cores
-        for index, mine in enumerate(asked):
-            found = self._parts(unit, index, mine, made, so_far)
+        shares, made = self._foreseen(unit, [(plan, start, plan.cores) for plan, start in segments], holding)
+        so_far = [0] * self.unit.machine.cores
+        for index, mine in enumerate(shares):
+            found = self._parts(index, mine, made, so_far)
             if isinstance(found, Infeasible):
                 found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
             else:
@@ -268,8 +258,8 @@ class Compiler:
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
         """A segment as it is measured for itself: its shares, on cores from 0 on."""
         unit = within_l1(self.unit, self._least_l1(self.unit, plan, start))
-        asked = _Asked(plan, start, range(len(plan.cores)))
-        return self._fitting(self._parts(unit, 0, asked, self._foreseen(unit, [asked]), [0] * self.unit.machine.cores))
+        (shares,), made = self._foreseen(unit, [(plan, start, range(len(plan.cores)))], [None])
+        return self._fitting(self._parts(0, shares, made, [0] * self.unit.machine.cores))
 
     def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
         """As `segment.granted.least_l1`, remembered."""
@@ -289,38 +279,43 @@ class Compiler:
             return Infeasible("shared memory", f"needs {need * BLOCK_BYTES:,} B, the machine has {have * BLOCK_BYTES:,}")
         return parts
 
-    def _foreseen(self, unit: Unit, segments: Sequence[_Asked]) -> Mapping[_Key, Lowered | Infeasible]:
-        """Shares of a program that are lowered now, side by side: those that it has if every segment fits and has work.
+    def _foreseen(
+        self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int, Sequence[int]]], holding: Sequence[Held | None]
+    ) -> tuple[list[list[_Share] | Infeasible], dict[_Key, Lowered | Infeasible]]:
+        """The shares of a program's segments, each with its cores, if all fit and have work, and those of them that are lowered now.
 
         Where one has none, those behind it lie at other ends than foreseen, and are lowered when they are asked for.
 
         Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
         """
-        missing, so_far = list[_Share](), [0] * self.unit.machine.cores
-        for of in segments:
-            if max(of.cores) < len(so_far):
-                for place, core in enumerate(of.cores):
-                    flip = so_far[core] % 2 == 1
-                    key = of.key(unit, flip, place)
-                    if key not in self._cache:
-                        missing.append(_Share(unit, of, flip, place, key))
-                    so_far[core] += 1
-        return self._lower(missing)
+        found, missing, so_far = list[list[_Share] | Infeasible](), list[_Share](), [0] * self.unit.machine.cores
+        for (plan, start, cores), held in zip(segments, holding, strict=True):
+            if max(cores) >= len(so_far):
+                found.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}"))
+                continue
+            mine = [_Share.of(unit, plan, start, so_far[core] % 2 == 1, place, core, held) for place, core in enumerate(cores)]
+            missing += [share for share in mine if share.key not in self._cache]
+            for core in cores:
+                so_far[core] += 1
+            found.append(mine)
+        return found, self._lower(missing)
 
     def _parts(
-        self, unit: Unit, index: int, of: _Asked, made: Mapping[_Key, Lowered | Infeasible], so_far: Sequence[int]
+        self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, Lowered | Infeasible], so_far: Sequence[int]
     ) -> list[CorePart] | Infeasible:
         """Those of a segment's shares that have work.  made: some that are lowered.  so_far: parts that each core has."""
-        if max(of.cores) >= len(so_far):
-            return Infeasible(named(of.plan), f"core {max(of.cores)}: the machine has cores 0..{len(so_far) - 1}")
+        if isinstance(shares, Infeasible):
+            return shares
         parts = []
-        for place, core in enumerate(of.cores):
-            flip = so_far[core] % 2 == 1
-            lowered = self._lowered(unit, of, flip, place, made)
+        for share in shares:
+            flip = so_far[share.core] % 2 == 1
+            if flip != share.flip:
+                share = _Share.of(*share[:3], flip, *share[4:7])
+            lowered = made[share.key] if share.key in made else self._lowered(share)
             if isinstance(lowered, Infeasible):
                 return lowered
             if lowered.records:
-                parts.append(CorePart(index, core, lowered, place, flip))
+                parts.append(CorePart(index, share.core, lowered, share.place, flip))
         return parts
 
 
