@@ -46,19 +46,8 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, p
     every = list(_NONE)
     for kind, rows in tables.items():
         every[kind] = _records(rows, _TYPES[kind])
-    return OperatorJobs(
-        np.array(kinds, np.int64),
-        known.made,
-        known.tags,
-        known.dtypes,
-        known.read_start,
-        known.reads,
-        known.writes,
-        np.array(constants, np.int64).reshape(-1, 6),
-        known.lists,
-        known.numbers,
-        tuple(every),
-    )
+    fetches = np.array(constants, np.int64).reshape(-1, 6)
+    return known.work.jobs._replace(kind=np.array(kinds, np.int64), constants=fetches, tables=tuple(every))
 
 
 def _records(rows: list[Ints], of: np.dtype[Any]) -> NDArray[Any]:

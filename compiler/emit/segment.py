@@ -1,7 +1,7 @@
 """A segment becomes instructions: sequential records with real addresses, not yet synchronised.
 
-`lower_segment` is what the compiler does most often, once per distinct segment plan: tables of its operators (`jobs`) and of what lies
-where (`places`) are made here, everything per block and per instruction happens in `nodes`.
+`drafted` and `lower_draft` are what the compiler does most often, once per distinct segment plan: tables of its operators (`jobs`) and of
+what lies where (`places`) are made here, everything per block and per instruction happens in `nodes`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from compiler.segment.buffers import Buffer
 from compiler.segment.held import Held, held_blocks
 from compiler.segment.lanes import MATRIX, lanes
 from compiler.segment.memory import Places, mirrored, named
-from compiler.segment.run import run_of
 from compiler.segment.segment import CoreShare, Segment, StripBlocks
 from compiler.unit.unit import Unit
 from simulator.npu.cycles import price, record_cycles
@@ -62,14 +61,6 @@ class Draft(NamedTuple):
     share: CoreShare
     places: Places
     orders: list[Ints | None]
-
-
-def lower_segment(
-    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0, held: Held | None = None
-) -> Records | Infeasible:
-    """Lower one core's share of the segment whose first operator is `start`: `drafted` and `lower_draft`."""
-    found = drafted(unit, plan, start, core, held)
-    return found if isinstance(found, Infeasible) else lower_draft(found, flip)
 
 
 def lower_draft(found: Draft, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
@@ -152,20 +143,9 @@ def _written(
 
 
 def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
-    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
     known = block_tables(unit, blocks)
-    return Work(
-        unit.images,
-        allocations_of(unit, blocks, plan.prefetch, plan.window, places.l1),
-        jobs_of(unit, plan, blocks, known, places),
-        known.readers,
-        known.loads,
-        known.fresh,
-        blocks.computed,
-        blocks.own,
-        run.reach,
-        run.bounds,
-    )
+    allocations = allocations_of(unit, blocks, plan.prefetch, plan.window, places.l1)
+    return known.work._replace(allocations=allocations, jobs=jobs_of(unit, plan, blocks, known, places))
 
 
 def _slid(

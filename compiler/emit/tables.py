@@ -8,13 +8,14 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.emit.places import operand, places_kept
-from compiler.records.node import BY_ITSELF, FED, MADE_BY_READER
+from compiler.records.node import BY_ITSELF, FED, MADE_BY_READER, OperatorJobs, Work
+from compiler.records.places import Allocations
 from compiler.records.writers import Ints
 from compiler.schedule.window import load_readers
 from compiler.segment.blocks import Blocks
+from compiler.segment.run import run_of
 from compiler.segment.strips import row_blocks_made, row_blocks_read, row_blocks_stored
 from compiler.unit.storages import Piece
 from compiler.unit.unit import Unit
@@ -24,23 +25,18 @@ _LISTS = 3  # that a job has at most
 
 
 class BlockTables(NamedTuple):
-    """types: of results.  made, tags, dtypes, read_start, reads, writes, lists, numbers: see `records.node.OperatorJobs`.
+    """types: of results.
 
-    readers, loads, fresh: see `records.node.Work`.
+    work: what the nodes have in common.  Empty in it is what depends on tilings and places: `allocations`, and of its jobs `kind`,
+    `constants` and `tables`.
     """
 
     types: tuple[DataType, ...]
-    made: Ints
-    tags: Ints
-    dtypes: Ints
-    read_start: Ints
-    reads: Ints
-    writes: Ints
-    lists: Ints
-    numbers: Ints
-    readers: NDArray[np.bool_]
-    loads: Ints
-    fresh: Ints
+    work: Work
+
+
+_NOBODY = Allocations(*(np.zeros((0,) * axes, np.int64) for axes in (2, 2, 2, 3)))
+_NO_ROWS = np.zeros((0, 0), np.int64)
 
 
 class _Fixed(NamedTuple):
@@ -90,19 +86,32 @@ def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
         storage, at = unit.storages[load.storage], operand(blocks, kept, Piece(load.storage, load.plane, load.planes))
         loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag, storage.dtype))
     fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
-    return BlockTables(
-        tuple([fixed.dtype for fixed in every]),
-        np.array(
+    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
+    jobs = OperatorJobs(
+        kind=_NO_ROWS,
+        made=np.array(
             [FED if blocks.fed >> k & 1 else BY_ITSELF if until == k else MADE_BY_READER for k, until in enumerate(blocks.until)], np.int64
         ),
-        np.array([spec.tag for spec in specs], np.int64),
-        np.array([fixed.dtype for fixed in every], np.int64),
-        np.array([0, *accumulate(len(fixed.reads) for fixed in every)], np.int64),
-        np.array(reads, np.int64),
-        np.array(writes, np.int64),
-        np.array(lists, np.int64),
-        np.concatenate([fixed.numbers for fixed in every]),
-        load_readers(unit, blocks),
-        np.array(loads, np.int64).reshape(-1, 8),
-        np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
+        tags=np.array([spec.tag for spec in specs], np.int64),
+        dtypes=np.array([fixed.dtype for fixed in every], np.int64),
+        read_start=np.array([0, *accumulate(len(fixed.reads) for fixed in every)], np.int64),
+        reads=np.array(reads, np.int64),
+        writes=np.array(writes, np.int64),
+        constants=_NO_ROWS,
+        lists=np.array(lists, np.int64),
+        numbers=np.concatenate([fixed.numbers for fixed in every]),
+        tables=(),
     )
+    work = Work(
+        images=unit.images,
+        allocations=_NOBODY,
+        jobs=jobs,
+        readers=load_readers(unit, blocks),
+        loads=np.array(loads, np.int64).reshape(-1, 8),
+        fresh=np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
+        computed=blocks.computed,
+        own=blocks.own,
+        reach=run.reach,
+        bounds=run.bounds,
+    )
+    return BlockTables(tuple([fixed.dtype for fixed in every]), work)

@@ -26,21 +26,28 @@ Matrix = NDArray[np.bool_]
 
 def apart(unit: Unit, blocks: Blocks, requests: Sequence[BufferRequest], one_block: bool) -> Matrix:
     """bool [n, n]: pairs that must not overlap.  one_block: the window holds one block, so that edges order its nodes."""
-    if not requests:
+    return _apart(unit, blocks.start, blocks.stop, tuple([request.touched for request in requests]), one_block)
+
+
+@lru_cache(maxsize=1 << 10)  # a gene asks whether its buffers fit, and then a segment for their places
+def _apart(unit: Unit, start: int, stop: int, steps: tuple[int, ...], one_block: bool) -> Matrix:
+    """steps: see `BufferRequest.touched`."""
+    if not steps:
         return np.zeros((0, 0), np.bool_)
-    order, count = _order(unit, blocks.start, blocks.stop), blocks.stop - blocks.start
-    masks = _words([request.touched or (1 << count) - 1 for request in requests], count)
+    order, count = _order(unit, start, stop), stop - start
+    masks = _words([mask or (1 << count) - 1 for mask in steps], count)
     touched = np.unpackbits(masks.view(np.uint8), axis=1, count=count, bitorder="little")
-    precedes: Matrix = np.zeros((len(requests), len(requests)), np.bool_)
+    precedes: Matrix = np.zeros((len(steps), len(steps)), np.bool_)
     if one_block:  # of everyone who touches the buffer; by words: products of matrices so small cost more in threads of BLAS
         of, step = np.nonzero(touched)
-        not_behind = np.bitwise_or.reduceat(order.not_after[step], np.searchsorted(of, np.arange(len(requests))), axis=0)
+        not_behind = np.bitwise_or.reduceat(order.not_after[step], np.searchsorted(of, np.arange(len(steps))), axis=0)
         precedes = np.bitwise_or.reduce(not_behind[:, None] & masks, axis=2) == 0
     alone = touched.sum(1) == 1
     owner = touched.argmax(1)
     lane_of = order.lanes[owner]
     taking_turns = alone[:, None] & alone & (owner[:, None] != owner) & (lane_of[:, None] == lane_of)
     found: Matrix = ~(precedes | precedes.T | taking_turns)
+    found.flags.writeable = False
     return found
 
 

@@ -7,13 +7,14 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from compiler.emit.segment import drafted, lower_draft, lower_segment
+from compiler.emit.segment import drafted, lower_draft
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from scripts.bench_evaluate import genes, varied
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import make_case
+from tests.lowered import lower_segment
 from tests.models import small_model
 
 

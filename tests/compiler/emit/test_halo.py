@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.emit.segment import Records, lower_segment
+from compiler.emit.segment import Records
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
 from compiler.segment.blocks import cut
@@ -19,6 +19,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from tests.compiled import check_program, make_case
 from tests.graphs import conv, unit
+from tests.lowered import lower_segment
 from tests.models import Builder
 from tests.plans import random_tiling, resized
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from compiler.emit.segment import Records, lower_segment
+from compiler.emit.segment import Records
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling
 from compiler.unit.unit import Unit
 from simulator.npu import isa
@@ -15,6 +15,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Memory
 from tests.graphs import conv, max_pool, unit
+from tests.lowered import lower_segment
 
 EDGE = load_machine("edge")
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from compiler.cost.features import FEATURES, raw_features
-from compiler.emit.segment import lower_segment
 from compiler.ir import taps
 from compiler.ir.graph import Graph
 from compiler.ir.operators import (
@@ -59,6 +58,7 @@ from tests.graphs import graph
 from tests.integer_graphs import case_of
 from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers
+from tests.lowered import lower_segment
 from tests.plans import random_segment
 
 MACHINES = {name: with_integers(load_machine(name)) for name in ("edge", "tiny", "ascend310")}

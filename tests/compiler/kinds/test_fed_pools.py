@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
-from compiler.emit.segment import Records, lower_segment
+from compiler.emit.segment import Records
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Concat, Operator, Pool
 from compiler.kinds.build import pack_unit
@@ -26,6 +26,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
 from tests.compiled import Case, check_program
 from tests.graphs import conv, graph, max_pool, unit
+from tests.lowered import lower_segment
 
 EDGE = load_machine("edge")
 

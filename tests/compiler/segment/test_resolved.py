@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from compiler.cost.features import raw_features
-from compiler.emit.segment import Records, lower_segment
+from compiler.emit.segment import Records
 from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
 from compiler.segment.segment import Segment, largest_strip
 from compiler.space.decode import decode
@@ -18,6 +18,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Engine
 from tests.graphs import conv, max_pool, unit
+from tests.lowered import lower_segment
 from tests.plans import with_cores
 
 FOUR = with_cores(load_machine("edge"), 4)

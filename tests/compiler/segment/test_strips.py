@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto
 
 from compiler.cost.features import FEATURES, raw_features
-from compiler.emit.segment import Records, lower_segment
+from compiler.emit.segment import Records
 from compiler.ir.operators import Conv, Pool
 from compiler.kinds.conv import ConvSpec
 from compiler.pipeline import Compiler
@@ -30,6 +30,7 @@ from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
 from tests.compiler.emit.test_transformer import encoder
 from tests.graphs import concat, conv, max_pool, unit
+from tests.lowered import lower_segment
 from tests.models import Builder, small_model
 from tests.plans import resized, with_cores
 

@@ -1,0 +1,14 @@
+"""Records of one core's share of a segment, in one call."""
+
+from compiler.emit.segment import Records, drafted, lower_draft
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.held import Held
+from compiler.unit.unit import Unit
+
+
+def lower_segment(
+    unit: Unit, plan: SegmentPlan, start: int, flip: bool = False, core: int = 0, held: Held | None = None
+) -> Records | Infeasible:
+    """Of the segment whose first operator is `start`."""
+    found = drafted(unit, plan, start, core, held)
+    return found if isinstance(found, Infeasible) else lower_draft(found, flip)
