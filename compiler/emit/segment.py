@@ -156,6 +156,7 @@ def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work
     known = block_tables(unit, blocks)
     return Work(
         unit.images,
+        unit.together,
         allocations_of(unit, blocks, plan.prefetch, plan.window, places.l1),
         jobs_of(unit, plan, blocks, known, places),
         known.readers,
