@@ -47,7 +47,8 @@ def stage_features(
 ) -> NDArray[np.float64] | list[float]:
     """[(*STAGE_SUMS, *STAGE_MEANS)] of an operator of a segment.
 
-    heights: (rows, blocks of an image that compute so many).  images: of which so many `together` have weights once.  on_chip: which operands the segment makes; inside: whether its result stays.
+    heights: (rows, blocks of an image that compute so many).  images: of which so many
+    `together` have weights once.  on_chip: which operands the segment makes; inside: whether its result stays.
     """
     unit, spec = kind.unit, kind.spec
     rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images

@@ -139,7 +139,8 @@ class VectorShare(_Gene):
 class SegmentPlan(_Gene):
     """operators: names, in the order in which they run.
 
-    blocks: of output rows.  images: of a block, which is all rows of each (`segment.images`).  columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
+    blocks: of output rows.  images: of a block, which then is all rows of each (`segment.images`).
+    columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
     columns of its own (`segment.strips`).
     prefetch: slots per loaded tensor.  spread: buffers take the places that have been free for the longest time, where that fits, so that
     loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first

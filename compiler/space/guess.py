@@ -150,7 +150,9 @@ def _guess(
     port: Floats,
     out: Floats,
 ) -> None:
-    """Fills out.  ways: int64 [ways, 3], blocks, how often what stays is loaded, and images of a block.  rates: float64 [ways, 2], blocks per cycle that are
+    """Fills out.  ways: int64 [ways, 3], blocks, how often what stays is loaded, and images of a block.
+
+    rates: float64 [ways, 2], blocks per cycle that are
     read and written."""
     n, most = sizes.shape[0], out.shape[3]
     levels, ends = port.shape[0], np.empty(n, np.int64)
