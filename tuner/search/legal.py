@@ -42,10 +42,10 @@ def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
     operators, cores, count = len(unit.operators), unit.machine.cores, gene.stop - gene.start
     if not 0 <= gene.start < gene.stop <= operators:
         return f"operators {gene.start}..{gene.stop - 1}; the model has 0..{operators - 1}"
-    if min(gene.blocks, gene.columns, gene.passes, gene.input_passes, gene.images) < 1:
-        divided = f"{gene.blocks} blocks of {gene.images} images in {gene.columns} strips"
-        return f"{divided}, {gene.passes} passes and {gene.input_passes} input passes; expected one at least"
-    if unit.images % gene.images:
+    if min(gene.blocks, gene.columns, gene.passes, gene.input_passes) < 1:
+        divided = f"{gene.blocks} blocks in {gene.columns} strips, {gene.passes} passes and {gene.input_passes} input passes"
+        return f"{divided}; expected one at least"
+    if gene.images < 1 or unit.images % gene.images:
         return f"{gene.images} images together; the model has {unit.images}, expected a divisor of that"
     if not 1 <= gene.lookahead <= MAX_LOOKAHEAD:
         return f"a lookahead of {gene.lookahead}; expected 1 to {MAX_LOOKAHEAD}"
