@@ -210,7 +210,8 @@ def _begun_in_blocks(unit: Unit, found: _Timed, measured: Measure) -> Genome:
 def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
     """Two neighbours as one gene, with the tilings that they have; None where that is none, or does not fit."""
     plans = [decode(unit, gene) for gene in (one, other)]
-    alike = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other)) and one.cores == other.cores
+    whole = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other))
+    alike = whole and (one.cores, one.images) == (other.cores, other.images)
     if not alike or any(plan is None for plan in plans):
         return None
     there = [plan for plan in plans if plan is not None]

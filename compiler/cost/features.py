@@ -111,16 +111,18 @@ def _sums(segment: Segment, strip: StripBlocks) -> list[float]:
 
     A list: single numbers of an array cost several times as much.
     """
-    plan, images, cores = segment.plan, strip.unit.storages[0].n, segment.outline.dealt
+    plan, groups, together, cores = segment.plan, strip.unit.images, strip.unit.together, segment.outline.dealt
+    images = groups * together
     laid = _laid(strip, plan.shared, plan.staged)
-    each = [_of_operator(standing, tiling, images, cores) for standing, tiling in zip(laid.standings, plan.tilings, strict=True)]
+    every = zip(laid.standings, plan.tilings, strict=True)
+    each = [_of_operator(standing, tiling, groups, together, cores) for standing, tiling in every]
     out: list[float] = np.array(each).sum(0).tolist()
     out[_AT["store_bytes"]] = float(laid.stored[False] * BLOCK_BYTES * images)
     out[_AT["shared_write_bytes"]] = float(laid.stored[True] * BLOCK_BYTES * images)
     for load, there in laid.loaded:
         out[_AT["shared_read_bytes" if there else "load_bytes"]] += load * BLOCK_BYTES * images
     out[_AT["l1_blocks_log2"]] = float(_kept(strip, plan.prefetch, plan.window))
-    iterations = plan.blocks * images
+    iterations = plan.blocks * groups
     out[_AT["iterations"]] = float(iterations)
     share = -(-iterations // cores) / iterations
     if share < 1:
@@ -143,7 +145,7 @@ def _kept(strip: StripBlocks, prefetch: int, window: Window) -> int:
     for storage, count in slot_counts(unit, blocks, prefetch, window).items():
         allocation = blocks.allocations[storage]
         high = allocation.high(count, unit.storages[0].n) * (1 if allocation.cached else count)
-        kept += allocation.planes * high * unit.storages[storage].row_blocks
+        kept += allocation.planes * high * unit.storages[storage].row_blocks * unit.together
     return kept
 
 
@@ -192,34 +194,38 @@ def _laid(strip: StripBlocks, shared: tuple[str, ...] = (), staged: tuple[str, .
 
 
 @lru_cache(maxsize=1 << 14)
-def _of_operator(standing: _Standing, tiling: Tiling, images: int, cores: int) -> NDArray[np.float64]:
-    """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before."""
+def _of_operator(standing: _Standing, tiling: Tiling, groups: int, together: int, cores: int) -> NDArray[np.float64]:
+    """float64 [len(FEATURES)], what one operator adds; most segments that a search looks at have some that were looked at before.
+
+    groups: of so many images `together`."""
     found = np.zeros(len(FEATURES))
     kind, machine = standing.kind, standing.kind.unit.machine
     # as if one core did all: its share of a segment is taken later
     read_rate = ddr_rates(machine, cores)[0] / cores
     if isinstance(tiling, ConvTiling):
-        found[_OF_PRODUCT] = _product(standing, tiling, images, cores, read_rate)
+        found[_OF_PRODUCT] = _product(standing, tiling, groups, together, cores, read_rate)
     else:
-        found[_OF_VECTOR] = _vector(standing, tiling, images, read_rate)
-    found[_STAGES] = stage_features(kind, standing.heights, standing.on_chip, standing.inside, tiling, images)
+        found[_OF_VECTOR] = _vector(standing, tiling, groups * together, read_rate)
+    found[_STAGES] = stage_features(kind, standing.heights, standing.on_chip, standing.inside, tiling, groups * together, together)
     found.flags.writeable = False
     return found
 
 
 def operator_cycles(strip: StripBlocks, k: int, tiling: Tiling) -> float:
     """Cycles of the busiest engine that operator k of a segment needs for all blocks of an image; transfers are not among them."""
-    found = _of_operator(_laid(strip).standings[k], tiling, 1, 1)
+    found = _of_operator(_laid(strip).standings[k], tiling, 1, 1, 1)
     return float(max(found[_BUSY_OF_ONE]))
 
 
-def _product(standing: _Standing, tiling: ConvTiling, images: int, cores: int, read_rate: float) -> NDArray[np.float64]:
+def _product(
+    standing: _Standing, tiling: ConvTiling, groups: int, together: int, cores: int, read_rate: float
+) -> NDArray[np.float64]:  # fmt: skip
     product, residual_in, right_in = product_of(standing.kind.spec), -1, -1
     if len(standing.reads) > 1:
         second = int(Memory.L1 if standing.reads[1][0] else Memory.SHARED if standing.shared[1] else Memory.DDR)
         residual_in = second if product is not None and product.residual is not None else -1
         right_in = second if product is not None and product.right is not None else -1
-    where = ProductStanding(standing.inside, residual_in, right_in, standing.staged, cores, standing.strips, images, read_rate)
+    where = ProductStanding(standing.inside, residual_in, right_in, standing.staged, cores, standing.strips, groups, together, read_rate)
     return product_features(standing.kind, tiling, standing.heights, where)
 
 

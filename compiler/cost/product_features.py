@@ -69,7 +69,7 @@ class ProductStanding(NamedTuple):
 
     inside: results stay on chip.  residual_in, right_in: the memory that a residual and a right operand come from, -1 without one.
     staged: weights come to the shared memory once, and from there.  cores: to how many blocks are dealt.
-    strips: see `Unit`.  read_rate: bytes per cycle of DDR that a core gets.
+    strips, together: see `Unit`; images: groups of so many.  read_rate: bytes per cycle of DDR that a core gets.
     """
 
     inside: bool
@@ -79,6 +79,7 @@ class ProductStanding(NamedTuple):
     cores: int
     strips: int
     images: int
+    together: int
     read_rate: float
 
 
@@ -97,7 +98,8 @@ def product_features(kind: Kind, tiling: ConvTiling, heights: Heights, standing:
 def _add_up(
     c: Cost, s: _Product, sizes: Sizes, heights: NDArray[np.int64], standing: ProductStanding, expanded: Expanding
 ) -> NDArray[np.float64]:
-    inside, residual_in, right_in, staged, cores, strips, images, read_rate = standing
+    inside, residual_in, right_in, staged, cores, strips, groups_of_images, together, read_rate = standing
+    images = groups_of_images * together
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
@@ -132,11 +134,11 @@ def _add_up(
     added = float(pixels) * s.residual * BLOCK_BYTES * images
     mte1 += closed.moves(added, c.in_rate, results * times, c.in_startup) if residual_in == _L1 else 0.0
     mte3 = closed.moves(result, c.back_rate, results * times, c.back_startup) if inside and not c.direct else 0.0
-    every_block = float(blocks * images)
+    every_block = float(blocks * groups_of_images)
     # what stays is loaded by each core that has a block, in its first strip: a share of that in each, so that they add up
     loads = min(float(cores), every_block) / strips
     chunks_n = along_n[0][1] + along_n[1][1]
-    own, operand = fetched_blocks(s.weights, s.bias, s.right, resident, once, chunks_n, loads, every_block)
+    own, operand = fetched_blocks(s.weights, s.bias, s.right * together, resident, once, chunks_n, loads, every_block)
     times_expanded = loads if resident else every_block
     vector, mte3 = expanded.vector * times_expanded, mte3 + expanded.mte3 * times_expanded
     weights, right = own * BLOCK_BYTES, operand * BLOCK_BYTES
@@ -147,7 +149,7 @@ def _add_up(
         once_each = float(s.weights.blocks * BLOCK_BYTES)
         again = once_each * weight_loads(s.weights, resident, chunks_n, loads, every_block)
         shared, weights = shared + again, weights - again + once_each / strips
-    drain = closed.out_cycles(c, tile_m * tile_n1) * blocks * images
+    drain = closed.out_cycles(c, tile_m * tile_n1) * blocks * groups_of_images
     serial, half, quarter = closed.serial(max(cube, mte1, fixpipe, vector, mte3), (weights + residual + right) / read_rate)
     # FIXPIPE, and MTE3 behind it unless it writes L1
     ways = 1 + (not c.direct) + (residual_in == _L1)

@@ -40,7 +40,7 @@ from compiler.plan.plan import ConvTiling
 from compiler.unit.machine import room_blocks, writes_l1
 from compiler.unit.unit import Unit
 from simulator.npu.machine import Machine
-from simulator.npu.parts import Fractal, Memory
+from simulator.npu.parts import DataType, Fractal, Memory
 from simulator.npu.tiles import ROWS
 
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
@@ -251,16 +251,27 @@ def _chunks(fractal: Fractal, layer: Layer, pixels: int, budget: int, l0c_blocks
 
 @lru_cache(maxsize=1 << 16)
 def _ranked(
-    machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, resident: bool, budget: int, most: int
+    machine: Machine, dtype: int, layer: Layer, rows: int, direct: bool, resident: bool, budget: int, most: int, together: int = 1
 ) -> NDArray[np.int64]:
-    """int64 [<= most, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first."""
+    """int64 [<= most, 7] of (cycles, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1, n_outer), the best estimate first.
+
+    Of an image of those that are worked on together, each of which has a part of L0C for its partial sums."""
     shape = layer_shape(machine, dtype, layer, rows, direct, (layer.n1, layer.k1))
     if resident:
         chunks = np.array([(layer.n1, layer.k1)], np.int64)
     else:
-        chunks = _chunks(machine.fractal(dtype), layer, shape.pixels, budget, room_blocks(machine, Memory.L0C))
+        chunks = _chunks(machine.fractal(dtype), layer, shape.pixels, budget, room_blocks(machine, Memory.L0C) // together)
     found: NDArray[np.int64] = _rank(shape, cost_of(machine, dtype, direct), chunks, most)
+    if together > 1:
+        found = found[_sums_fit(found, machine, dtype, shape, together)]
     return found
+
+
+def _sums_fit(points: NDArray[np.int64], machine: Machine, dtype: int, shape: Shape, together: int) -> NDArray[np.bool_]:
+    """Which points have room in L0C for partial sums of all images."""
+    _, n1, k1, m, *_ = points.T
+    blocks = partial_blocks(machine.fractal(DataType(dtype)).sum_blocks, shape.pixels, n1, m)
+    return np.asarray((k1 >= shape.k1) | (together * blocks <= room_blocks(machine, Memory.L0C) // 2 * 2))
 
 
 @lru_cache(maxsize=1 << 16)
@@ -324,4 +335,7 @@ def least_behind(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool) -> int:
 def _ranking(unit: Unit, spec: ConvSpec, rows: int, to_l1: bool, resident: bool, budget: int, most: int) -> NDArray[np.int64]:
     """`_ranked`; most: 1 where only the first is wanted, which is found in a fraction of the time."""
     direct = to_l1 and writes_l1(unit.machine)
-    return _ranked(unit.machine, int(unit.type_of(spec.reads[0])), layer_of(spec), rows, direct, resident, 0 if resident else budget, most)
+    dtype, layer, budget = int(unit.type_of(spec.reads[0])), layer_of(spec), 0 if resident else budget
+    if unit.together == 1:
+        return _ranked(unit.machine, dtype, layer, rows, direct, resident, budget, most)
+    return _ranked(unit.machine, dtype, layer, rows, direct, resident, budget, KEPT, 1 if resident else unit.together)

@@ -39,14 +39,16 @@ _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store
 STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
 STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
 _MEANS = len(STAGE_SUMS)  # where they start
+_WEIGHTS = 2  # on their way to L1, among `segment.stages.cube_tiles`
 
 
 def stage_features(
-    kind: Kind, heights: Heights, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, images: int
+    kind: Kind, heights: Heights, on_chip: tuple[bool, ...], inside: bool, tiling: Tiling, images: int, together: int = 1
 ) -> NDArray[np.float64] | list[float]:
     """[(*STAGE_SUMS, *STAGE_MEANS)] of an operator of a segment.
 
-    heights: (rows, blocks of an image that compute so many).  on_chip: which operands the segment makes; inside: whether its result stays.
+    heights: (rows, blocks of an image that compute so many).  images: of which so many
+    `together` have weights once.  on_chip: which operands the segment makes; inside: whether its result stays.
     """
     unit, spec = kind.unit, kind.spec
     rows, times = max([rows for rows, _ in heights], default=1), sum([count for _, count in heights]) * images
@@ -67,7 +69,7 @@ def stage_features(
             product.parts.cut,
             product.needed,
         )
-        found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times)
+        found: NDArray[np.float64] = _add_cube(table, extents, sizes_of(tiling), times, together)
         return found
     out = [0.0] * (2 * _MEANS)
     nest = nest_of(unit, spec, rows, _kept(on_chip), inside)
@@ -83,11 +85,12 @@ def stage_features(
 
 
 @njit(cache=True)
-def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, times: int) -> NDArray[np.float64]:
+def _add_cube(table: NDArray[np.int64], extents: Extents, sizes: Sizes, all_times: int, together: int) -> NDArray[np.float64]:
     """What a product's stages add up to.  table: `_cube_table`."""
     out, tiles = np.zeros(2 * _MEANS), cube_tiles(extents, sizes)
     for cube, bits, place, slots in table:
         elements, computed, emitted = tiles[cube]
+        times = all_times // together if cube == _WEIGHTS else all_times
         at = 2 * place
         out[at] += computed * bits * times
         out[at + 1] += emitted * times

@@ -49,24 +49,24 @@ def _fetch(out: Code, at: int, dtype: int, tag: int, memory: int, source: int, t
 
 @general
 @njit(cache=True)
-def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: int) -> int:
+def _load(out: Code, at: int, w: Work, i: int, t: int, image: int, iteration: int, member: int) -> int:
     storage, plane, allocation, column, width, planes, tag, dtype = w.loads[i]
     first, last = w.fresh[i, t]
     if last <= first:
         return at
-    source = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration)
-    target = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration)
+    source = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration, member)
+    target = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration, member)
     return _copies(out, at, dtype, tag, MTE2, source, target, (last - first) * width, planes)
 
 
 @general
 @njit(cache=True)
-def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: int) -> int:
+def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: int, member: int) -> int:
     """What stays in L1 for the segment and leaves it as well."""
     storage, plane, allocation, _, _, column, width, planes = w.jobs.writes[k]
     first, last = w.own[k, t]
-    source = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration)
-    target = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration)
+    source = place_of(w.allocations, storage, plane, allocation, column, width, first, t, image, iteration, member)
+    target = place_of(w.allocations, storage, plane, -1, column, width, first, t, image, iteration, member)
     return _copies(out, at, w.jobs.dtypes[k], w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
 
 
@@ -115,9 +115,10 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
         for i in range(w.loads.shape[0]):
             if w.readers[i, k] and loaded[i] < iteration:
                 loaded[i] = iteration
-                at = _load(out, at, w, i, t, image, iteration)
-                if at < 0:
-                    return -1
+                for member in range(w.together):
+                    at = _load(out, at, w, i, t, image, iteration, member)
+                    if at < 0:
+                        return -1
         rows[n, 0] = at
         if w.computed[k, t, 1] > w.computed[k, t, 0]:
             begins = not begun[k]
@@ -129,17 +130,19 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
                         at = _fetch(out, at, w.jobs.dtypes[k], w.jobs.tags[k], memory, source, target, size, piece)
                         if at < 0:
                             return -1
-            node = Node(k, t, image, iteration, begins)
-            if w.jobs.made[k] == BY_ITSELF:
-                at = _compute(out, at, w, node, parity)
-            elif w.jobs.made[k] == FED:
-                at = fed_rows(out, at, w, node, w.jobs.tables[_POOL][w.jobs.kind[k, 1]], w.jobs.tables[_CONV], parity)
-            if at < 0:
-                return -1
+            for member in range(w.together):
+                node = Node(k, t, image, iteration, begins and member == 0, member)
+                if w.jobs.made[k] == BY_ITSELF:
+                    at = _compute(out, at, w, node, parity)
+                elif w.jobs.made[k] == FED:
+                    at = fed_rows(out, at, w, node, w.jobs.tables[_POOL][w.jobs.kind[k, 1]], w.jobs.tables[_CONV], parity)
+                if at < 0:
+                    return -1
         if w.jobs.writes[k, 2] >= 0 and w.own[k, t, 1] > w.own[k, t, 0]:
-            at = _store(out, at, w, k, t, image, iteration)
-            if at < 0:
-                return -1
+            for member in range(w.together):
+                at = _store(out, at, w, k, t, image, iteration, member)
+                if at < 0:
+                    return -1
         for row in range(begin, at):
             out[row, BLOCK] = iteration  # (strip * images + image) * blocks + block of the image
         rows[n, 1] = at

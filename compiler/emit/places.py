@@ -29,14 +29,14 @@ def _unplaced(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tupl
     """`Allocations.table` and `rows`; the most slots of a storage that stays, and as many buffers of each, with its first one before it."""
     kept, slots, images = list(blocks.allocations.values()), slot_counts(unit, blocks, prefetch, window), unit.images
     most = max(slots.values(), default=1)
-    table = np.zeros((len(kept), 7), np.int64)
+    table = np.zeros((len(kept), 8), np.int64)
     rows = np.zeros((len(kept), blocks.count, 2), np.int64)
     buffers = list[tuple[Buffer, Buffer]]()
     for index, allocation in enumerate(kept):
         count, storage = slots[allocation.storage], unit.storages[allocation.storage]
         first, last = span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
         ring = allocation.high(count, images) if allocation.cached or allocation.held else 0
-        table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first
+        table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first, unit.together
         buffers += [(Buffer("tensor", allocation.storage), Buffer("tensor", allocation.storage, slot)) for slot in range(most)]
         rows[index] = allocation.rows
     return table, rows, buffers, most
@@ -44,7 +44,8 @@ def _unplaced(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tupl
 
 @lru_cache(maxsize=1024)
 def _in_ddr(unit: Unit) -> Ints:
-    return np.array([(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks) for s in unit.storages], np.int64)
+    one = [(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, s.image_blocks) for s in unit.storages]
+    return np.array(one, np.int64) * (1, unit.together, 1, 1, 1)
 
 
 def places_kept(blocks: Blocks) -> dict[int, int]:

@@ -104,6 +104,7 @@ def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
     )
     work = Work(
         images=unit.images,
+        together=unit.together,
         allocations=_NOBODY,
         jobs=jobs,
         readers=load_readers(unit, blocks),

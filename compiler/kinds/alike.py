@@ -23,8 +23,8 @@ class Kind:
 
 @lru_cache(maxsize=1 << 14)
 def kind_of(unit: Unit, spec: OperatorSpec) -> Kind:
-    """Operators are alike where their sizes are, on one machine with operands of the same types."""
-    return _first(_Met((unit.machine, unit.dtypes_of(spec), *spec.sizes(unit.storages)), Kind(unit, spec)))
+    """Operators are alike where their sizes are, on one machine with operands of the same types, of as many images together."""
+    return _first(_Met((unit.machine, unit.together, unit.dtypes_of(spec), *spec.sizes(unit.storages)), Kind(unit, spec)))
 
 
 @dataclass(frozen=True)

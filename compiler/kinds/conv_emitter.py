@@ -1,6 +1,7 @@
 """Convolution on one block: IM2COL and weight loads, MMAD, FIXPIPE and the way out, tile by tile.
 
 Loops, outermost first: groups, weight chunks along n, weight chunks along k, then (m, n) tiles in the tiling's order, then k tiles.
+Tiles along m are those of all images of a block, one image after the other (`segment.images`): a tile is of one image.
 An L0A or L0B tile that is still in place is not loaded again, and one that is multiplied with nothing but zeros not at all.  Tiles take
 the slots of their memory in turn, so where all that come again have one (`kinds.counts.staying`), each of them is loaded once.
 Where a chunk does not hold all of k, every (m, n) tile of the chunk keeps its own place in L0C until its last k.
@@ -43,6 +44,7 @@ from compiler.records.writers import (
     UB,
     Ints,
     TilePlace,
+    behind,
     block_at,
     copy,
     dense,
@@ -81,7 +83,8 @@ class ConvJob(NamedTuple):
 
     Of a block: in_base, L1 block of (plane 0, row that output row 0 starts from); in_rows, rows from there that exist.  Where the input
     is a ring of `in_ring` rows, that row is its row `in_first`, and in_base the ring's row 0.  right_base: block of the right tensor's
-    plane 0 and pixel 0, in L1 or DDR; right_plane: blocks per plane there.
+    plane 0 and pixel 0, in L1 or DDR; right_plane: blocks per plane there.  images: that are made together; in_image, out_image, res_image:
+    blocks from one to the next of the input, of the result and of a residual.
     """
 
     dtype: int
@@ -186,6 +189,10 @@ class ConvJob(NamedTuple):
     out_rows: int = 0
     right_base: int = 0
     right_plane: int = 0
+    images: int = 1
+    in_image: int = 0
+    out_image: int = 0
+    res_image: int = 0
 
 
 WEIGHTS, PIXELS_N, PIXELS_K = range(3)
@@ -214,7 +221,8 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
     target: output row 0, in DDR, L1 or UB.  residual: the same for the residual operand; its base is -1 without one.
     """
     pixels = j.out_rows * j.out_w
-    tiles_m = -(-pixels // j.tile_m)
+    tiles_of_image = -(-pixels // j.tile_m)
+    tiles_m = j.images * tiles_of_image
     chunks_k = -(-j.k1 // j.chunk_k1)
     alone = j.left_less > 0 or j.zeros > 0  # what `_less` makes takes slots as well
     room = 1 if alone else j.room_a // j.slot_a, 1 if alone else j.room_b // j.slot_b
@@ -290,7 +298,9 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                         tm, tn = tile % tiles_m, tile // tiles_m
                     else:
                         tm, tn = tile // tiles_n, tile % tiles_n
-                    m_start = tm * j.tile_m
+                    image = tm // tiles_of_image
+                    m_start = (tm - image * tiles_of_image) * j.tile_m
+                    x = base + image * j.in_image
                     m = min(j.tile_m, pixels - m_start)
                     mpad = (m + j.fractal_rows - 1) // j.fractal_rows * j.fractal_rows
                     n_tile = tn * j.tile_n1
@@ -313,12 +323,12 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             a = _turn(parity, A_SLOT, j.slot_a, j.room_a, -1)
                             tile_a[at_a], slot_a[at_a] = want, a
                             if parted:
-                                at = _left(out, at, j, base, a, m_start, m, mpad, k_start + k_tile, k)
+                                at = _left(out, at, j, x, a, m_start, m, mpad, k_start + k_tile, k)
                                 if at < 0:
                                     return -1
                             else:
                                 at = im2col(
-                                    out, at, j.operands, j.tag, base, a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
+                                    out, at, j.operands, j.tag, x, a, j.in_rows, j.in_w, j.in_pitch, j.in_plane,
                                     j.kh, j.kw, j.sh, j.sw, j.dh, j.dw, j.pad_top, j.pad_left, j.out_w, m_start, m, mpad,
                                     k_start + k_tile, k, j.lanes, j.in_ring, j.in_first, j.pad,
                                 )  # fmt: skip
@@ -345,13 +355,14 @@ def emit_conv(out: Code, at: int, j: ConvJob, runs: Ints, needed: Ints, target: 
                             continue
                         at = mmad(out, at, j.operands, j.tag, a, b, c, mpad, k, n, 0 if k_start + k_tile == 0 else 1, j.right_type)
                         if j.left_less > 0 or j.zeros > 0:
-                            at = _less(out, at, j, base, parity, a, b, c, m, mpad, k, n)
+                            at = _less(out, at, j, x, parity, a, b, c, m, mpad, k, n)
                     if k_start + k_size == j.k1:
                         if at + _ROOM >= capacity:
                             return -1
                         n_out = group * j.n1 + n_start + n_tile
                         n_column = columns + n_start + n_tile
-                        at = _way_out(out, at, j, bias, scale_after, target, residual, parity, c, m_start, m, mpad, n_out, n_column, n)
+                        to, added = behind(target, image * j.out_image), behind(residual, image * j.res_image)
+                        at = _way_out(out, at, j, bias, scale_after, to, added, parity, c, m_start, m, mpad, n_out, n_column, n)
     return at
 
 
@@ -609,15 +620,21 @@ def _way_out(
 @general
 @njit(cache=True)
 def conv_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
-    """A node's records."""
+    """A node's records: those of all images with that of the first, as weights are the same for all; a right operand is not."""
     start, stop = w.computed[n.k, n.t]
-    return conv_part(out, at, w, n, j, start, stop, result(w, n, start), parity)
+    if j.right != WEIGHTS or w.together == 1:
+        return conv_part(out, at, w, n, j, 1, start, stop, result(w, n, start), parity)
+    if n.member > 0:
+        return at
+    return conv_part(out, at, w, n, j, w.together, start, stop, result(w, n, start), parity)
 
 
 @general
 @njit(cache=True)
-def conv_part(out: Code, at: int, w: Work, n: Node, j: Any, start: int, stop: int, target: TilePlace, parity: Ints) -> int:
-    """Rows [start, stop) of a node, of which a tensor's first one goes to `target`."""
+def conv_part(
+    out: Code, at: int, w: Work, n: Node, j: Any, images: int, start: int, stop: int, target: TilePlace, parity: Ints
+) -> int:  # fmt: skip
+    """Rows [start, stop) of a node, of which a tensor's first one goes to `target`; of so many images from the node's on."""
     allocation = w.jobs.reads[w.jobs.read_start[n.k], 2]
     height = w.reach[n.k, 1]
     first_row, _ = demanded(w.reach[n.k], w.bounds, start, stop)
@@ -638,6 +655,13 @@ def conv_part(out: Code, at: int, w: Work, n: Node, j: Any, start: int, stop: in
         j.right_base, j.right_plane = right.base, right.plane
     elif operands(w, n) > 1:
         residual = operand(w, n, 1, start)
+    j.images, j.in_image, j.out_image, j.res_image = images, 0, 0, 0
+    if images > 1:
+        following = Node(n.k, n.t, n.image, n.iteration, False, n.member + 1)
+        j.in_image = operand(w, following, 0, first_row).base - source.base
+        j.out_image = result(w, following, start).base - target.base
+        if residual.base >= 0:
+            j.res_image = operand(w, following, 1, start).base - residual.base
     runs, needed = table(w, n, 0, 6), multiplied(table(w, n, 1, j.k1), j.chunk_k1, j.tile_k1)
     if n.begins and j.resident and j.overlaid > 0:
         at = expand_all(out, at, expansion_of(j), runs, needed, j.tag, parity, j.weights_at, j.groups, j.k1, j.n1, j.weights_0)

@@ -320,7 +320,8 @@ def fed_rows(out: Code, at: int, w: Work, n: Node, j: Any, convolutions: Any, pa
             if y1 > first and mine and w.jobs.made[k] == MADE_BY_READER:
                 into = to + old + (w.jobs.writes[k, 1] - plane) * in_plane
                 job = convolutions[w.jobs.kind[k, 1]]
-                at = conv_part(out, at, w, Node(k, n.t, n.image, n.iteration, False), job, first, y1, dense(UB, into, in_plane), parity)
+                node = Node(k, n.t, n.image, n.iteration, False, n.member)
+                at = conv_part(out, at, w, node, job, 1, first, y1, dense(UB, into, in_plane), parity)
                 if at < 0:
                     return -1
         if at + pooling + _ROOM >= out.shape[0]:

@@ -27,6 +27,7 @@ MAX_TILE = 1 << 20  # the largest parameter of an instruction; products of two o
 MAX_STRIPS = 256  # of 16 columns each, a row of 4,096: below that a convolution computes more halo than result
 MAX_PASSES = 1024  # runs of 16 channels of 16,384
 MAX_CORES = 64  # of any machine
+MAX_IMAGES = 1024  # of a block
 
 MAX_AHEAD_KIB = 1 << 16
 MAX_LOOKAHEAD = 1 << 12  # records of an engine; windows of all engines are kept in order
@@ -138,7 +139,8 @@ class VectorShare(_Gene):
 class SegmentPlan(_Gene):
     """operators: names, in the order in which they run.
 
-    blocks: of output rows.  columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
+    blocks: of output rows.  images: of a block, which then is all rows of each (`segment.images`).
+    columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
     columns of its own (`segment.strips`).
     prefetch: slots per loaded tensor.  spread: buffers take the places that have been free for the longest time, where that fits, so that
     loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
@@ -164,6 +166,7 @@ class SegmentPlan(_Gene):
 
     operators: tuple[str, ...]
     blocks: Annotated[int, Field(ge=1, le=MAX_BLOCKS)] = 1
+    images: Annotated[int, Field(ge=1, le=MAX_IMAGES)] = Field(default=1, exclude_if=_is_one)
     columns: Annotated[int, Field(ge=1, le=MAX_STRIPS)] = Field(default=1, exclude_if=_is_one)
     passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)
     input_passes: Annotated[int, Field(ge=1, le=MAX_PASSES)] = Field(default=1, exclude_if=_is_one)

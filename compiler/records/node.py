@@ -45,12 +45,14 @@ class OperatorJobs(NamedTuple):
 class Work(NamedTuple):
     """What the nodes of a segment have in common.
 
+    images: groups of `together` images.
     readers: bool [loads, operators].  loads: int64 [loads, 8] of (storage, plane, allocation, first block of a row, blocks of a row,
     planes, tag, data type); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds:
     see `segment.run.OperatorRun`.
     """
 
     images: int
+    together: int
     allocations: Allocations
     jobs: OperatorJobs
     readers: Any
@@ -64,13 +66,16 @@ class Work(NamedTuple):
 
 class Node(NamedTuple):
     """Operator k of a segment on block t of an image; iteration: of all blocks of all images.  begins: whether it is
-    the operator's first."""
+    the operator's first.
+
+    Where images are worked on together, image is the number of their group, and member that of the image in it."""
 
     k: int
     t: int
     image: int
     iteration: int
     begins: bool
+    member: int
 
 
 @general
@@ -78,7 +83,7 @@ class Node(NamedTuple):
 def operand(w: Work, n: Node, i: int, row: int) -> TilePlace:
     """Where operand i of an operator lies from a row on."""
     storage, plane, allocation, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
-    return place_of(w.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration)
+    return place_of(w.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration, n.member)
 
 
 @general
@@ -93,7 +98,7 @@ def operands(w: Work, n: Node) -> int:
 def result(w: Work, n: Node, row: int) -> TilePlace:
     """Where an operator's result goes first, from a row on."""
     storage, plane, allocation, column, width, _, _, _ = w.jobs.writes[n.k]
-    return place_of(w.allocations, storage, plane, allocation, column, width, row, n.t, n.image, n.iteration)
+    return place_of(w.allocations, storage, plane, allocation, column, width, row, n.t, n.image, n.iteration, n.member)
 
 
 @general

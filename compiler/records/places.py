@@ -2,9 +2,10 @@
 
 | array | dtype, shape              | meaning                                                                                           |
 |-------|---------------------------|---------------------------------------------------------------------------------------------------|
-| ddr   | int64 [storages, 4]       | block of image 0; blocks from image to image, from plane to plane, from row to row                 |
-| table | int64 [kept, 7]           | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows, |
-|       |                           | first block of a row                                                                              |
+| ddr   | int64 [storages, 5]       | block of image 0; blocks from group to group of images, from plane to plane, from row to row, and   |
+|       |                           | from image to image                                                                               |
+| table | int64 [kept, 8]           | first plane, blocks from row to row, slots, rows of the ring (0: none), first row of all, all rows, |
+|       |                           | first block of a row, images of a group, whose planes lie beside each other                       |
 | slots | int64 [kept, most slots]  | block of L1                                                                                       |
 | rows  | int64 [kept, blocks, 2]   | what lies there in a block                                                                        |
 
@@ -30,14 +31,15 @@ class Allocations(NamedTuple):
 @general
 @inlined
 def place_of(
-    h: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int, iteration: int
+    h: Allocations, storage: int, plane: int, allocation: int, column: int, width: int, row: int, block: int, image: int, iteration: int,
+    member: int,
 ) -> TilePlace:  # fmt: skip
-    """Blocks [column, column + width) of a row of a plane, and of those behind it."""
+    """Blocks [column, column + width) of a row of a plane, and of those behind it.  image: a group's number, member: of an image in it."""
     if allocation < 0:
         at = h.ddr[storage]
-        base = at[0] + image * at[1] + plane * at[2] + row * at[3] + column
+        base = at[0] + image * at[1] + member * at[4] + plane * at[2] + row * at[3] + column
         return TilePlace(DDR, base, at[2], FAR, 0, width, at[3] - width)
-    first_plane, row_blocks, slots, ring, first, height, first_column = h.table[allocation]
+    first_plane, row_blocks, slots, ring, first, height, first_column, together = h.table[allocation]
     column -= first_column
     gap = row_blocks - width
     if ring:
@@ -46,5 +48,5 @@ def place_of(
         return TilePlace(L1, begin + at_row * row_blocks, size, (ring - at_row) * width, size, width, gap)
     start, stop = h.rows[allocation, block]
     size = max(0, stop - start) * row_blocks
-    begin = h.slots[allocation, iteration % slots] + (plane - first_plane) * size + column
-    return TilePlace(L1, begin + (row - start) * row_blocks, size, FAR, 0, width, gap)
+    begin = h.slots[allocation, iteration % slots] + ((plane - first_plane) * together + member) * size + column
+    return TilePlace(L1, begin + (row - start) * row_blocks, size * together, FAR, 0, width, gap)

@@ -130,6 +130,13 @@ def dense(memory: int, base: int, plane: int) -> TilePlace:
 
 @general
 @njit(cache=True)
+def behind(place: TilePlace, blocks: int) -> TilePlace:
+    """So many blocks further on."""
+    return TilePlace(place.memory, place.base + blocks, place.plane, place.wrap, place.back, place.width, place.gap)
+
+
+@general
+@njit(cache=True)
 def before_wrap(place: TilePlace, offset: int, length: int) -> int:
     """How many of `length` blocks from `offset` on come before a ring's end."""
     return min(length, place.wrap - offset) if offset < place.wrap else length

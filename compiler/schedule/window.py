@@ -86,7 +86,7 @@ def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
 def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
     """int64 [loads, iterations]: cycles of a load alone on the bus."""
     rate, _ = ddr_rates(unit.machine, 1)
-    blocks_per_row = [load_row_blocks(unit, load) for load in blocks.loads]
+    blocks_per_row = [load_row_blocks(unit, load) * unit.together for load in blocks.loads]
     fresh = np.array([blocks.allocations[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
     rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
     sizes = rows * np.array(blocks_per_row, np.int64)[:, None]

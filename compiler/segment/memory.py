@@ -184,7 +184,7 @@ def _not_streamed(unit: Unit, product: ConvSpec, tiling: ConvTiling, blocks: Blo
         return ": its right operand lies in L1 as a whole, made in this segment or held: weights must be resident"
     if tiling.chunk_k1 < product.k1:
         pixels, have = max(blocks.heights[k], default=0) * product.out_w, room_blocks(unit.machine, Memory.L0C) // 2 * 2
-        places = partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
+        places = unit.together * partial_blocks(product.fractal.sum_blocks, pixels, min(tiling.chunk_n1, product.n1), tiling.tile_m)
         if places > have:
             return f": chunks along k keep {places * BLOCK_BYTES:,} B of partial sums, L0C has {have * BLOCK_BYTES:,}"
     return ""
@@ -247,7 +247,7 @@ def l1_requests(unit: Unit, blocks: Blocks, prefetch: int, window: Window, asked
 def slot_blocks(unit: Unit, allocation: BlockAllocation, slots: int) -> int:
     """Size of one of a storage's slots, or of the ring that holds all of them."""
     storage = unit.storages[allocation.storage]
-    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks, _L1_ALIGN)
+    return rounded(allocation.planes * allocation.high(slots, storage.n) * storage.row_blocks * unit.together, _L1_ALIGN)
 
 
 @lru_cache(maxsize=4096)

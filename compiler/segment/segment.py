@@ -2,6 +2,7 @@
 
 | step    | from -> to                                   | by                                                                  |
 |---------|----------------------------------------------|---------------------------------------------------------------------|
+| images  | unit -> that of groups of images             | `segment.images`; as it is where a block is of one image            |
 | passes  | unit and plan -> those of all passes         | `segment.passes`; as they are where there is one pass               |
 | engines | unit and plan -> parts of two engines        | `segment.engines`; as they are where VECTOR makes no products       |
 | parts   | unit -> a unit per run of output channels    | `segment.channels`; one part where cores share rows, or there is one |
@@ -24,6 +25,7 @@ from compiler.segment.channels import channel_parts, largest
 from compiler.segment.engines import divided, planes_of
 from compiler.segment.feeding import fed_of
 from compiler.segment.held import Held, alone, held_storages
+from compiler.segment.images import grouped
 from compiler.segment.memory import Places, named, place, slot_counts
 from compiler.segment.passes import passes
 from compiler.segment.run import streamed_rights
@@ -106,6 +108,11 @@ class Segment(NamedTuple):
     @classmethod
     def of(cls, unit: Unit, plan: SegmentPlan, start: int) -> Segment | Infeasible:
         """The segment whose first operator is `start`; why not where its channels or columns cannot be split so."""
+        if plan.images > 1:
+            together = _of_images(unit, plan)
+            if isinstance(together, Infeasible):
+                return together
+            unit = together
         if plan.passes > 1 or plan.input_passes > 1:
             inside = _in_passes(unit, plan, start)
             if isinstance(inside, Infeasible):
@@ -168,6 +175,15 @@ class Segment(NamedTuple):
         held: where a program has what lies whole in L1; None: as if nobody else were there.
         """
         return place(share.strips, self.plan, flip, told, held or alone(share.strips[0].unit, self.outline.held))
+
+
+def _of_images(unit: Unit, plan: SegmentPlan) -> Unit | Infeasible:
+    """The unit of the images of a block."""
+    for what, there in ((f"{plan.blocks} blocks", plan.blocks > 1), ("tensors held", bool(plan.held))):
+        if there:
+            return Infeasible(named(plan), f"{plan.images} images in a block and {what}: one of the two is accepted")
+    found = grouped(unit, plan.images)
+    return _refused(plan, found) if isinstance(found, Infeasible) else found
 
 
 def _in_passes(unit: Unit, plan: SegmentPlan, start: int) -> tuple[Unit, SegmentPlan] | Infeasible:

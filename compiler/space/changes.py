@@ -12,10 +12,11 @@ from compiler.kinds.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Infeasible, VectorTiling
 from compiler.segment.engines import divisible
 from compiler.segment.feeding import refusal
+from compiler.segment.images import counts_together, grouped
 from compiler.segment.passes import pass_counts
-from compiler.segment.segment import largest_strip
+from compiler.segment.segment import StripBlocks, largest_strip
 from compiler.space.decode import decode
-from compiler.space.gene import FED_ROWS, FORMULA, UB_SLOTS, Gene, block_counts, iterations, keeps_weights, lower_counts, outline
+from compiler.space.gene import FED_ROWS, FORMULA, UB_SLOTS, Gene, block_counts, iterations, keeps_weights, lower_counts, outline, recut
 from compiler.space.pins import PINS, pins_of
 from compiler.unit.unit import Unit
 
@@ -61,7 +62,7 @@ def _alive(window: int, unit: Unit, gene: Gene) -> Gene:
         return gene
     for blocks in lower_counts(unit, gene.start, gene.stop):
         if blocks >= gene.blocks:
-            changed = gene._replace(blocks=blocks, sliding=True, window=window)
+            changed = gene._replace(blocks=blocks, sliding=True, window=window, images=1 if blocks > 1 else gene.images)
             if decode(unit, changed) is not None:
                 return changed
     return gene
@@ -106,9 +107,15 @@ def _twice_the_blocks(unit: Unit, gene: Gene) -> Gene:
     return gene._replace(blocks=twice) if gene.blocks > 1 and twice <= block_counts(unit, gene.start, gene.stop)[-1] else gene
 
 
+def _strip(unit: Unit, gene: Gene) -> StripBlocks | Infeasible:
+    """What fits for it fits for all of the gene's segment."""
+    together = grouped(unit, gene.images)
+    return together if isinstance(together, Infeasible) else largest_strip(together, outline(unit, gene))
+
+
 def _little_behind(unit: Unit, gene: Gene) -> Gene:
     """Of the last product the tiling that leaves least to do when its weights, if they stay, have come: DDR has nothing to do then."""
-    plan, strip = decode(unit, gene), largest_strip(unit, outline(unit, gene))
+    plan, strip = decode(unit, gene), _strip(unit, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1 or gene.input_passes > 1:
         return gene
     mine, layout = strip
@@ -187,7 +194,7 @@ def _small_vector_tiles(unit: Unit, gene: Gene) -> Gene:
 
 def _channels_first(unit: Unit, gene: Gene) -> Gene:
     """Of products with weights that stay: a depthwise convolution or VECTOR may go on with the first channels while others are made."""
-    plan, strip = decode(unit, gene), largest_strip(unit, outline(unit, gene))
+    plan, strip = decode(unit, gene), _strip(unit, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned or gene.passes > 1:
         return gene
     (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -209,7 +216,7 @@ def _first_of_channels(unit: Unit, product: ConvSpec, rows: int) -> int:
 
 def _tiles_of_pixels(unit: Unit, gene: Gene) -> Gene:
     """Of products whose pixels are one tile the best tiling of several: who reads them, and FIXPIPE, begin earlier."""
-    plan, strip = decode(unit, gene), largest_strip(unit, outline(unit, gene))
+    plan, strip = decode(unit, gene), _strip(unit, gene)
     if plan is None or isinstance(strip, Infeasible) or gene.pinned:
         return gene
     (mine, layout), chosen = strip, list(gene.choices or (0,) * (gene.stop - gene.start))
@@ -224,6 +231,17 @@ def _tiles_of_pixels(unit: Unit, gene: Gene) -> Gene:
                 chosen[k] = place
                 break
     return gene._replace(choices=tuple(chosen) if any(chosen) else ())
+
+
+def _more_images(unit: Unit, gene: Gene) -> Gene:
+    """All rows of more images in a block, as few more as there can be: weights that do not stay come less often."""
+    count = next((count for count in counts_together(unit) if count > gene.images), 0)
+    return recut(gene, blocks=1, cached=0, images=count) if count and gene.split == "rows" else gene
+
+
+def _fewer_images(unit: Unit, gene: Gene) -> Gene:
+    """One of them is made while the next is loaded."""
+    return recut(gene, images=max(count for count in counts_together(unit) if count < gene.images)) if gene.images > 1 else gene
 
 
 def _in_passes(least: int, unit: Unit, gene: Gene) -> Gene:
@@ -244,5 +262,5 @@ def _twelve_passes(unit: Unit, gene: Gene) -> Gene:
 CHANGES: tuple[Change, ...] = (
     _tiles_of_pixels, *SLIDING, _small_chunks, _smaller_chunks, _whole_weights, _large_vector_tiles, _small_vector_tiles, _little_behind,
     _fed_pools, _fed_pools_alive, _sliding, _one_slot, _twice_the_blocks, _channels_first, _overtaking, _as_emitted, _far_ahead,
-    _six_passes, _twelve_passes,
+    _six_passes, _twelve_passes, _more_images, _fewer_images,
 )  # fmt: skip

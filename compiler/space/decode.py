@@ -18,6 +18,7 @@ from compiler.segment.engines import Divided, divided
 from compiler.segment.feeding import refusal, unlike
 from compiler.segment.granted import fits_l1
 from compiler.segment.held import alone
+from compiler.segment.images import grouped
 from compiler.segment.memory import (
     apart_rule,
     pooled,
@@ -57,6 +58,12 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
     """
     if gene.held:
         return decode(unit, gene._replace(held=0), held, beside)
+    if gene.images > 1:
+        together = grouped(unit, gene.images)
+        if isinstance(together, Infeasible) or gene.blocks > 1 or held:
+            return None
+        plan = decode(together, gene._replace(images=1), held, beside)
+        return None if plan is None else plan.model_copy(update={"images": gene.images})
     if gene.window == FORMULA and (gene.passes > 1 or gene.input_passes > 1):  # which says in what order passes come
         return decode(unit, gene._replace(window=1), held, beside)
     if gene.on_vector:

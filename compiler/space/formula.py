@@ -22,7 +22,7 @@ def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling],
     iterations = blocks.count * unit.storages[unit.operators[blocks.start].y.storage].n
     work = [0.0, 0.0, float(load_cycles(unit, blocks, range(blocks.count)).sum())]
     for k, lane in enumerate(lanes(unit, blocks.start, blocks.stop).tolist()):
-        work[lane] += operator_cycles(strip, k, tilings[k])
+        work[lane] += operator_cycles(strip, k, tilings[k]) * unit.together
     latency, interval = work[0] + work[1], max(work)
     needed = -int(-latency // interval) if interval else 1
     chunks = max(sum(request.size for request in weight_requests(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))

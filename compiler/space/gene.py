@@ -56,6 +56,7 @@ class Gene(NamedTuple):
     passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.passes`).
     held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits (`space.held`).
     on_vector: of every operator the planes that VECTOR makes beside the matrix unit (`segment.engines`); () is all zeros.
+    images: of a block (`segment.images`).
     pinned: the tilings of all operators, and behind them those of what VECTOR makes so (`space.pins`), in place of ranks, chunk and
     weights, and the rest of the segment to the letter; () as usual.  They are of the tiles of these blocks: whoever divides the segment
     otherwise drops them (`recut`).
@@ -85,6 +86,7 @@ class Gene(NamedTuple):
     input_passes: int = 1
     urgent: bool = True
     on_vector: tuple[int, ...] = ()
+    images: int = 1
 
 
 Genome = tuple[Gene, ...]
@@ -113,18 +115,25 @@ def vector_choice(unit: Unit, spec: OperatorSpec, rows: int, choice: int, fed: b
 
 def working_cores(unit: Unit, gene: Gene) -> tuple[int, ...]:
     """The cores of a gene that get an iteration, or some of its channels; all that a pinned one names."""
-    return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: gene.blocks * unit.storages[0].n]
+    return gene.cores if gene.split == "channels" or gene.pinned else gene.cores[: _dealt(unit, gene)]
+
+
+def _dealt(unit: Unit, gene: Gene) -> int:
+    """Iterations that cores can share: blocks of all images."""
+    return gene.blocks * (unit.images // gene.images)
 
 
 def recut(gene: Gene, **changes: Any) -> Gene:
-    """The gene with other fields, without its pins where its segment is divided otherwise."""
+    """The gene with other fields, without its pins where its segment is divided otherwise, of one image where it has several blocks."""
     changed = gene._replace(**changes)
+    if changed.images > 1 and changed.blocks > 1:
+        changed = changed._replace(images=1)
     return changed if _division(changed) == _division(gene) else changed._replace(pinned=())
 
 
 def _division(gene: Gene) -> tuple[object, ...]:
     blocks = gene.start, gene.stop, gene.blocks, gene.columns, gene.split, len(gene.cores), bits(gene)
-    return *blocks, gene.passes, gene.input_passes, gene.on_vector
+    return *blocks, gene.passes, gene.input_passes, gene.on_vector, gene.images
 
 
 def tiling_count(gene: Gene) -> int:
@@ -141,7 +150,7 @@ def outline(unit: Unit, gene: Gene, held: int = 0) -> Outline:
 
 def iterations(unit: Unit, gene: Gene) -> int:
     """Every block of every image, in every strip."""
-    return gene.blocks * unit.storages[0].n * gene.columns
+    return _dealt(unit, gene) * gene.columns
 
 
 def keeps_weights(unit: Unit, gene: Gene) -> bool:
@@ -157,7 +166,7 @@ def with_weights(unit: Unit, gene: Gene, kept: bool) -> Gene:
 def splits(unit: Unit, gene: Gene, width: int) -> list[Split]:
     """How a gene's work can be split over so many cores."""
     ways: list[Split] = []
-    if gene.blocks * unit.storages[0].n >= width:
+    if _dealt(unit, gene) >= width:
         ways.append("rows")
     if width > 1 and can_split(unit, gene.start, gene.stop, width):
         ways.append("channels")

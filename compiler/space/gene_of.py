@@ -13,6 +13,7 @@ from compiler.kinds.conv import product_of
 from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan, Tiling, VectorTiling
 from compiler.segment.engines import planes_of
 from compiler.segment.held import NOTHING, Held, placed
+from compiler.segment.images import grouped
 from compiler.segment.segment import largest_strip
 from compiler.space.decode import decode, in_passes, on_engines
 from compiler.space.gene import ALL, UB_SLOTS, Gene, Genome, choice_count, outline, vector_choice, whole_or, with_weights
@@ -69,6 +70,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         input_passes=plan.input_passes,
         urgent=plan.urgent,
         on_vector=planes_of(plan),
+        images=plan.images,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)
@@ -80,6 +82,11 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
 def _named(unit: Unit, plan: SegmentPlan, gene: Gene) -> Gene:
     """With weights, chunks and ranks as they show in the tilings: the best rank of a tiling that has none."""
     at, inside = [*range(len(plan.tilings))], gene
+    if gene.images > 1:
+        together = grouped(unit, gene.images)
+        if isinstance(together, Infeasible):
+            return gene
+        return _named(together, plan, gene._replace(images=1))._replace(images=gene.images)
     if gene.passes > 1 or gene.input_passes > 1:
         found = in_passes(unit, gene)
         if found is None:

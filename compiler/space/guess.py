@@ -116,7 +116,10 @@ def guesses(unit: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floa
     expected to fit."""
     machine = unit.machine
     port = np.array([(level.share, level.latency_cycles) for level in levels], np.float64)
-    counts = np.array([(way.blocks, min(len(way.cores), way.blocks * unit.images)) for way in ways], np.int64)
+    groups = [unit.images // way.images for way in ways]
+    counts = np.array(
+        [(way.blocks, min(len(way.cores), way.blocks * each), way.images) for way, each in zip(ways, groups, strict=True)], np.int64
+    )
     out: Floats = np.full((len(levels), len(ways), len(unit.operators), EVERY_LENGTH), np.inf)
     rates = np.array([ddr_rates(machine, len(way.cores)) for way in ways]) / BLOCK_BYTES
     _guess(*found, counts, cycles, unit.images, room_blocks(machine, Memory.L1), rates, port, out)
@@ -147,7 +150,9 @@ def _guess(
     port: Floats,
     out: Floats,
 ) -> None:
-    """Fills out.  ways: int64 [ways, 2], blocks, and how often what stays is loaded.  rates: float64 [ways, 2], blocks per cycle that are
+    """Fills out.  ways: int64 [ways, 3], blocks, how often what stays is loaded, and images of a block.
+
+    rates: float64 [ways, 2], blocks per cycle that are
     read and written."""
     n, most = sizes.shape[0], out.shape[3]
     levels, ends = port.shape[0], np.empty(n, np.int64)
@@ -160,8 +165,9 @@ def _guess(
     kept, made, ring = np.zeros(storages, np.bool_), np.zeros(storages, np.bool_), np.zeros(storages, np.bool_)
     birth, death, held = np.zeros(storages, np.int64), np.zeros(storages, np.int64), np.zeros(storages, np.int64)
     for w in range(ways.shape[0]):
-        blocks, loads = ways[w]
-        again = blocks * images > 1
+        blocks, loads, together = ways[w]
+        iterations = blocks * (images // together)
+        again = iterations > 1
         for i in range(n):
             lowest = np.int64(1) << 40
             for j in range(i + 1, min(n, i + most) + 1):
@@ -231,7 +237,7 @@ def _guess(
                                 for k in range(birth[s], death[s] + 1):
                                     live[k - i] += held[s]
                             held[s] = 0
-                peak = always + live[:count].max()
+                peak = together * (always + live[:count].max())
                 if peak > have:
                     continue  # longer ones may hand out less, shorter ones keep less
                 # weights stay, the smallest first, while there is room
@@ -242,7 +248,7 @@ def _guess(
                     order[:count] = np.argsort(weights[:count])
                     for k in order[:count]:
                         size, stored = weights[k], sizes[i + k, _STORED]
-                        weights[k] = stored * (loads if size <= room or stored < size else blocks * images)
+                        weights[k] = stored * (loads if size <= room or stored < size else iterations)
                         if size <= room:
                             room -= size
                 else:
@@ -264,7 +270,7 @@ def _guess(
                     drain += cycles[w, k, 5]
                 busiest = max(cube, mte1, fixpipe, vector)
                 for v in range(levels):
-                    serial = blocks * images * port[v, 1]
+                    serial = iterations * port[v, 1]
                     for k in range(count):
                         busy = cycles[w, i + k, :5].max()
                         serial += max(busy, reads[k] / rates[w, 0] / port[v, 0])

@@ -60,7 +60,7 @@ def cut_tensors(unit: Unit, genome: Genome) -> list[CutTensor]:
         mine = cores[index]
         for at, moved in _crossing(unit, gene.start, gene.stop):
             birth, _ = lives.get(at, (index, index))
-            if gene.columns > 1 or len(mine) > 1 or mine != cores[birth]:
+            if gene.columns > 1 or gene.images > 1 or len(mine) > 1 or mine != cores[birth]:
                 refused.add(at)
             lives[at], saved[at] = (birth, index), saved.get(at, 0) + moved
     have, makers = room_blocks(unit.machine, Memory.L1), first_makers(unit)

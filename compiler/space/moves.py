@@ -15,6 +15,7 @@ import numpy as np
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.plan.plan import MAX_PREFETCH, Split
 from compiler.segment.engines import divisible
+from compiler.segment.images import counts_together
 from compiler.segment.passes import input_counts, pass_counts
 from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.gene import (
@@ -148,9 +149,14 @@ def cut_on_chip(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome 
 
 
 def change_blocks(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
-    """Another block count: a neighbour mostly, any sometimes; of a segment in strips, or another number of these."""
+    """Another block count: a neighbour mostly, any sometimes; of a segment in strips, or another number of these; or blocks of more images,
+    or of fewer."""
     i = _pick(genome, rng)
     gene = genome[i]
+    if unit.images > 1 and rng.random() < 0.4:
+        others = [count for count in counts_together(unit) if count != gene.images]
+        changed = recut(gene, blocks=1, images=others[int(rng.integers(len(others)))])
+        return _swap(genome, i, recut(changed, cores=working_cores(unit, changed)))
     if gene.columns > 1 and rng.random() < 0.3:
         columns = nearest_strips(_granted(unit, gene), gene.start, gene.stop, gene.columns + int(rng.choice([-1, 1, 2])))
         return None if columns == gene.columns else _swap(genome, i, recut(gene, columns=columns))
@@ -202,7 +208,7 @@ def change_window(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
         return None
     i = longer[int(rng.integers(len(longer)))]
     gene = genome[i]
-    once = gene.blocks == 1 and unit.storages[0].n == 1
+    once = gene.blocks == 1 and unit.images == gene.images
     choices = [(1, False), *((window, True) for window in ((1,) if once else WINDOWS))]
     others = [choice for choice in choices if choice != (gene.window, gene.sliding)]
     window, sliding = others[int(rng.integers(len(others)))]

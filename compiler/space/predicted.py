@@ -11,6 +11,7 @@ measured as a whole.
 | way      | a run's work                                                                                  |
 |----------|-----------------------------------------------------------------------------------------------|
 | rows     | in some blocks, over all cores that the level leaves; halos cached, or of short runs made again |
+| images   | in blocks of several images, over those cores                                                  |
 | channels | over those cores, where a run's channels can be split                                         |
 | narrow   | on one core of several, as a whole                                                            |
 """
@@ -26,6 +27,7 @@ from compiler.cost.features import expected_cycles, raw_features
 from compiler.cost.moved import ddr_rates
 from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import needed
+from compiler.segment.images import counts_together
 from compiler.space.columns import fewest_strips
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, Genome, has_halos
@@ -205,6 +207,7 @@ def _ways(unit: Unit, level: str) -> list[Gene]:
     highest = max(rows.size for rows in needed(unit))
     rows = [wide._replace(blocks=count, cached=-1 if count > 1 else 0) for count in BLOCKS if width <= count * unit.images]
     rows = [way for way in rows if way.blocks <= max(1, highest)]
+    rows += [wide._replace(images=count) for count in counts_together(unit) if count > 1 and width <= unit.images // count]
     if width == 1:
         return rows
     return [*rows, *(wide._replace(blocks=count, split="channels") for count in _WIDE), narrow]

@@ -29,6 +29,7 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
     cores = f"{'core' if len(plan.cores) == 1 else 'cores'} {','.join(map(str, plan.cores))}"
     words = [
         counted(plan.blocks, "block"),
+        *([f"{plan.images} images each"] if plan.images > 1 else []),
         counted(plan.columns, "strip"),
         *([f"{plan.passes} passes"] if plan.passes > 1 else []),
         *([f"{plan.input_passes} input passes"] if plan.input_passes > 1 else []),

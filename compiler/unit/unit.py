@@ -25,7 +25,8 @@ class Unit:
 
     So it is small: every worker is sent one, and what is remembered of units does not keep their models.  The values are packed beside
     it (`kinds.build.Packed`).  dtype: in which it was asked for; of a tensor,
-    ask `type_of`.  strips: of how many strips (`segment.strips`) this is one.
+    ask `type_of`.  strips: of how many strips (`segment.strips`) this is one.  together: images that are worked on together
+    (`segment.images`); then what is called an image is so many of them.
     """
 
     graph: Graph
@@ -39,6 +40,7 @@ class Unit:
     consumers: dict[int, tuple[int, ...]]  # operator -> operators that read its output
     escapes: frozenset[int]  # operators whose output the host reads
     strips: int = 1
+    together: int = 1
 
     def type_of(self, tensor: Piece) -> DataType:
         """Of a tensor's values: every operand, result and constant has its own."""
@@ -50,7 +52,7 @@ class Unit:
 
     @property
     def images(self) -> int:
-        """n of every tensor."""
+        """n of every tensor: of images, or of those that are worked on together."""
         return self.storages[0].n
 
     @property

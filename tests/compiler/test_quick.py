@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -129,7 +130,9 @@ def test_a_change_keeps_the_place_and_changes_something(change: Change) -> None:
     pools = ordered(open_network(Source(Path("light:squeezenet"), load_machine("edge"), random_weights=0)).unit, "depth")
     firsts = {k: min(pools.producers[k], default=k) for k in range(len(pools.operators))}
     fed = tuple(Gene(first, k + 1, 6) for k, first in firsts.items() if not refusal(pools, first, k))
+    batch = replace(unit, storages=tuple(replace(storage, n=4) for storage in unit.storages))
     tried = [(gene, change(unit, gene)) for gene in some] + [(gene, change(pools, gene)) for gene in fed]
+    tried += [(gene, change(batch, gene)) for gene in (Gene(0, 1), Gene(0, 1, images=2))]
     assert all(changed[:2] == gene[:2] for gene, changed in tried)
     assert any(changed != gene for gene, changed in tried)
 

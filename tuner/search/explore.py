@@ -8,6 +8,7 @@ import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
 from compiler.segment.channels import can_split
+from compiler.segment.images import counts_together
 from compiler.space.columns import fewest_strips
 from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
 from compiler.space.moves import Move, drawn_passes, on_random_cores, thin_operators
@@ -126,6 +127,8 @@ def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], seg
         gene = gene._replace(cached=-1 if rng.random() < 0.5 else whole_or(gene, thin_operators(unit, gene, rng)))
     if "change_window" in moves and stop - start > 1 and gene.blocks > 1 and rng.random() < 0.5:
         gene = gene._replace(sliding=True, window=WINDOWS[int(rng.integers(len(WINDOWS)))])
+    if unit.images > 1 and gene.blocks == 1:
+        gene = gene._replace(images=int(rng.choice(counts_together(unit))))
     if "change_prefetch" in moves and rng.random() < 0.3:
         gene = gene._replace(prefetch=1)
     if "change_passes" in moves and gene.columns == 1:

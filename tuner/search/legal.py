@@ -45,6 +45,8 @@ def _fault_of_gene(unit: Unit, gene: Gene) -> str | None:
     if min(gene.blocks, gene.columns, gene.passes, gene.input_passes) < 1:
         divided = f"{gene.blocks} blocks in {gene.columns} strips, {gene.passes} passes and {gene.input_passes} input passes"
         return f"{divided}; expected one at least"
+    if gene.images < 1 or unit.images % gene.images:
+        return f"{gene.images} images together; the model has {unit.images}, expected a divisor of that"
     if not 1 <= gene.lookahead <= MAX_LOOKAHEAD:
         return f"a lookahead of {gene.lookahead}; expected 1 to {MAX_LOOKAHEAD}"
     if not gene.cores or len(set(gene.cores)) < len(gene.cores) or min(gene.cores) < 0 or max(gene.cores) >= cores:

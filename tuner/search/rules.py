@@ -52,7 +52,7 @@ class Rules:
     def permitted(self, gene: Gene) -> Gene:
         """The gene without what a switch rules out."""
         if not self.config.use.block_fusion and gene.stop - gene.start > 1:
-            gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.storages[0].n])
+            gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.images // gene.images])
         if not self.config.use.passes:
             gene = recut(gene, passes=1, input_passes=1)
         if not self.config.use.held and gene.held:

@@ -34,6 +34,7 @@ N = len(UNIT.operators)
         ("segment", (), "0 genes; expected one for a segment"),
         ("segment", (Gene(0, 1), Gene(1, 2)), "2 genes; expected one for a segment"),
         ("segment", (Gene(0, 1, 0),), "0 blocks in 1 strips, 1 passes and 1 input passes; expected one at least"),
+        ("segment", (Gene(0, 1, images=2),), "2 images together; the model has 1, expected a divisor of that"),
         ("segment", (Gene(0, 1, cores=(2,)),), r"cores \(2,\); the machine has 0\.\.1"),
         ("segment", (Gene(0, 1, cores=(0, 0)),), r"cores \(0, 0\); the machine has 0\.\.1"),
         ("segment", (Gene(0, 2, choices=(1,)),), "1 choices and 0 pins of 2 operators"),
