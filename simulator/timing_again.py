@@ -29,7 +29,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simulator.pointer import pointer
 from simulator.timing_snapshot import DDR, NOW, UNIT, seen, seen_room
 from simulator.timing_state import (
     ACTIVE,
@@ -323,9 +322,9 @@ def take_over(
         moved[o + s + BEGIN] = moved[o + s + BEGAN] = moved[o + s + FREE] = moved[o + s + SINCE] = d
         base = o + dma.shape[0] + s // PORT_COLUMNS * (ring + 1)
         moved[base + 1 : base + 1 + ring] = d
-    flags, then = pointer(flag), pointer(before.flag)
-    for slot in range(before.low, flag.shape[0]):  # see `timing_snapshot.resume`
-        flags[slot] = then[slot - alike.slots] + d if flags[slot] < 0 else flags[slot]
+    for slot in range(before.low, flag.shape[0]):
+        if flag[slot] < 0:
+            flag[slot] = before.flag[slot - alike.slots] + d
     for r in range(k, min(left.shape[0], k + snapshots.shape[0] - count)):
         for i in range(left.shape[1]):
             snapshots[count, i] = left[r, i] + moved[i]

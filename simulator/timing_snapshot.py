@@ -16,7 +16,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from simulator.pointer import pointer
 from simulator.timing_state import (
     COLUMNS,
     CORE,
@@ -108,9 +107,9 @@ def resume(
 
     Every SET that has not taken effect is unknown.  then: flags as they were; source to begins: see `timing_again`.
     """
-    flags, sources = pointer(flag), pointer(source)
-    for slot in range(low, flag.shape[0]):  # written whatever it was: so it is done for several at once
-        flags[slot] = -1 if sources[slot] >= first else flags[slot]
+    for slot in range(low, flag.shape[0]):
+        if source[slot] >= first:
+            flag[slot] = -1
     port[:TOP] = row[DDR:UNIT]
     port[TOP] = -1
     at = UNIT

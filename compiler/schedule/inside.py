@@ -147,8 +147,5 @@ def _look(
             clock[mine + me] = j
     need_start[engine.shape[0]] = needs
     for c in range(touched.shape[0]):
-        any_of: Any = np.int64(-1)
-        for e in range(ENGINES + 1):
-            any_of = max(any_of, np.int64(cells[8 * c + e]))
-        touched[c] = any_of >= 0
+        touched[c] = last[c].max() >= 0
     return needs, outers
