@@ -1,4 +1,4 @@
-"""Ways of scheduling a segment in passes, and whether each of them that fits is right."""
+"""Machines, ways of scheduling a segment in passes or of several images on them, and whether each of them that fits is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from compiler.plan.plan import Infeasible, parse_plan
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome
 from compiler.space.gene_of import gene_of
+from simulator.npu.machine_file import load_machine
 from tests.compiled import Case, check_program
+from tests.lacking import without
+from tests.plans import with_cores
+
+EDGE = load_machine("edge")
+MACHINES = {
+    "edge": EDGE,
+    "ascend310": load_machine("ascend310"),  # results come to L1 through UB
+    "edge-2-cores": with_cores(EDGE, 2),
+    "bare": without(EDGE, "UB", "L0A", "L0B"),
+}
 
 
 def fitting_ways(

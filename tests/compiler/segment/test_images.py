@@ -16,21 +16,11 @@ from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, recut
 from compiler.space.moves import MOVES
 from scripts.traffic import touched
-from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, make_case
-from tests.in_passes import fitting_ways
-from tests.lacking import without
+from tests.in_passes import EDGE, MACHINES, fitting_ways
 from tests.models import Builder
-from tests.plans import resized, with_cores
-
-EDGE = load_machine("edge")
-MACHINES = {
-    "edge": EDGE,
-    "ascend310": load_machine("ascend310"),  # results come to L1 through UB
-    "edge-2-cores": with_cores(EDGE, 2),
-    "bare": without(EDGE, "UB", "L0A", "L0B"),
-}
+from tests.plans import resized
 
 
 def body(images: int = 4) -> ModelProto:

@@ -22,29 +22,20 @@ from compiler.unit.unit import Unit
 from scripts.chains import CHAINS, mlp_block
 from scripts.compare_bound import traffic_machines
 from scripts.traffic import traffic
-from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
 from simulator.timing import simulate
 from tests.compiled import Case, make_case
 from tests.graphs import graph
-from tests.in_passes import fitting_ways
+from tests.in_passes import EDGE, MACHINES, fitting_ways
 from tests.integer_graphs import case_of, quantisation
 from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers
-from tests.lacking import without
 from tests.models import Builder
-from tests.plans import resized, with_cores
+from tests.plans import resized
 from tuner.networks.made.net import Net
 from tuner.networks.made.transformer import attention, mlp
 
-EDGE = load_machine("edge")
-MACHINES = {
-    "edge": EDGE,
-    "ascend310": load_machine("ascend310"),  # results come to L1 through UB
-    "edge-2-cores": with_cores(EDGE, 2),
-    "bare": without(EDGE, "UB", "L0A", "L0B"),
-    "little": resized(EDGE, L1=65536, UB=16384),
-}
+EVERY = MACHINES | {"little": resized(EDGE, L1=65536, UB=16384)}
 WAYS = (
     {"blocks": 1},
     {"blocks": 1, "window": 2},
@@ -80,9 +71,9 @@ def bodies(seed: int = 0) -> ModelProto:
 
 @pytest.mark.parametrize("model", [beside_each_other, windows])
 @pytest.mark.parametrize("dtype", [DataType.float16, DataType.float32])
-@pytest.mark.parametrize("name", list(MACHINES))
+@pytest.mark.parametrize("name", list(EVERY))
 def test_values_are_right_in_any_number_of_input_passes(name: str, dtype: DataType, model) -> None:  # type: ignore[no-untyped-def]
-    case = make_case(model(), MACHINES[name], dtype)
+    case = make_case(model(), EVERY[name], dtype)
     assert every_way_is_right(case, 0, len(case.unit.operators)) >= (3 if name == "little" else len(WAYS))
 
 
@@ -98,7 +89,7 @@ def test_passes_over_hidden_channels_load_their_input_run_by_run(dtype: DataType
 def test_values_are_right_in_passes_over_the_channels_of_results(name: str, dtype: DataType) -> None:
     """Of what leaves the segment every pass makes a run where it lies; the others are of their passes, as are runs that it loads."""
     net = Net("attention")
-    case = make_case(net.model(attention(net, net.input("x", (1, 24, 64)), 4, None)), MACHINES[name], dtype)
+    case = make_case(net.model(attention(net, net.input("x", (1, 24, 64)), 4, None)), EVERY[name], dtype)
     words = [spec.word for spec in case.unit.operators]
     stop = 1 + max(k for k, word in enumerate(words) if word == "matmul")  # without the last product, which sums over heads
     for run in ((0, 2), (0, stop), (words.index("matmul"), stop)):
