@@ -302,7 +302,8 @@ def layer_by_layer(units: Sequence[Unit], seconds: float) -> list[dict[str, Any]
 def cold_compile(model: str, machine: str) -> dict[str, Any]:
     """CPU seconds, peak memory and instructions of `tilefarm compile`, the second of two runs (POSIX only)."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "tuner", "compile", model, "--machine", machine, "--layerwise", "--out", f"{folder}/out.onnx", "--json"]
+        words = [sys.executable, "-m", "tuner", "compile", model, "--machine", machine, "--layerwise"]
+        words += ["--out", f"{folder}/out.onnx", "--json"]
         for _ in range(2):
             child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             assert child.stdout is not None

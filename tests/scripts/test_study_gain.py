@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from compiler.kinds.build import make_unit
 from scripts import study_bound
-from scripts.study_bound import drawn, rows_of, show
+from scripts.study_bound import Tried, drawn, genes, machine_of, neighbours, rows_of, show
+from simulator.npu.parts import DataType
 from tests.scripts.test_studies import LEVELS, study
 
 
@@ -29,3 +31,15 @@ def test_a_small_graph_is_near_its_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(1 <= row["over_bound"] < 1.03 for row in rows)
     (table,) = show(rows)
     assert len(table.rows) == len(LEVELS) + 1
+
+
+def test_a_climb_ends_where_no_neighbour_is_faster() -> None:
+    unit = make_unit(drawn(2)[0], machine_of(2), DataType.float16)
+    found, begun = Tried(unit), (genes(unit, 0, 1)[0],)
+    found.better(begun, found.best)
+    before = found.best["none"][0]
+    found.climb(begun, "none")
+    cycles, (gene,) = found.best["none"]
+    assert cycles < before
+    assert min(found.cycles((near,)).get("none", cycles) for near in neighbours(unit, gene)) >= cycles
+    assert found.unlike("none", 1) == [(gene,)]
