@@ -270,8 +270,8 @@ def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tupl
 
 def package(opened: Opened, containers: Sequence[Container], out: Path, style: Style = "function") -> int:
     """Write the compiled ONNX, whole or not at all; returns the containers' size in bytes.  Raises `BadInputError`, `UnsupportedError`."""
-    packed = [PackedPiece(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.part.pieces, containers, strict=True)]
-    write_packed(packed, opened.part, out, style, opened.source.model.name)
+    packed = [PackedPiece(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.written.pieces, containers, strict=True)]
+    write_packed(packed, opened.written, out, style, opened.source.model.name)
     return sum(each.size_bytes for each in packed)
 
 

@@ -15,6 +15,7 @@ from compiler.quick import quick_plans
 from compiler.source import Opened, Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.objective import Objective, Pace, frames_of
 from simulator.onnx_names import Style
 
 
@@ -37,6 +38,10 @@ class CompiledModel:
         """What the level's program takes at that level, simulated.  Raises as `plan`."""
         return self._of(level).timings[level].cycles
 
+    def pace(self, level: str) -> Pace:
+        """The same as latency and throughput.  Raises as `plan`."""
+        return Pace.of(self.cycles(level), self.opened.frames, self.opened.machine.clock_hz)
+
     def save(self, path: str | os.PathLike[str], style: Style = "function") -> None:
         """Write the compiled ONNX file, whole or not at all.  Raises `BadInputError`, `UnsupportedError`."""
         out = Path(path)
@@ -56,14 +61,19 @@ def load(
     dtype: str = "float16",
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     random_weights: int | None = None,
+    objective: Objective = "latency",
+    frames: int | None = None,
 ) -> Opened:
     """A model read, checked and lowered for a machine: `.unit` is what plans are of, `.units` where it runs in several pieces.
 
     model: an ONNX file, the bytes of one, or what was read already.  machine: a preset, a YAML file or a Machine.  shapes: dimensions of
-    dynamic inputs.  random_weights: a seed that replaces all weights.  Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
+    dynamic inputs.  random_weights: a seed that replaces all weights.  objective: `latency`, a frame of the model in a run, or
+    `throughput`, `frames` of them (2 unless given) along the first axis.
+    Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
     """
-    given = model if isinstance(model, bytes | ModelProto) else None
-    return open_source(Source.named(_called(model), machine, dtype, shapes or {}, random_weights), given)
+    return open_source(
+        Source.named(_called(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames)), _given(model)
+    )
 
 
 def compile(
@@ -75,11 +85,13 @@ def compile(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     random_weights: int | None = None,
     layerwise: bool = False,
+    objective: Objective = "latency",
+    frames: int | None = None,
 ) -> CompiledModel:
     """A model compiled for every contention level of a machine; the same arguments give the same bytes.
 
-    model: as `load` takes or gives it.  plan: one for all levels, or level -> plan; unless given, those that are best by prediction
-    (`compiler.quick`), or layer by layer.
+    model: as `load` takes or gives it, which has the other options.  plan: one for all levels, or level -> plan; unless given, those that
+    are best by prediction (`compiler.quick`), or layer by layer.
     Raises `BadInputError` (a plan of something else as well), `UnsupportedError`, `InfeasibleError` (a plan that does not fit).
     """
     if isinstance(model, Opened):
@@ -87,12 +99,18 @@ def compile(
     elif machine is None:
         raise BadInputError(f"{_called(model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
     else:
-        opened = load(model, machine, dtype=dtype, shapes=shapes, random_weights=random_weights)
+        called, frames = _called(model), frames_of(objective, frames)
+        opened = open_source(Source.named(called, machine, dtype, shapes or {}, random_weights, frames), _given(model))
     if plan is None:
         plans: Mapping[str, Plan] = default_by_level(opened) if layerwise else quick_plans(opened)
     else:
         plans = plan if isinstance(plan, Mapping) else dict.fromkeys(opened.machine.contention, plan)
     return CompiledModel(opened, measure(opened, plans))
+
+
+def _given(model: str | os.PathLike[str] | bytes | ModelProto) -> bytes | ModelProto | None:
+    """What was read already."""
+    return model if isinstance(model, bytes | ModelProto) else None
 
 
 def _called(model: str | os.PathLike[str] | bytes | ModelProto) -> Path:

@@ -11,10 +11,12 @@ from onnx import ModelProto
 
 from compiler.beyond import weights_beyond
 from compiler.frontend import load
+from compiler.frontend.frames import check_frames, framed
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.partition import Partition
 from compiler.frontend.worth import Offload
 from compiler.grouped import GroupStructure, grouped
+from compiler.ir.frames import with_frames
 from compiler.ir.graph import Graph
 from compiler.kinds.build import Packed, pack_unit
 from compiler.pipeline import Compiler
@@ -35,7 +37,7 @@ from simulator.onnx_kinds import CONVERTED
 class Source:
     """model: a file, or what one is called that was read already.  shapes: dimensions of dynamic inputs.
 
-    random_weights: a seed that replaces all weights.
+    random_weights: a seed that replaces all weights.  frames: of the model that one run takes, one after the other along the first axis.
     """
 
     model: Path
@@ -43,19 +45,24 @@ class Source:
     dtype: DataType = DataType.float16
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     random_weights: int | None = None
+    frames: int = 1
 
     @staticmethod
-    def named(model: Path, machine: str | Machine, dtype: str, shapes: Mapping[str, tuple[int, ...]], random_weights: int | None) -> Source:
+    def named(
+        model: Path, machine: str | Machine, dtype: str, shapes: Mapping[str, tuple[int, ...]], random_weights: int | None, frames: int = 1
+    ) -> Source:
         """As a user names them.  machine: a preset or a YAML file.  Raises `BadInputError`."""
         if dtype not in DataType.__members__:
             raise BadInputError(f"dtype {dtype!r}: expected one of {', '.join(DataType.__members__)}")
-        return Source(model, machine if isinstance(machine, Machine) else load_machine(machine), DataType[dtype], shapes, random_weights)
+        found = machine if isinstance(machine, Machine) else load_machine(machine)
+        return Source(model, found, DataType[dtype], shapes, random_weights, frames)
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A source, read: the model as it will be written (hollow where it is one piece), what of it the NPU runs, and every piece of that.
+    """A source, read: the model of one frame (hollow where it is one piece), what of it the NPU runs, and every piece of that.
 
+    packed: of as many frames as a run takes.  written: the model and its pieces with so many, as a compiled file has them.
     name: of the model, in logs and summaries.  weights_beyond: those that the data type does not hold.
     """
 
@@ -63,11 +70,17 @@ class Opened:
     source: Source
     part: Partition
     packed: tuple[Packed, ...]
+    written: Partition
     weights_beyond: tuple[Beyond, ...]
 
     @property
     def model(self) -> ModelProto:
         return self.part.model
+
+    @property
+    def frames(self) -> int:
+        """Images that a run takes side by side: frames that were asked for, or the batch that the model has."""
+        return self.units[0].images
 
     @cached_property
     def compilers(self) -> tuple[Compiler, ...]:
@@ -133,7 +146,8 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
     check_machine(source.machine)
     found = source.model if given is None else given
     model, data = load(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
-    pack = _Packer(source.machine, source.dtype)
+    check_frames(model, source.frames)
+    pack = _Packer(source)
     graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, no_floats(source.machine, source.dtype))
     packed = [pack(graph) for graph in graphs]
     if len(packed) > 1:
@@ -143,20 +157,22 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
             raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
         part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
         graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
-    return Opened(name or source.model.stem, source, part, tuple(packed), weights_beyond(part, graphs, source.dtype))
+    written, beyond = framed(part, source.frames), weights_beyond(part, graphs, source.dtype)
+    return Opened(name or source.model.stem, source, part, tuple(packed), written, beyond)
 
 
 class _Packer:
-    """`pack_unit` that remembers the last graph: a model of integers is packed to see whether the machine can."""
+    """`pack_unit` of a graph of one frame; it remembers the last one: a model of integers is packed to see whether the machine can."""
 
-    def __init__(self, machine: Machine, dtype: DataType) -> None:
-        self.machine, self.dtype = machine, dtype
+    def __init__(self, source: Source) -> None:
+        self.source = source
         self._last: tuple[Graph, Packed] | None = None
 
     def __call__(self, graph: Graph) -> Packed:
         if self._last is None or self._last[0] is not graph:
             self._last = None
-            self._last = (graph, pack_unit(graph, self.machine, self.dtype))
+            of = self.source
+            self._last = (graph, pack_unit(with_frames(graph, of.frames), of.machine, of.dtype))
         return self._last[1]
 
 

@@ -39,7 +39,9 @@ def main(
     compiled: Compiled = session.compiled
     for name in compiled.levels if level is None else (compiled.variants(level)[0].level,):
         cycles = simulate_all(compiled.prepared(name), compiled.machine, compiled.level(name)).cycles
-        print_line(f"{name}: {cycles:,} cycles, {cycles / compiled.machine.clock_hz * 1e6:,.1f} us")
+        pace = compiled.pace(cycles)
+        each = f"; {compiled.frames} frames, {pace.cycles_per_frame:,.0f} cycles each" if compiled.frames > 1 else ""
+        print_line(f"{name}: {cycles:,} cycles, {pace.latency_us:,.1f} us{each}, {pace.frames_per_s:,.1f} frames/s")
     if given is None:
         return
     names = [port.name for port in session.get_outputs()]

@@ -23,6 +23,7 @@ from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
+from simulator.objective import Pace
 from simulator.onnx_container import find_containers, read_file
 from simulator.timeline import Timeline, in_sequence, timeline
 from simulator.timing import Prepared, prepare
@@ -78,6 +79,15 @@ class Compiled:
     @property
     def model_digest(self) -> str:
         return self._first.model_digest
+
+    @property
+    def frames(self) -> int:
+        """Images that a run takes side by side: frames of `--frames`, or the batch of the model."""
+        return self._first.memory.of_kind("input")[0].shape[0]
+
+    def pace(self, cycles: int) -> Pace:
+        """Of a run that takes so long."""
+        return Pace.of(cycles, self.frames, self.machine.clock_hz)
 
     @property
     def levels(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ Style = Literal["function", "epcontext", "epcontext-external"]  # of a compiled 
 DOMAIN = "tilefarm"
 ATTRIBUTE = "container"
 EP_DOMAIN, EP_OP, EP_ATTRIBUTE = "com.microsoft", "EPContext", "ep_cache_context"
+FRAMES_KEY = "tilefarm.frames"  # of the model's metadata, where it takes several frames of the original in a run
 # The last field of a compiled file: an entry of the model's metadata with a digest over all bytes before it but for the containers, which
 # have their own.  It is as long in every file, so that it is found whatever has become of the bytes before it.  Its length is written in a
 # byte more than it takes: whoever saves the model anew, with the same fields in another order, writes it in one.

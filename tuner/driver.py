@@ -77,7 +77,9 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
         raise BadInputError(f"level_weights: level {unknown[0]!r} unknown; levels of {machine.name}: {', '.join(machine.contention)}")
     check_grants(machine, tuple(machine.contention), config.budget.candidates)
     check_runner(machine, tuple(machine.contention), config.runner.name)
-    opened = open_network(Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights))
+    opened = open_network(
+        Source.named(request.model, machine, request.dtype, request.shapes, request.random_weights, request.frames_of_run)
+    )
     check_share(opened, request.min_npu_share)
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as end:

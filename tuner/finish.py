@@ -59,6 +59,7 @@ from tuner.summary import (
     Summary,
     TargetSummary,
     TensorSummary,
+    rounded_pace,
 )
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
@@ -162,6 +163,7 @@ def finish(
         machine=opened.machine.name,
         machine_digest=opened.machine.digest,
         dtype=request.dtype,
+        frames=opened.frames,
         seed=request.seed,
         tags=dict(tag.split("=", 1) for tag in request.tag.split(",") if "=" in tag),
         versions={name: _version(name) for name in _PACKAGES} | {"simulator": simulator.VERSION},
@@ -189,7 +191,7 @@ def finish(
         runner=runner_summary(config, found, said) if said else None,
         target=target,
         robust=shipped.robust,
-        levels=rows if read is None else levels_read(rows, read, baselines, opened.machine.clock_hz),
+        levels=rows if read is None else levels_read(rows, read, baselines, opened),
     )
     write_json(folder.summary, json.loads(summary.model_dump_json()))
     if not known:
@@ -307,7 +309,7 @@ def _level(
     return LevelSummary(
         ddr=machine.contention[level],
         cycles=timing.cycles,
-        latency_us=round(timing.cycles / machine.clock_hz * 1e6, 3),
+        **rounded_pace(timing.cycles, opened.frames, machine.clock_hz),
         plan=mine.plan.digest,
         same_as=same_as,
         roofline_cycles=sum(Roofline(unit).cycles(0, len(unit.operators), level) for unit in opened.units),
@@ -339,7 +341,7 @@ def _values(opened: Opened, folder: RunFolder[LocalPlace], same_as: Mapping[str,
         body: Path = folder.best
         if style != "function":  # that file has no body
             body = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.path / ".tmp"))) / "body.onnx"
-            write_body(opened.part, body)
+            write_body(opened.written, body)
         expected = referred(reference(body, feeds, Stored.of(session.compiled)), session.compiled, folder.best, feeds, body)
         for level, twin in same_as.items():
             values[level] = values_of(session, feeds, expected, level) if twin is None else values[twin]

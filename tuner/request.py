@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DTypeName
+from simulator.objective import Objective, frames_of
 from simulator.onnx_names import Style
 
 STORE = "store"  # folder of a sweep or a study, whose runs share what they measure
@@ -42,6 +43,7 @@ class TuneRequest:
     warm_start: folders of earlier runs whose measurements count here.  start: plan files that the search begins with.
     prior: file of a cost model (`tilefarm train`) that says what to measure in the beginning, `none` for the estimate alone; None: the
     one that comes along.
+    objective: `latency`, one frame of the model in a run, or `throughput`, so many `frames` in each (None: FRAMES).
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     store: folder or URL of measurements that runs share (`tuner.store.pack_store`).  champions: of another model with the same computation
     in it stand for a search (`tuner.farm.known_champions`).
@@ -50,7 +52,8 @@ class TuneRequest:
     (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  quiet: nothing on stderr.
     progress: is told where the search stands, after every few jobs.
 
-    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, and for no variants.
+    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, for no variants, and for frames
+    without throughput.
     """
 
     model: Path
@@ -87,17 +90,24 @@ class TuneRequest:
     store: str | None = None
     champions: bool = True
     progress: Callable[[Snapshot], None] | None = None
+    objective: Objective = "latency"
+    frames: int | None = None
 
     def __post_init__(self) -> None:
         for name, known in (("dtype", DTypeName), ("style", Style)):
             if getattr(self, name) not in get_args(known):
                 raise BadInputError(f"{name} {getattr(self, name)!r}: expected one of {', '.join(get_args(known))}")
+        frames_of(self.objective, self.frames)
         if self.variants is not None and self.variants < 1:
             raise BadInputError(f"variants {self.variants}: expected 1 or more")
         paths: dict[str, object] = {"model": Path(self.model), "out": Path(self.out), "warm_start": tuple(map(Path, self.warm_start))}
         paths |= {"start": tuple(map(Path, self.start)), "prior": None if self.prior is None else Path(self.prior)}
         for name, value in paths.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def frames_of_run(self) -> int:
+        return frames_of(self.objective, self.frames)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from simulator.npu.held import Beyond, most
 from simulator.npu.level import Level
 from simulator.npu.parts import DataType
+from simulator.objective import Pace
 from tuner.store.runs import SUMMARY_VERSION
 
 # JSON has no infinity
@@ -196,6 +197,7 @@ class BoundSummary(_Part):
 class LevelSummary(_Part):
     """What ships at one contention level.
 
+    cycles, latency_us: of a run, so of all its frames.  cycles_per_frame, frames_per_s: the same as throughput.
     ddr: what the level leaves, and what it grants.  plan: digest of its plan.  same_as: an earlier level with the same plan, or null.
     program_bound_cycles, roofline_cycles: below which neither the program nor the model can come at this level; `bound` is nearer.
     balance: cycles in which CUBE or VECTOR works per cycle in which DDR moves.
@@ -210,6 +212,8 @@ class LevelSummary(_Part):
     ddr: Level
     cycles: int
     latency_us: float
+    cycles_per_frame: float
+    frames_per_s: float
     plan: str
     same_as: str | None
     roofline_cycles: int
@@ -225,6 +229,11 @@ class LevelSummary(_Part):
     max_rel_error: Finite
     rounding_rel_error: Finite
     limit_rel_error: float
+
+
+def rounded_pace(cycles: int, frames: int, clock_hz: int) -> dict[str, float]:
+    """Of a level: what its cycles are as latency and throughput."""
+    return {name: round(value, 3) for name, value in Pace.of(cycles, frames, clock_hz)._asdict().items()}
 
 
 class Summary(_Part):
@@ -248,6 +257,7 @@ class Summary(_Part):
     machine: str
     machine_digest: str
     dtype: Literal["float16", "float32"]
+    frames: int = Field(1, description="that a run takes side by side: frames of --frames, or the batch of the model")
     seed: int
     tags: dict[str, str]
     versions: dict[str, str]

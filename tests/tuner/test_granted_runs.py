@@ -166,7 +166,7 @@ def test_the_report_and_the_table_say_what_levels_grant(run: Path, capsys: pytes
     assert "does not fit" in matrix
     assert "Some levels grant less" in page
     capsys.readouterr()
-    print_levels(json.loads((run / "summary.json").read_text())["levels"])
+    print_levels(json.loads((run / "summary.json").read_text()))
     assert capsys.readouterr().out.partition("\n\n")[0].endswith(f"\ngranted at severe {LESS:,} B of L1, 1 cores")
 
 

@@ -86,7 +86,8 @@ class Again:
             source.model, str(self.run / MACHINE), out, measurements=measurements, seed=seed, config=str(self.run / SETTINGS),
             backend=self.backend, address=self.address, workers=self.workers, style=self.saved.style, tag=str(self.identity["tag"]),
             dtype="float16" if source.dtype is DataType.float16 else "float32", shapes=source.shapes,
-            random_weights=source.random_weights, **more,
+            random_weights=source.random_weights, objective="latency" if source.frames == 1 else "throughput",
+            frames=None if source.frames == 1 else source.frames, **more,
         )  # fmt: skip
 
     def best(self, folder: Path, count: int | None = None) -> list[int | None]:

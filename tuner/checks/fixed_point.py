@@ -16,8 +16,10 @@ import onnx
 from numpy.typing import ArrayLike, NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
+from compiler.frontend.frames import frames_in
 from compiler.frontend.load import load
 from compiler.frontend.lower import lower
+from compiler.ir.frames import with_frames
 from compiler.ir.graph import Graph
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import QuantisedConv, QuantisedMatMul
@@ -54,15 +56,16 @@ class _Formulas:
 
     def __init__(self, compiled: Compiled, body: Path) -> None:
         model = onnx.load(body)
+        frames = frames_in(model)
         body_of(model)
-        self._graphs = {piece.name: in_fixed_point(_graph(piece, model)) for piece in compiled.pieces}
+        self._graphs = {piece.name: in_fixed_point(_graph(piece, model, frames)) for piece in compiled.pieces}
 
     def __call__(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
         return evaluate(self._graphs[piece.name], given)
 
 
-def _graph(piece: CompiledPiece, model: ModelProto) -> Graph:
-    """The part of a model between inputs and outputs of a piece."""
+def _graph(piece: CompiledPiece, model: ModelProto, frames: int) -> Graph:
+    """The part of a model of one frame between inputs and outputs of a piece, of as many frames as the piece has."""
     memory = piece.container.memory
     inputs, outputs = memory.of_kind("input"), memory.of_kind("output")
     found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
@@ -72,14 +75,16 @@ def _graph(piece: CompiledPiece, model: ModelProto) -> Graph:
     used = names_read(nodes)
     found.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
     for ports, buffers in ((found.graph.input, inputs), (found.graph.output, outputs)):
-        ports.extend(_port(buffer, memory) for buffer in buffers)
+        ports.extend(_port(buffer, memory, frames) for buffer in buffers)
     skeleton, data = load(found, where=piece.name)
-    return lower(skeleton, data=data)
+    return with_frames(lower(skeleton, data=data), frames)
 
 
-def _port(buffer: DdrBuffer, memory: MemoryMap) -> ValueInfoProto:
+def _port(buffer: DdrBuffer, memory: MemoryMap, frames: int) -> ValueInfoProto:
+    """Of one frame."""
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(memory.type_of(buffer).storage))
-    return helper.make_tensor_value_info(buffer.name, kind, buffer.onnx_shape)
+    shape = buffer.onnx_shape
+    return helper.make_tensor_value_info(buffer.name, kind, (shape[0] // frames, *shape[1:]) if shape else ())
 
 
 def _between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:

@@ -66,7 +66,7 @@ class Reference:
     logits_scale: for a tensor that a Softmax makes, max|what that Softmax reads|.
     stepped: outputs that jump with values of the NPU (an index, a comparison, what is chosen by one).
     exact, steps: of a quantised model, as `reference_integers.FloatBorders` has them; empty of others.
-    whose: the values, for people.
+    whose: the values, for people.  frames: of the model in a run, one after the other along the first axis of every value.
     """
 
     values: Mapping[str, Array]
@@ -76,6 +76,7 @@ class Reference:
     exact: frozenset[str]
     steps: Mapping[str, float]
     quantised: bool
+    frames: int
     _child: _Child = field(repr=False)
     whose: str = "onnxruntime's"
 
@@ -89,7 +90,7 @@ class Reference:
         return None if told["beyond"] is None else Beyond(told["beyond"][0], float(told["beyond"][1]))
 
     def integers(self, floats: ModelProto | None = None) -> IntegerReference:
-        """Of a quantised model.  floats: the float model that it was made of.  More runs of onnxruntime.  Raises as `reference`."""
+        """Of the first frame of a quantised model.  floats: the float model of it.  More runs of onnxruntime.  Raises as `reference`."""
         told, arrays, model = self._child("integers", None if floats is None else floats.SerializeToString())
         left = iter(arrays)
         given, expected, of_floats = ({name: next(left) for name in told[key]} for key in ("given", "kinds", "floats"))
@@ -128,7 +129,9 @@ def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s:
     values = {name: next(left) for name in told["values"]}
     rounded = tuple({name: next(left) for name in names} for names in told["rounded"])
     exact, steps = frozenset(told["exact"]), told["steps"]
-    return Reference(values, rounded, told["logits_scale"], frozenset(told["stepped"]), exact, steps, told["quantised"], child)
+    return Reference(
+        values, rounded, told["logits_scale"], frozenset(told["stepped"]), exact, steps, told["quantised"], told["frames"], child
+    )
 
 
 @dataclass(frozen=True)

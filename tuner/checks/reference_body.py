@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
+from compiler.frontend.frames import frames_in, of_one_frame, with_ports_of_one
 from compiler.frontend.quantised_groups import grouped
 from simulator.exact_onnxruntime import session_options
 from simulator.npu.errors import BadInputError
@@ -67,16 +68,19 @@ class ReferencePiece:
 def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     """Make a compiled model the plain model that it was: nodes of the functions' bodies, no container.  `model` is changed.
 
-    Returns the pieces, () for a model that is plain already.  Raises `BadInputError` for style epcontext, which has no body.
+    Of one frame, where it takes several.  Returns the pieces, () for a model that is plain already.
+    Raises `BadInputError` for style epcontext, which has no body.
     """
     if any(node.domain == EP_DOMAIN and node.op_type == EP_OP for node in model.graph.node):
         raise BadInputError("has no body to compare with (style epcontext); compile with --style function")
     weights = {tensor.name for tensor in model.graph.initializer}
     nodes: list[NodeProto] = []
     pieces = []
+    frames = frames_in(model)
+    of_one = of_one_frame if frames > 1 else list
     for node in model.graph.node:
         if node.domain != DOMAIN:
-            nodes.append(node)
+            nodes += of_one([node])
             continue
         bodies = [f for f in model.functions if f.domain == DOMAIN and f.name == node.op_type]
         if len(bodies) != 1:
@@ -84,7 +88,7 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
         if list(node.input) != list(bodies[0].input) or list(node.output) != list(bodies[0].output):
             raise BadInputError("names of the compiled node's inputs or outputs are not those of its body")
         begin = len(nodes)
-        nodes += bodies[0].node
+        nodes += of_one(bodies[0].node)
         pieces.append(
             ReferencePiece(tuple(name for name in node.input if name not in weights), tuple(node.output), range(begin, len(nodes)))
         )
@@ -92,6 +96,8 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
     _replace_nodes(model, nodes)  # without the containers: up to hundreds of megabytes
     del model.functions[:]
     model.functions.extend(rest)
+    if frames > 1:
+        with_ports_of_one(model, frames)
     return tuple(pieces)
 
 
@@ -160,16 +166,21 @@ def run(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, A
 
 
 def round_tensors(
-    model: ModelProto, pieces: tuple[ReferencePiece, ...], stored: set[str], values: Mapping[str, Array], wide: Collection[str] = ()
-) -> dict[str, Array]:
+    model: ModelProto,
+    pieces: tuple[ReferencePiece, ...],
+    stored: set[str],
+    values: Sequence[Mapping[str, Array]],
+    wide: Collection[str] = (),
+) -> list[dict[str, Array]]:
     """Round to float16 what the pieces read as weights and every tensor of theirs that is stored.  `model` is changed; returns more feeds.
 
-    A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`; floats but those of `wide` are rounded.
+    A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`, frame by frame; floats but those of `wide` are
+    rounded.
     Vectors of weights are not rounded: a bias is kept in float32, and what a batch normalisation has goes into weights before those are
     rounded.
     """
     graph, of_piece = model.graph, {k: piece for piece in pieces for k in piece.nodes}
-    fed: dict[str, Array] = {}
+    given: dict[str, str] = {}  # what a piece reads -> the tensor that it stands for
     nodes = []
     for k, node in enumerate(graph.node):
         nodes.append(node)
@@ -177,8 +188,7 @@ def round_tensors(
             continue
         for i, name in enumerate(node.input):
             if name in of_piece[k].inputs:
-                keep = values[name].dtype != np.float32 or name in wide
-                fed[_OURS + "given." + name] = values[name] if keep else rounded(values[name])
+                given[_OURS + "given." + name] = name
                 node.input[i] = _OURS + "given." + name
         for i, name in enumerate(node.output):
             if name in stored:
@@ -190,7 +200,11 @@ def round_tensors(
         if tensor.name in mine and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
             tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
     _replace_nodes(model, nodes)
-    kinds = {name: (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in fed.items()}
+    fed = [
+        {new: each[name] if each[name].dtype != np.float32 or name in wide else rounded(each[name]) for new, name in given.items()}
+        for each in values
+    ]
+    kinds = {name: (helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in fed[0].items()}
     kinds[_SCALE] = (TensorProto.FLOAT, ())
     graph.input.extend(helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in kinds.items())
     return fed
@@ -236,27 +250,32 @@ def rounded(values: Array) -> Array:
 
 
 def first_beyond(
-    model: ModelProto, pieces: tuple[ReferencePiece, ...], stored: set[str], floats: set[str], feeds: Mapping[str, Array], dtype: DataType
+    model: ModelProto,
+    pieces: tuple[ReferencePiece, ...],
+    stored: set[str],
+    floats: set[str],
+    feeds: Sequence[Mapping[str, Array]],
+    dtype: DataType,
 ) -> Beyond | None:
     """The first tensor with a value that `dtype` does not hold, and the largest of its magnitudes.  `model` is changed.
 
     Of those that are stored; else of those that pass between operators that are one on the NPU; else of the weights.  In one run, in which
-    every tensor is reduced to its largest magnitude as soon as it is there.
+    every tensor is reduced to its largest magnitude as soon as it is there.  feeds: of each frame, which has a run of its own.
     """
     graph, order = model.graph, dict[str, None]()
     for piece in pieces:
         order |= dict.fromkeys(piece.inputs)
         order |= {name: None for k in piece.nodes for name in graph.node[k].output if name in floats}
-    given = {name: float(np.abs(feeds[name]).max(initial=0.0)) for name in order if name in feeds}
-    made = [name for name in order if name not in feeds]
+    given = {name: _most([np.abs(each[name]).max(initial=0.0) for each in feeds]) for name in order if name in feeds[0]}
+    made = [name for name in order if name not in feeds[0]]
     # of the nodes that nobody reads onnxruntime runs the last one first, with all that it needs: the other way round every tensor is alive
     for name in reversed(made):
         graph.node.append(helper.make_node("Abs", [name], [_OURS + "abs." + name]))
         graph.node.append(helper.make_node("ReduceMax", [_OURS + "abs." + name], [_OURS + "max." + name], keepdims=0))
     mine = names_read(graph.node[k] for piece in pieces for k in piece.nodes)
     weights = [tensor for tensor in graph.initializer if tensor.name in mine and tensor.data_type == TensorProto.FLOAT]
-    (reduced,) = run(model, [_OURS + "max." + name for name in made], [feeds])
-    largest = given | {name: float(reduced[_OURS + "max." + name]) for name in made}
+    reduced = run(model, [_OURS + "max." + name for name in made], feeds)
+    largest = given | {name: _most([each[_OURS + "max." + name] for each in reduced]) for name in made}
     for name in sorted(order, key=lambda name: name not in stored):  # the order of the graph within both
         if not holds(dtype, largest[name]):
             return Beyond(name, largest[name])
@@ -267,12 +286,30 @@ def first_beyond(
     return None
 
 
+def _most(numbers: Sequence[Any]) -> float:
+    """Not a number where one is not."""
+    return float(np.max(numbers))
+
+
+def in_frames(values: Mapping[str, Array], frames: int) -> list[dict[str, Array]]:
+    """Of each frame, what all of them have along the first axis."""
+    parts = {name: np.split(value, frames) if frames > 1 else [value] for name, value in values.items()}
+    return [{name: each[k] for name, each in parts.items()} for k in range(frames)]
+
+
+def of_all_frames(values: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """`in_frames` back."""
+    first, *others = values
+    return {name: np.concatenate([value, *(other[name] for other in others)]) if others else value for name, value in first.items()}
+
+
 def answer(folder: Path) -> None:
     """Do what FOLDER/request.json asks."""
     asked = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     with np.load(folder / "feeds.npz", allow_pickle=False) as arrays:
         feeds = {name: arrays[f"arr_{i}"] for i, name in enumerate(asked["feeds"])}
     model = onnx.load(asked["model"])
+    frames = frames_in(model)
     pieces = body_of(model)
     widen(model, (TensorProto.FLOAT16,))  # onnxruntime would round behind every operator, which is what is to be found out
     types, quantised = types_of(model), is_quantised(model)
@@ -287,14 +324,15 @@ def answer(folder: Path) -> None:
         name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) if array.dtype.kind == "f" else array
         for name, array in feeds.items()
     }
+    by_frame = in_frames(feeds, frames)
     dtype = DataType[asked["dtype"]]
     if asked["job"] == "beyond":
-        beyond = first_beyond(model, pieces, stored, floats, feeds, dtype)
+        beyond = first_beyond(model, pieces, stored, floats, by_frame, dtype)
         _tell(folder, {"beyond": None if beyond is None else [beyond.tensor, str(beyond.largest)]})
         return
     if asked["job"] == "integers":
         inside = [k for piece in pieces for k in piece.nodes]
-        found_integers = integers(model, inside, types, feeds, folder / FLOATS)
+        found_integers = integers(model, inside, types, by_frame[0], folder / FLOATS)
         onnx.save(found_integers.model, folder / "out.onnx")
         np.savez(folder / "out.npz", *found_integers.arrays)
         _tell(folder, found_integers.told)
@@ -303,18 +341,22 @@ def answer(folder: Path) -> None:
     jumps = stepped(model, pieces, types)
     logits = softmax_inputs(model, made)
     between = [name for piece in pieces for name in piece.inputs if name not in feeds]
-    (found,) = run(model, [*made, *between, *logits.values()], [feeds])
-    scale = {name: float(np.abs(found[source]).max()) for name, source in logits.items()}
-    values = {name: found[name] for name in dict.fromkeys([*made, *between])} | {
-        name: feeds[name] for piece in pieces for name in piece.inputs if name in feeds
-    }
+    found = run(model, [*made, *between, *logits.values()], by_frame)
+    scale = {name: _most([np.abs(each[source]).max() for each in found]) for name, source in logits.items()}
+    given = [name for piece in pieces for name in piece.inputs if name in feeds]
+    apart = [
+        {name: each[name] for name in dict.fromkeys([*made, *between])} | {name: fed[name] for name in given}
+        for each, fed in zip(found, by_frame, strict=True)
+    ]
+    values = of_all_frames(apart)
     again: list[dict[str, Array]] = []
     if dtype == DataType.float16 and pieces:
-        more = round_tensors(model, pieces, stored, values, wide)
-        again = run(model, made, ({**feeds, **more, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES))
+        more = [{**fed, **rest} for fed, rest in zip(by_frame, round_tensors(model, pieces, stored, apart, wide), strict=True)]
+        every = run(model, made, ({**fed, _SCALE: np.array(sample, np.float32)} for sample in SAMPLES for fed in more))
+        again = [of_all_frames(every[at : at + frames]) for at in range(0, len(every), frames)]
     np.savez(folder / "out.npz", *values.values(), *(array for sample in again for array in sample.values()))
     told = {"values": list(values), "rounded": [list(sample) for sample in again], "logits_scale": scale, "stepped": jumps}
-    _tell(folder, {**told, "exact": sorted(known.exact), "steps": dict(known.steps), "quantised": quantised})
+    _tell(folder, {**told, "exact": sorted(known.exact), "steps": dict(known.steps), "quantised": quantised, "frames": frames})
 
 
 def _tell(folder: Path, told: Mapping[str, Any]) -> None:

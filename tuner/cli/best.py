@@ -27,12 +27,13 @@ def best(folder: RunPlace, as_json: Json = False) -> None:
                 "run": run.summary["run"],
                 "state": run.state,
                 "file": str(path / "best.onnx"),
+                "frames": run.summary.get("frames", 1),
                 "robust": run.summary["robust"],
                 "levels": levels,
             }
         )
         return
-    print_levels(levels)
+    print_levels(run.summary)
     print_robust(run.summary)
     print_unconfirmed(run.summary)
     print_line(f"{path / 'best.onnx'}; plans in {path / 'plans'}")

@@ -16,7 +16,7 @@ from tuner.cli import options
 from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
 from tuner.cli.heap import keep_freed_memory
 from tuner.cli.parse import parse_plans, parse_shapes
-from tuner.cli.text import ddr_text, print_json, print_pieces, print_table
+from tuner.cli.text import ddr_text, print_json, print_pace, print_pieces, print_table
 
 if TYPE_CHECKING:
     from tuner.cli.writing import CompiledReport
@@ -41,6 +41,8 @@ def compile_(
     style: options.Style = "function",
     shape: options.Shape = None,
     random_weights: options.RandomWeights = None,
+    objective: options.Objective = "latency",
+    frames: options.Frames = None,
     min_npu_share: options.MinNpuShare = None,
     dump: Annotated[
         list[str] | None,
@@ -60,11 +62,13 @@ def compile_(
     from compiler.source import Source
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
+    from simulator.objective import frames_of
     from tuner.cli.unmeasured import unmeasured_plans
     from tuner.cli.writing import write_compiled
     from tuner.measure.host import check_share
     from tuner.networks.load import open_network
 
+    in_run = frames_of(objective, frames)
     model, random_weights = options.named(model, random_weights)
     stages = _stages(dump or (), dump_to, out, as_json)
     if out is not None:
@@ -74,7 +78,7 @@ def compile_(
     npu = load_machine(machine)
     files = parse_plans(plan or (), tuple(npu.contention), npu.name)
     read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
-    opened = open_network(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights))
+    opened = open_network(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights, in_run))
     check_share(opened, min_npu_share)
     plans = {level: read[path] for level, path in files.items()} or unmeasured_plans(opened, layerwise, predicted_by)
     names = {level: str(path) for level, path in files.items()}
@@ -109,6 +113,7 @@ def show(report: CompiledReport, as_json: bool) -> None:
         print_line(line)
     columns = ("<level", "DDR share", "<variant", "segments", "instructions", "cycles", "latency us", "bound cycles", "DDR bytes")
     print_table(columns, [(level, *_cells(row)) for level, row in values["levels"].items()])
+    print_pace(values["frames"], values["levels"])
     print_pieces(values["pieces"])
     if values["out"] is not None:
         sizes = f"{values['file_bytes']:,} bytes, {values['container_bytes']:,} of them the container"

@@ -72,7 +72,7 @@ def _of_piece(opened: Opened, stage: str, k: int) -> list[str]:
 
     if stage == "unit":
         return unit_lines(opened.units[k])
-    # lowered again: nobody keeps the values of weights, which the text has digests of
+    # one frame, lowered again: nobody keeps the values of weights, which the text has digests of
     return graph_lines(lower(opened.part.pieces[k].npu, opened.digest, opened.part.data))
 
 

@@ -14,6 +14,7 @@ import typer
 from simulator import onnx_names
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DTypeName
+from simulator.objective import Objective as ObjectiveName
 from simulator.terminal import say
 from tuner import request
 
@@ -49,6 +50,10 @@ Shape = Annotated[
 RandomWeights = Annotated[
     int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
 ]
+Objective = Annotated[
+    ObjectiveName, typer.Option(help="latency: a run takes one frame of the model; throughput: several, and cycles per frame count.")
+]
+Frames = Annotated[int | None, typer.Option(metavar="N", help="With --objective throughput: frames of a run. (default: 2)")]
 MinNpuShare = Annotated[
     float | None,
     typer.Option("--min-npu-share", metavar="X", min=0, max=1, help="Of the MACs, e.g. 0.9; exit 3 where the NPU does less, or n/a."),

@@ -13,7 +13,7 @@ from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.options import Compiled as CompiledFile
 from tuner.cli.options import Json, LoadOptions
-from tuner.cli.text import ddr_text, finite, print_json, print_pieces, print_table
+from tuner.cli.text import ddr_text, finite, print_json, print_pace, print_pieces, print_table
 
 if TYPE_CHECKING:
     from simulator.compiled import Compiled
@@ -65,6 +65,7 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
             "dtype": compiled.dtype.name,
             "types": compiled.types,
             "clock_hz": machine.clock_hz,
+            "frames": compiled.frames,
         }
         print_json({**head, "pieces": pieces, "levels": rows})
         return
@@ -72,6 +73,7 @@ def _levels(path: Path, level: str | None, as_json: bool) -> None:
     shared = ("shared_read_bytes", "shared_write_bytes") if machine.shared is not None else ()
     columns = (*_COLUMNS, *(("shared read B", "shared write B") if shared else ()))
     print_table(columns, [(name, *_cells(row), *(row[key] for key in shared)) for name, row in rows.items()])
+    print_pace(compiled.frames, rows)
     if len(pieces) > 1:
         print_line()
         print_line("pieces, which run one after the other; the time of the host between them is in no figure")
@@ -119,7 +121,7 @@ def _figures(compiled: Compiled, level: str) -> dict[str, Any]:
         "plan": compiled.plan(level),
         "same_as": compiled.same_as(level),
         "cycles": timing.cycles,
-        "latency_us": timing.cycles / machine.clock_hz * 1e6,
+        **compiled.pace(timing.cycles)._asdict(),
         "program_bound_cycles": bound_of_all(prepared, machine, condition),
         "instructions": timing.instructions,
         "ddr_read_bytes": timing.ddr_read_bytes,

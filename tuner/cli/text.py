@@ -58,13 +58,26 @@ def ddr_text(row: Mapping[str, Any]) -> str:
     return f"{share:g}" + (f" +{latency}" if latency else "")
 
 
-def print_levels(levels: Mapping[str, Mapping[str, Any]]) -> None:
+def print_pace(frames: int, levels: Mapping[str, Mapping[str, Any]]) -> None:
+    """Latency beside throughput, where a run takes several frames."""
+    if frames > 1:
+        columns = ("<level", "frames", "cycles", "latency us", "cycles/frame", "frames/s")
+        rows = (
+            (r["cycles"], f"{r['latency_us']:,.1f}", f"{r['cycles_per_frame']:,.0f}", f"{r['frames_per_s']:,.1f}") for r in levels.values()
+        )
+        print_line()
+        print_table(columns, [(name, frames, *row) for name, row in zip(levels, rows, strict=True)])
+
+
+def print_levels(summary: Mapping[str, Any]) -> None:
     """A table of a summary's levels, in cycles where nothing else is said; 80 columns take eight digits of them."""
+    levels: Mapping[str, Mapping[str, Any]] = summary["levels"]
     columns = ("<level", "share", "<plan", "cycles", "latency", "baseline", "speed-up", "roofline")
     print_table(columns, [_level(name, row) for name, row in levels.items()])
     granted = [f"{name} {what}" for name, row in levels.items() if (what := _granted(row["ddr"]))]
     if granted:
         print_line(f"granted at {'; at '.join(granted)}")
+    print_pace(summary.get("frames", 1), levels)
     print_line()
     print_table(BOUND_COLUMNS, bound_rows(levels))
 

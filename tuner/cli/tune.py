@@ -59,6 +59,8 @@ def tune(
     ] = None,
     strategy: options.Strategy = None,
     variants: options.Variants = None,
+    objective: options.Objective = "latency",
+    frames: options.Frames = None,
     min_npu_share: options.MinNpuShare = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -75,7 +77,7 @@ def tune(
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
         mirror=mirror, store=store, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
-        strategy=strategy, variants=variants,
+        strategy=strategy, variants=variants, objective=objective, frames=frames,
         **vars(farm),
     )  # fmt: skip
     with resumable(out):
@@ -85,7 +87,7 @@ def tune(
     if as_json:
         print_json(summary)
         return code
-    print_levels(summary["levels"])
+    print_levels(summary)
     if target := summary["target"]:
         said = ", ".join(f"{level} {cycles:,}" for level, cycles in target["cycles"].items())
         print_line(f"searched with target {target['name']}, which says {said} cycles; the table is the NPU's")

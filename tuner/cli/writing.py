@@ -11,6 +11,7 @@ from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.plan.plan import Plan
 from compiler.source import Opened
 from simulator.compiled import Compiled, CompiledPiece
+from simulator.objective import Pace
 from simulator.onnx_names import Style
 from tuner.measure.host import host_nodes, mac_share, work_lines
 from tuner.measure.macs import program_macs
@@ -43,6 +44,7 @@ def write_compiled(
         "computes": opened.computes,
         "style": style,
         "notes": list(opened.notes),
+        "frames": opened.frames,
         "macs": share.total,
         "npu_mac_share": share.share,
         "grouped": None if opened.grouped is None else opened.grouped._asdict(),
@@ -68,7 +70,7 @@ def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dic
             "segments": len(m.plan.segments),
             "instructions": m.instructions,
             "cycles": m.timings[level].cycles,
-            "latency_us": m.timings[level].cycles / machine.clock_hz * 1e6,
+            **Pace.of(m.timings[level].cycles, opened.frames, machine.clock_hz)._asdict(),
             "program_bound_cycles": m.bound(machine, level),
             "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
             "executed_macs": sum(map(program_macs, m.programs)),

@@ -23,7 +23,7 @@ from tuner.measure.runners import runner_spec
 from tuner.measure.verdict import BoardFailedError, Contender, Finalist, Standing, Verdict, contenders, decide, finalists
 from tuner.store.read import read_log, read_tasks
 from tuner.store.runfolder import SearchFolder
-from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary
+from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary, rounded_pace
 
 
 def verdicts(
@@ -150,7 +150,7 @@ def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequ
 
 
 def levels_read(
-    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], clock_hz: int
+    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], opened: Opened
 ) -> dict[str, LevelSummary]:
     """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`."""
     out = {}
@@ -160,7 +160,7 @@ def levels_read(
         out[level] = row.model_copy(
             update={
                 "cycles": cycles,
-                "latency_us": round(cycles / clock_hz * 1e6, 3),
+                **rounded_pace(cycles, opened.frames, opened.machine.clock_hz),
                 "baseline_layerwise_cycles": base,
                 "speedup": base / cycles,
                 "variant_cycles": variants,

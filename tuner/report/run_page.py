@@ -23,7 +23,7 @@ def run_page(run: RunView) -> str:
     """The whole page."""
     figures, summary = Figures(), run.summary
     sections = [
-        section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary["levels"]), _robust(summary), _pieces(summary)),
+        section("result", "Result", _RESULT, _unconfirmed(summary), _result(summary), _robust(summary), _pieces(summary)),
         section("latency", "Latency against contention", _LATENCY, figures.place(machine.latency(run)), _crossings(run, figures)),
         section(
             "search",
@@ -95,7 +95,8 @@ _MOST = 40  # rows of a table that a model can make as long as it is
 _FARM = "Share of the time in which a worker was measuring; the rest is choosing what to measure, training, and the start."
 
 
-def _result(levels: dict[str, Any]) -> str:
+def _result(summary: dict[str, Any]) -> str:
+    levels: dict[str, Any] = summary["levels"]
     columns = ("<level", "DDR share", "cycles", "latency µs", "baseline cycles", "speed-up", "roofline cycles", "of roofline", "DDR bytes",
                "ρ", "<plan")  # fmt: skip
     shared = any(at.get("shared_moved_bytes") for at in levels.values())
@@ -112,9 +113,21 @@ def _result(levels: dict[str, Any]) -> str:
     each = [(name, *(_fitting(at["variant_cycles"].get(other, "")) for other in levels)) for name, at in levels.items()]
     matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
     values = table(("<level", "max error", "of rounding", "limit"), errors)
-    bound = f"<h3>Bound</h3><p>{_BOUND}</p>" + table(BOUND_COLUMNS, bound_rows(levels))
+    bound = _pace(summary.get("frames", 1), levels) + f"<h3>Bound</h3><p>{_BOUND}</p>" + table(BOUND_COLUMNS, bound_rows(levels))
     variants = bound + "<h3>Every variant at every level, cycles</h3>" + matrix
     return table((*columns, *(["shared memory bytes"] if shared else [])), rows) + variants + "<h3>Values against onnxruntime</h3>" + values
+
+
+def _pace(frames: int, levels: dict[str, Any]) -> str:
+    """Latency beside throughput, where a run takes several frames."""
+    if frames == 1:
+        return ""
+    columns = ("<level", "frames of a run", "latency µs", "cycles per frame", "frames per second")
+    rows = [
+        (name, frames, f"{at['latency_us']:,.1f}", f"{at['cycles_per_frame']:,.1f}", f"{at['frames_per_s']:,.1f}")
+        for name, at in levels.items()
+    ]
+    return "<h3>Throughput</h3>" + table(columns, rows)
 
 
 def _fitting(cycles: int | str | None) -> int | str:

@@ -40,6 +40,7 @@ class _Saved(BaseModel):
     shapes: dict[str, tuple[int, ...]]
     random_weights: int | None
     style: Style
+    frames: Annotated[int, Field(ge=1)] = 1
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def write_source(run: Place, source: Source, model_digest: str, style: Style = "
         shapes={name: tuple(shape) for name, shape in source.shapes.items()},
         random_weights=source.random_weights,
         style=style,
+        frames=source.frames,
     )
     write_whole(run / MACHINE, [_written(source.machine)])
     write_json(run / SOURCE, saved.model_dump(mode="json"))
@@ -77,9 +79,8 @@ def read_source(run: Place) -> SavedSource:
         saved = _Saved.model_validate(read_json(path))
     except ValidationError as error:
         raise BadInputError(f"{path}: {validation_line(error)}") from None
-    source = Source(
-        Path(saved.model), _machine(run / MACHINE, saved.machine_digest), DataType[saved.dtype], saved.shapes, saved.random_weights
-    )
+    machine = _machine(run / MACHINE, saved.machine_digest)
+    source = Source(Path(saved.model), machine, DataType[saved.dtype], saved.shapes, saved.random_weights, saved.frames)
     return SavedSource(source, saved.model_digest, saved.style)
 
 

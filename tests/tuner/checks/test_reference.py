@@ -74,7 +74,7 @@ def peak():  # that of getrusage is at least what the process that forked this o
 before = peak()
 x = np.ones((1, 16, 256, 256), np.float32)
 piece = ReferencePiece(("x",), (names[-1],), range(len(names)))
-assert first_beyond(model, (piece,), set(names), set(names), {"x": x}, DataType.float16) is None
+assert first_beyond(model, (piece,), set(names), set(names), [{"x": x}], DataType.float16) is None
 print((peak() - before) * 1024 // x.nbytes)
 """
 
