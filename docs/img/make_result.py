@@ -195,7 +195,7 @@ def readme(text: str, summary: dict[str, Any], kept: dict[str, Any]) -> str:
 
 def tables(summary: dict[str, Any]) -> str:
     """What `tilefarm tune` prints at its end."""
-    return printed(print_levels, summary["levels"]) + printed(print_robust, summary) + printed(print_proposers, summary)
+    return printed(print_levels, summary) + printed(print_robust, summary) + printed(print_proposers, summary)
 
 
 def main(
