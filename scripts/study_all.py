@@ -28,6 +28,7 @@ QUICK = {
     "fusion": f"--networks {SMALL} --candidates 12 --seeds 1",
     "levels": f"--networks {SMALL} --candidates 12 --seeds 1 --machine edge",
     "shared_memory": f"--networks {SMALL} --candidates 12",
+    "frames": f"--networks {SMALL} --frames 1,2",
     "types": f"--networks {SMALL} --candidates 12 --machine ascend310",
     "window": f"--networks {SMALL} --candidates 12 --seeds 1",
     "placement": "--networks light:squeezenet --candidates 8 --seeds 1 --machine ascend310:cores=2,ddr.bytes_per_cycle=134",
