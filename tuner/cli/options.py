@@ -53,7 +53,7 @@ RandomWeights = Annotated[
 Objective = Annotated[
     ObjectiveName, typer.Option(help="latency: a run takes one frame of the model; throughput: several, and cycles per frame count.")
 ]
-Frames = Annotated[int | None, typer.Option(metavar="N", help="With --objective throughput: frames of a run. (default: 2)")]
+Frames = Annotated[int | None, typer.Option(metavar="N", help="With --objective throughput: frames of a run, 1 to 256. (default: 2)")]
 MinNpuShare = Annotated[
     float | None,
     typer.Option("--min-npu-share", metavar="X", min=0, max=1, help="Of the MACs, e.g. 0.9; exit 3 where the NPU does less, or n/a."),

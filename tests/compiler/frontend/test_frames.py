@@ -67,8 +67,8 @@ def test_a_file_takes_frames_along_the_first_axis(name: str, tmp_path: Path) -> 
     assert [fault for checked in check_file(tmp_path / "out.onnx") for fault in checked.faults] == []
 
 
-def test_frames_do_not_touch_each_other() -> None:
-    """A frame's values are those that it has where another frame is something else."""
+def test_every_tensor_has_an_image_of_each_frame() -> None:
+    """And the pace of a run counts them."""
     found = compiler.compile(small_model("dense_block"), "edge", objective="throughput", frames=2)
     graph = found.opened.unit.graph
     assert all(shape[0] == 2 for shape in graph.shapes.values())
