@@ -44,8 +44,10 @@ def _unplaced(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tupl
 
 @lru_cache(maxsize=1024)
 def _in_ddr(unit: Unit) -> Ints:
-    one = [(s.address, s.image_blocks if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, s.image_blocks) for s in unit.storages]
-    return np.array(one, np.int64) * (1, unit.together, 1, 1, 1)
+    """Address, and blocks from group of images to group, plane to plane, row to row, and image to image of a group."""
+    sizes = ((s, s.image_blocks if s.n else 0) for s in unit.storages)
+    one = [(s.address, size * unit.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
+    return np.array(one, np.int64)
 
 
 def places_kept(blocks: Blocks) -> dict[int, int]:

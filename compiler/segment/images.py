@@ -6,6 +6,8 @@ of a group at once: their loop over tiles of pixels goes over the images, too, i
 
 A slot of L1 has the images of a group plane by plane, one behind the other in each.
 
+A constant of one image is read by all of them: in a unit of groups its n is 0.
+
 Rings of rows (`halo: cache`, what is held) are of one image after the other, so a block is whole images, and nothing of it is held.
 """
 

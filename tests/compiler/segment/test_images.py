@@ -67,6 +67,22 @@ def test_products_of_two_tensors_take_each_image_with_its_own() -> None:
     check_program(case, program)
 
 
+def test_all_images_of_a_block_read_a_constant_of_one() -> None:
+    """As an embedding of positions is added to every image; one of all images has its own for each."""
+    for shape in ((1, 40, 9, 7), (4, 40, 9, 7)):
+        b = Builder(np.random.default_rng(3), (4, 20, 9, 7))
+        x = b.conv("x", 40, (1, 1), pads=(0, 0, 0, 0))
+        case = make_case(b.model(b.relu(b.conv(b.add(b.relu(x), b.normal(shape)), 24))), EDGE, DataType.float16)
+        for images in (2, 4):
+            gene = Gene(0, len(case.unit.operators), images=images)
+            assert fitting_ways(case, gene, WAYS, lambda at: {}, lambda each: (each,)) == len(WAYS)
+            single = decode_all(case.unit, tuple(Gene(k, k + 1, images=images) for k in range(len(case.unit.operators))))
+            assert not isinstance(single, Infeasible), single
+            program = Compiler(case.unit).compile(single)
+            assert not isinstance(program, Infeasible), program
+            check_program(case, program)
+
+
 def wide(images: int) -> Case:
     """A convolution whose weights do not stay."""
     b = Builder(np.random.default_rng(2), (images, 256, 5, 5))
