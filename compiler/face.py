@@ -71,9 +71,8 @@ def load(
     `throughput`, `frames` of them (2 unless given) along the first axis.
     Raises `BadInputError`, `UnsupportedError`, `InfeasibleError`.
     """
-    return open_source(
-        Source.named(_called(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames)), _given(model)
-    )
+    source = Source.named(_called(model), machine, dtype, shapes or {}, random_weights, frames_of(objective, frames))
+    return open_source(source, model if isinstance(model, bytes | ModelProto) else None)
 
 
 def compile(
@@ -99,18 +98,12 @@ def compile(
     elif machine is None:
         raise BadInputError(f"{_called(model)}: no machine given; a preset's name, a YAML file or a Machine is expected")
     else:
-        called, frames = _called(model), frames_of(objective, frames)
-        opened = open_source(Source.named(called, machine, dtype, shapes or {}, random_weights, frames), _given(model))
+        opened = load(model, machine, dtype=dtype, shapes=shapes, random_weights=random_weights, objective=objective, frames=frames)
     if plan is None:
         plans: Mapping[str, Plan] = default_by_level(opened) if layerwise else quick_plans(opened)
     else:
         plans = plan if isinstance(plan, Mapping) else dict.fromkeys(opened.machine.contention, plan)
     return CompiledModel(opened, measure(opened, plans))
-
-
-def _given(model: str | os.PathLike[str] | bytes | ModelProto) -> bytes | ModelProto | None:
-    """What was read already."""
-    return model if isinstance(model, bytes | ModelProto) else None
 
 
 def _called(model: str | os.PathLike[str] | bytes | ModelProto) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Annotated
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -59,6 +60,15 @@ def show(rows: Sequence[Row]) -> Iterator[Table | str]:
         )
         table.append((name, frames, *(" / ".join(each) for each in cells)))
     yield Table(("<network", "frames", "cycles per frame", "latency, us", "DDR MB per frame", "over the bound"), table)
+    per_frame = {(row["network"], row["frames"], row["level"]): row["cycles_per_frame"] for row in rows}
+    for (frames,), mine in groups([row for row in rows if row["frames"] > 1], "frames").items():
+        faster = groups([row for row in mine if (row["network"], 1, row["level"]) in per_frame], "level")
+        means = [
+            f"{geometric_mean(per_frame[row['network'], 1, level] / row['cycles_per_frame'] for row in each):.3f} at {level}"
+            for (level,), each in faster.items()
+        ]
+        if means:
+            yield f"{frames} frames over one, geometric mean of cycles per frame: {', '.join(means)}."
 
 
 def main(

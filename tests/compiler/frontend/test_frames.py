@@ -37,14 +37,14 @@ def stock(model: ModelProto | str, feeds: dict[str, np.ndarray]) -> list[np.ndar
 
 
 def models() -> dict[str, ModelProto]:
-    attention = Builder(np.random.default_rng(0), (1, 16, 8, 8))
+    b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     return {
         "whole": small_model("residual_block"),
         "host first": partial_model("first"),
         "host between": partial_model("middle"),
         "host at both ends": partial_model("ends"),
         "host reads an output": partial_model("two_outputs"),
-        "constants": attention.model(attention.conv(attention.relu("x"), 16)),
+        "constant of one frame": b.model(b.conv(b.add(b.relu("x"), b.normal((1, 16, 8, 8))), 16)),
     }
 
 
@@ -52,7 +52,7 @@ def models() -> dict[str, ModelProto]:
 def test_a_file_takes_frames_along_the_first_axis(name: str, tmp_path: Path) -> None:
     """onnxruntime on the file is what it is on the model frame by frame; so is the program, at every level."""
     model = models()[name]
-    found = compiler.compile(model, "edge", layerwise=True, objective="throughput", frames=FRAMES)
+    found = compiler.compile(model, "edge", objective="throughput", frames=FRAMES)
     found.save(tmp_path / "out.onnx")
     (given,) = model.graph.input
     shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]

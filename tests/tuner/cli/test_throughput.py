@@ -58,6 +58,8 @@ def test_the_study_counts_by_frame(tmp_path: Path) -> None:
     rows = [*rows_of(path, "edge", 1, 0), *rows_of(path, "edge", 2, 0), *rows_of(path, "edge", 2, 3, FEW)]
     for row in rows:
         assert row["cycles_per_frame"] * row["frames"] == row["cycles"] >= row["bound"]
-    (table,) = show(rows[:6])
+    table, said = show(rows[:6])
     assert isinstance(table, Table)
+    assert isinstance(said, str)
+    assert said.startswith("2 frames over one, geometric mean of cycles per frame: ")
     assert [row[:2] for row in table.rows] == [("conv_chain", 1), ("conv_chain", 2)]
