@@ -233,14 +233,14 @@ class Compiler:
             yield from [holding] * len(segments)
             return
         shares, made = self._foreseen(unit, [(plan, start, plan.cores) for plan, start in segments], holding)
-        so_far = [0] * self.unit.machine.cores
+        ends = self._ends()
         for index, mine in enumerate(shares):
-            found = self._parts(index, mine, made, so_far)
+            found = self._parts(index, mine, made, ends)
             if isinstance(found, Infeasible):
                 found = Infeasible(f"segment {index}, {found.where.removeprefix('segment ')}", found.what)
             else:
                 for part in found:
-                    so_far[part.core] += 1
+                    ends[part.core] = part.flip
             yield found
 
     def within(self, unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> tuple[Unit, Sequence[Held | None] | Infeasible]:
@@ -256,10 +256,12 @@ class Compiler:
         raise AssertionError("the last grant is all of L1")
 
     def alone(self, plan: SegmentPlan, start: int) -> list[CorePart] | Infeasible:
-        """A segment as it is measured for itself: its shares, on cores from 0 on."""
+        """A segment as it is measured for itself: its shares, on cores from 0 on, from the bottom of L1."""
+        if plan.same_end:
+            plan = plan.model_copy(update={"same_end": False})
         unit = within_l1(self.unit, self._least_l1(self.unit, plan, start))
         (shares,), made = self._foreseen(unit, [(plan, start, range(len(plan.cores)))], [None])
-        return self._fitting(self._parts(0, shares, made, [0] * self.unit.machine.cores))
+        return self._fitting(self._parts(0, shares, made, self._ends()))
 
     def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
         """As `segment.granted.least_l1`, remembered."""
@@ -286,29 +288,33 @@ class Compiler:
 
         Where one has none, those behind it lie at other ends than foreseen, and are lowered when they are asked for.
 
-        Neighbours on a core lie at opposite ends of its memories, so that one's first loads need not wait for the other's last reads.
+        Neighbours on a core lie at opposite ends of its memories, unless the plan says `same_end`.
         """
-        found, missing, so_far = list[list[_Share] | Infeasible](), list[_Share](), [0] * self.unit.machine.cores
+        found, missing, ends = list[list[_Share] | Infeasible](), list[_Share](), self._ends()
         for (plan, start, cores), held in zip(segments, holding, strict=True):
-            if max(cores) >= len(so_far):
-                found.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(so_far) - 1}"))
+            if max(cores) >= len(ends):
+                found.append(Infeasible(named(plan), f"core {max(cores)}: the machine has cores 0..{len(ends) - 1}"))
                 continue
-            mine = [_Share.of(unit, plan, start, so_far[core] % 2 == 1, place, core, held) for place, core in enumerate(cores)]
+            mine = [_Share.of(unit, plan, start, ends[core] == plan.same_end, place, core, held) for place, core in enumerate(cores)]
             missing += [share for share in mine if share.key not in self._cache]
-            for core in cores:
-                so_far[core] += 1
+            for share in mine:
+                ends[share.core] = share.flip
             found.append(mine)
         return found, self._lower(missing)
 
+    def _ends(self) -> list[bool]:
+        """Per core, whether its last part lies from the top: a program's first one lies from the bottom, which is the other end."""
+        return [True] * self.unit.machine.cores
+
     def _parts(
-        self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, Lowered | Infeasible], so_far: Sequence[int]
+        self, index: int, shares: Sequence[_Share] | Infeasible, made: Mapping[_Key, Lowered | Infeasible], ends: Sequence[bool]
     ) -> list[CorePart] | Infeasible:
-        """Those of a segment's shares that have work.  made: some that are lowered.  so_far: parts that each core has."""
+        """Those of a segment's shares that have work.  made: some that are lowered.  ends: see `_ends`."""
         if isinstance(shares, Infeasible):
             return shares
         parts = []
         for share in shares:
-            flip = so_far[share.core] % 2 == 1
+            flip = ends[share.core] == share.plan.same_end
             if flip != share.flip:
                 share = _Share.of(*share[:3], flip, *share[4:7])
             lowered = made[share.key] if share.key in made else self._lowered(share)

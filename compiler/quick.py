@@ -74,14 +74,14 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
     all of it is done with what is decided before as well, and the faster program is kept.
     """
 
-    known: dict[tuple[str, ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
+    known: dict[tuple[tuple[str, bool], ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
 
     @cache
     def measured(tried: Genome) -> NDArray[np.int64] | None:
         plan = decode_all(unit, tried)
         if isinstance(plan, Infeasible):
             return None
-        key = tuple([segment.key for segment in plan.segments])
+        key = tuple([(segment.key, segment.same_end) for segment in plan.segments])
         if key not in known:
             found = _segment_cycles(compiler, plan, level)
             known[key] = None if isinstance(found, Infeasible) else found
@@ -104,7 +104,7 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
         whole = _with(whole, {at: new for at, (new, old) in enumerate(zip(again, whole.genome, strict=True)) if new != old}, measured)
         every = [(each, measured(each)) for each in _held(unit, _begun_in_blocks(unit, whole, measured), level, measured)]
         held = [_Timed(each, cycles) for each, cycles in every if cycles is not None]
-        ends = [_shared(unit, each, measured) for each in held]
+        ends = [_turned(_shared(unit, each, measured), measured) for each in held]
         found.append((min(int(each.took.sum()) for each in ends), tuple([each.genome for each in ends])))
     return min(found, key=lambda each: each[0])[1]
 
@@ -258,6 +258,14 @@ def _shared(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
                 genes = tuple([new if better else old for new, old, better in zip(changed, genes, faster.tolist(), strict=True)])
                 took = np.minimum(now, took)
     return min(found, _replaced(found, dict(enumerate(genes)), measured), key=lambda each: int(each.took.sum()))
+
+
+def _turned(found: _Timed, measured: Measure) -> _Timed:
+    """With some segments at the end of L1 where the one before each lies: all behind it turn as well, so that nothing else changes."""
+    for first in (1, 2):
+        new = {at: found.genome[at]._replace(same_end=True) for at in range(first, len(found.genome), 2)}
+        found = _with(found, new, measured)
+    return found
 
 
 def _plan(unit: Unit, genome: Genome) -> Plan:

@@ -60,7 +60,7 @@ from tuner.measure.timer import Timers
 WARM = 8  # items before the clock starts
 DRAWS = 200  # of segments, for an interval
 ADDED = ("us_per_segment", "us_per_operator", "us_per_instruction")
-MECHANISMS = ("toggle_held", "cut_on_chip", "change_passes")  # moves, beside the lookahead
+MECHANISMS = ("toggle_held", "cut_on_chip", "change_passes", "change_end")  # moves, beside the lookahead
 STAGES = ("realise", "features", "emission", "synchronise", "simulation")
 RECORDS = ("link", "prepare")  # what takes the place of "synchronise" where records are written
 T = TypeVar("T")
@@ -68,7 +68,7 @@ T = TypeVar("T")
 
 def mutations(unit: Unit, seed: int, mechanisms: bool = True) -> Iterator[Genome]:
     """Genomes that fit, each one move away from the one before it.  mechanisms: False leaves out what couples segments or reorders records:
-    held tensors, passes and the lookahead."""
+    held tensors, passes, ends of L1 and the lookahead."""
     rng = np.random.default_rng([seed, 1])
     moves = [move for name, move in MOVES.items() if mechanisms or name not in MECHANISMS]
 

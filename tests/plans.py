@@ -100,6 +100,7 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
         lookahead=int(rng.choice([1, 2, 16, LOOKAHEAD])),
         overtake=bool(rng.integers(2)),
         urgent=bool(rng.integers(4)),
+        same_end=not rng.integers(4),
     )
 
 

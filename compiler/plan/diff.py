@@ -77,7 +77,7 @@ def _changes(a: tuple[SegmentPlan, ...], b: tuple[SegmentPlan, ...], names: list
 
 def _flat(segment: SegmentPlan) -> dict[str, Any]:
     """Keys of the segment, and of its operators' tilings."""
-    left_out = ("images", "columns", "passes", "input_passes", "lookahead", "overtake", "urgent")
+    left_out = ("images", "columns", "passes", "input_passes", "lookahead", "overtake", "urgent", "same_end")
     usual = {key: getattr(segment, key) for key in left_out} | {"shared": [], "staged": [], "held": []}
     raw = usual | segment.model_dump(mode="json", exclude={"operators", "tilings", "halo", "on_vector"})  # which leaves usual values out
     raw |= {

@@ -148,6 +148,8 @@ class SegmentPlan(_Gene):
     lookahead: of how many records an engine takes the one that can begin first (`schedule.listed`); 1: all in their order.
     overtake: whether loads are among them; else they stay in their order.  urgent: of those that can begin, whether the one with the
     longest chain behind it goes first; else the one that was emitted first.
+    same_end: whether it fills L1 and UB from the end from which the segment before it on its core does; else from the other end, so that
+    its first loads need not wait for the last reads of that one.
     window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
     (`schedule.window`); else block comes after block and operator after operator.  Of passes over results a window of more than one has
     products of the next pass made before those of this one that wait for VECTOR.
@@ -180,6 +182,7 @@ class SegmentPlan(_Gene):
     lookahead: Annotated[int, Field(ge=1, le=MAX_LOOKAHEAD)] = Field(default=LOOKAHEAD, exclude_if=_is_usual)
     overtake: bool = Field(default=False, exclude_if=_is_false)
     urgent: bool = Field(default=True, exclude_if=bool)
+    same_end: bool = Field(default=False, exclude_if=_is_false)
     cores: Annotated[tuple[CoreNumber, ...], Field(min_length=1, max_length=MAX_CORES)] = (0,)
     split: Split = "rows"
     shared: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
@@ -248,8 +251,8 @@ class SegmentPlan(_Gene):
 
     @cached_property
     def key(self) -> str:
-        """Canonical JSON: what the code of a share of the segment depends on."""
-        return self.model_dump_json(exclude={"cores"})
+        """Canonical JSON: what the code of a share of the segment depends on, but for the end of L1."""
+        return self.model_dump_json(exclude={"cores", "same_end"})
 
     def __copy__(self) -> Self:
         """Where `model_copy` changes a field, so would the key."""

@@ -58,6 +58,9 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
     """
     if gene.held:
         return decode(unit, gene._replace(held=0), held, beside)
+    if gene.same_end:
+        plan = decode(unit, gene._replace(same_end=False), held, beside)
+        return None if plan is None else plan.model_copy(update={"same_end": True})
     if gene.images > 1:
         together = grouped(unit, gene.images)
         if isinstance(together, Infeasible) or gene.blocks > 1 or held:

@@ -50,7 +50,7 @@ class Gene(NamedTuple):
     `UB_SLOTS` and, of a pool that is fed where it can be, `FED_ROWS`; () is all zeros.
     cores: where its iterations (every block of every image) run; more cores than iterations: the first ones.
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
-    sliding, spread, ahead_kib, split, lookahead, overtake, urgent: as in a plan; of lookaheads only the usual one and that of
+    sliding, spread, ahead_kib, split, lookahead, overtake, urgent, same_end: as in a plan; of lookaheads only the usual one and that of
     `changes` are searched with.
     grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
     passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.passes`).
@@ -87,11 +87,17 @@ class Gene(NamedTuple):
     urgent: bool = True
     on_vector: tuple[int, ...] = ()
     images: int = 1
+    same_end: bool = False
 
 
 Genome = tuple[Gene, ...]
 Tail = tuple[Any, ...]  # a gene without its place: all of its fields but start and stop
 Key = tuple[str, Tail]
+
+
+def bare(gene: Gene) -> Gene:
+    """Without what only neighbours in a program know of."""
+    return gene._replace(held=0, ahead_kib=0, same_end=False)
 
 
 def choice_count(unit: Unit, kernel: int) -> int:

@@ -71,6 +71,7 @@ def gene_of(unit: Unit, plan: SegmentPlan, start: int, held: Held = NOTHING) -> 
         urgent=plan.urgent,
         on_vector=planes_of(plan),
         images=plan.images,
+        same_end=plan.same_end,
     )
     usual = usual._replace(cached=whole_or(usual, plan.caching))
     named = _named(unit, plan, usual)

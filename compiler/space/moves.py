@@ -7,7 +7,7 @@ A move returns a new genome, or None where it does not apply.  None of them look
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from compiler.space.gene import (
     Gene,
     Genome,
     ahead_sizes,
+    bare,
     bits,
     block_counts,
     choice_count,
@@ -51,7 +52,20 @@ def _pick(genome: Genome, rng: np.random.Generator) -> int:
 
 
 def _swap(genome: Genome, i: int, *genes: Gene, width: int = 1) -> Genome:
-    return (*genome[:i], *genes, *genome[i + width :])
+    """What comes behind stays at the ends of L1 where it is, and is timed as it was."""
+    behind = genome[i + width :]
+    if behind and _turns(genes) != _turns(genome[i : i + width]):
+        behind = (_turned(behind[0]), *behind[1:])
+    return (*genome[:i], *genes, *behind)
+
+
+def _turns(genes: Sequence[Gene]) -> bool:
+    """Whether the last of them lies at another end than the one before the first."""
+    return sum([not gene.same_end for gene in genes]) % 2 == 1
+
+
+def _turned(gene: Gene) -> Gene:
+    return gene._replace(same_end=not gene.same_end)
 
 
 def _granted(unit: Unit, gene: Gene) -> Unit:
@@ -97,7 +111,12 @@ def split_segment(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genom
     i = longer[int(rng.integers(len(longer)))]
     gene = genome[i]
     at = int(rng.integers(gene.start + 1, gene.stop))
-    return _swap(genome, i, resized(unit, gene, gene.start, at), resized(unit, gene, at, gene.stop))
+    return _swap(genome, i, *_cut(unit, gene, at))
+
+
+def _cut(unit: Unit, gene: Gene, at: int) -> tuple[Gene, Gene]:
+    """The second part lies at the other end."""
+    return resized(unit, gene, gene.start, at), resized(unit, gene, at, gene.stop)._replace(same_end=False)
 
 
 def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
@@ -107,7 +126,7 @@ def merge_segments(unit: Unit, genome: Genome, rng: np.random.Generator) -> Geno
     i = int(rng.integers(len(genome) - 1))
     a, b = genome[i], genome[i + 1]
     base = a if rng.random() < 0.5 else b
-    joined = resized(unit, base, a.start, b.stop)._replace(held=a.held | b.held << b.start - a.start)
+    joined = resized(unit, base, a.start, b.stop)._replace(held=a.held | b.held << b.start - a.start, same_end=a.same_end)
     return _swap(genome, i, joined, width=2)
 
 
@@ -240,6 +259,15 @@ def change_ahead(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome
     return _swap(genome, i, genome[i]._replace(ahead_kib=others[int(rng.integers(len(others)))]))
 
 
+def change_end(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
+    """The other end of L1 and UB, of a segment or of all from one on; the first segment has nobody before it."""
+    if len(genome) == 1:
+        return None
+    i = int(rng.integers(1, len(genome)))
+    turned = _turned(genome[i])
+    return _swap(genome, i, turned) if rng.random() < 0.5 else (*genome[:i], turned, *genome[i + 1 :])
+
+
 def change_weights(unit: Unit, genome: Genome, rng: np.random.Generator) -> Genome | None:
     """Larger or smaller chunks of streamed weights, or weights that stay instead of being streamed, or the other way round."""
     i = _pick(genome, rng)
@@ -350,6 +378,7 @@ MOVES: dict[str, Move] = {
     "change_window": change_window,
     "change_prefetch": change_prefetch,
     "change_ahead": change_ahead,
+    "change_end": change_end,
     "change_weights": change_weights,
     "change_tiling": change_tiling,
     "change_passes": change_passes,
@@ -361,22 +390,18 @@ MOVES: dict[str, Move] = {
 def crossover(a: Genome, b: Genome, rng: np.random.Generator) -> Genome | None:
     """The first parent with a stretch of the second: between neighbouring borders that both have, and where they differ as segments alone.
 
-    What is held and loaded ahead comes with the stretch.
+    What is held and loaded ahead comes with the stretch, and so do its ends of L1, but not those of what is behind.
     """
     borders = sorted({g.start for g in a} & {g.start for g in b})
     stretches = []
     for start, stop in zip(borders, [*borders[1:], a[-1].stop], strict=True):
         mine, theirs = ([g for g in each if start <= g.start < stop] for each in (a, b))
-        if [_alone(g) for g in mine] != [_alone(g) for g in theirs]:
-            stretches.append((start, stop, theirs))
+        if [bare(g) for g in mine] != [bare(g) for g in theirs]:
+            stretches.append((a.index(mine[0]), len(mine), theirs))
     if not stretches:
         return None
-    start, stop, theirs = stretches[int(rng.integers(len(stretches)))]
-    return (*(g for g in a if g.start < start), *theirs, *(g for g in a if g.start >= stop))
-
-
-def _alone(gene: Gene) -> Gene:
-    return gene._replace(held=0, ahead_kib=0)
+    first, width, theirs = stretches[int(rng.integers(len(stretches)))]
+    return _swap(a, first, *theirs, width=width)
 
 
 def random_genome(unit: Unit, rng: np.random.Generator, mean_length: float = 3.0) -> Genome:
@@ -417,8 +442,9 @@ def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome
                 return None
             out.append(found)
             continue
-        middle = (gene.start + gene.stop) // 2
-        todo += [resized(unit, gene, middle, gene.stop), resized(unit, gene, gene.start, middle)]
+        if todo:  # one more segment before it
+            todo[-1] = _turned(todo[-1])
+        todo += reversed(_cut(unit, gene, (gene.start + gene.stop) // 2))
     return tuple(out)
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from compiler.segment.blocks import needed
 from compiler.segment.residence import hidden
-from compiler.space.gene import EVERY_LENGTH, Gene, Key, has_halos, iterations, keeps_weights, with_weights, working_cores
+from compiler.space.gene import EVERY_LENGTH, Gene, Key, bare, has_halos, iterations, keeps_weights, with_weights, working_cores
 from compiler.unit.unit import Unit
 
 
@@ -23,13 +23,13 @@ class Structures:
     def key(self, gene: Gene) -> Key:
         """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
 
-        `ahead_kib` and `held` are not in it: what they save is between segments.  Pinned genes are equal
-        only where they say the same: their plans are to the letter.
+        What only neighbours know of is not in it (`bare`).  Pinned genes are equal only where they say the same: their plans are to the
+        letter.
         """
         return self._keyed(gene)
 
     def _key(self, gene: Gene) -> Key:
-        gene = gene._replace(cores=tuple(range(len(working_cores(self.unit, gene)))), ahead_kib=0, held=0)
+        gene = bare(gene)._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
         if gene.pinned:
             return self.structure(gene.start, gene.stop), gene[2:]
         if len(gene.cores) == 1:

@@ -39,6 +39,7 @@ def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
         "spread" if plan.spread else "not spread",
         f"ahead {plan.ahead_kib} KiB",
         f"lookahead {plan.lookahead}{' of loads too' if plan.overtake else ''}{'' if plan.urgent else ' as emitted'}",
+        *(["same end"] if plan.same_end else []),
     ]
     yield f"segment {index}: {', '.join(words)}"
     if plan.shared:

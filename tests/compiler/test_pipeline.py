@@ -209,6 +209,28 @@ def test_a_machine_that_is_too_small() -> None:
     assert found.where in {spec.name for spec in case.unit.operators}
 
 
+def test_a_segment_lies_at_the_end_that_its_plan_says(case: Case) -> None:
+    plan, compiler = baseline(case), Compiler(case.unit)
+    count = len(plan.segments)
+    assert count > 4
+
+    def tops(same: set[int]) -> list[bool]:
+        segments = [each.model_copy(update={"same_end": at in same}) for at, each in enumerate(plan.segments)]
+        changed = plan.model_copy(update={"segments": tuple(segments)})
+        check_program(case, compiled(case, changed))
+        parts = compiler.parts(changed)
+        assert not isinstance(parts, Infeasible)
+        return [part.flip for part in parts]
+
+    assert tops(set()) == [bool(at % 2) for at in range(count)]
+    assert tops({2}) == [bool(at % 2) != (at >= 2) for at in range(count)]
+    assert tops({2, 3}) == [bool(at % 2) != (at == 2) for at in range(count)]
+    assert tops({0}) == [not at % 2 for at in range(count)], "the first one lies at the other end than nobody before it"
+    segment = plan.segments[0].model_copy(update={"same_end": True})
+    (alone,) = compiler.alone(segment, 0)
+    assert not alone.flip, "by itself it has no neighbour"
+
+
 def test_which_segment_does_not_fit(case: Case) -> None:
     plan = baseline(case)
     other = make_case(small_model("residual_block"), resized(EDGE, L1=2048), DataType.float16)

@@ -197,6 +197,11 @@ class Evaluator:
 
     def _look(self, gene: Gene, space: Space, key: _Key) -> Known | None:
         """For the first time."""
+        if gene.same_end:  # the same, but that it lies elsewhere
+            other = self._look_at(gene._replace(same_end=False), space)
+            if other is None:
+                return self._keep(key, None)
+            return self._keep(key, Known(other.plan.model_copy(update={"same_end": True}), other.raw))
         plan = decode(self.unit, gene, *space)
         if plan is None:
             return self._keep(key, None)
@@ -233,7 +238,8 @@ class Evaluator:
 
     def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
         gene = request.genome[0]
-        names = {"operators", "shared", "staged"}  # of those the structure says, and what stays, whatever it is called, follows from it
+        # of the first the structure says; what stays, whatever it is called, follows from it; alone it lies at the bottom of L1
+        names = {"operators", "shared", "staged", "same_end"}
         content: dict[str, Any] = plan.model_dump(mode="json", exclude=names) | {"cores": list(range(len(plan.cores)))}
         payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
         return self._measured(request, partial(self.target.alone, plan, gene.start), range(gene.start, gene.stop), payload, raw)

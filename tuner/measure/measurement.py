@@ -61,8 +61,8 @@ class Request:
 
 def _written(gene: Gene) -> list[Any]:
     """As a list of its fields, without a grant of all, and without the last ones where all of them are as usual."""
-    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images = gene
-    rest, usual = [input_passes, urgent, on_vector, images], [1, True, (), 1]
+    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images, same_end = gene
+    rest, usual = [input_passes, urgent, on_vector, images, same_end], [1, True, (), 1, False]
     while rest and rest[-1] == usual[len(rest) - 1]:
         rest.pop()
     last = [passes, lookahead, overtake, held, *rest]

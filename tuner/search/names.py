@@ -21,7 +21,7 @@ def key_name(key: Key) -> int:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Any]:
-    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images = values
+    *fields, grant, pinned, passes, lookahead, overtake, held, input_passes, urgent, on_vector, images, same_end = values
     yield from (_NUMBERS[value] if isinstance(value, str) else value for value in fields)
     if grant:  # where levels grant all, names are what they always were, and so is who looks for what
         yield -grant
@@ -41,4 +41,6 @@ def _plain(values: Iterable[Any]) -> Iterator[Any]:
         yield (-1, -3, *on_vector)
     if images > 1:
         yield (-1, -4, images)
+    if same_end:
+        yield (-1, -5)
     yield from pinned

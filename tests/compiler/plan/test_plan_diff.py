@@ -31,9 +31,11 @@ def test_keys_of_a_segment_and_of_its_tilings() -> None:
 
 
 def test_what_one_side_leaves_out_has_its_usual_value() -> None:
-    changed = segment("bc").model_copy(update={"lookahead": 1, "overtake": True, "urgent": False, "held": ("x",), "passes": 2})
+    changed = segment("bc").model_copy(
+        update={"lookahead": 1, "overtake": True, "urgent": False, "held": ("x",), "passes": 2, "same_end": True}
+    )
     found = diff(plan(segment("bc")), plan(changed))
-    flags = {"overtake": (False, True), "urgent": (True, False)}
+    flags = {"overtake": (False, True), "urgent": (True, False), "same_end": (False, True)}
     assert found.changes[0].changed == {"passes": (1, 2), "lookahead": (128, 1), **flags, "held": ([], ["x"])}
 
 

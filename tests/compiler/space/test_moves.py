@@ -17,7 +17,7 @@ from compiler.plan.plan import MAX_PREFETCH
 from compiler.segment.strips import strips
 from compiler.space.columns import fewest_strips
 from compiler.space.decode import decode
-from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, choice_count, splits, whole_or, working_cores
+from compiler.space.gene import WINDOWS, Gene, Genome, bare, block_counts, choice_count, splits, whole_or, working_cores
 from compiler.space.moves import MOVES, crossover, random_genome, repaired, verify
 from compiler.unit.unit import Unit
 from simulator.npu.machine_file import load_machine
@@ -177,6 +177,24 @@ def passes_of(gene: Gene) -> tuple[int, int]:
     return gene.passes, gene.input_passes
 
 
+def ends(genome: Genome) -> dict[Gene, bool]:
+    """By gene, whatever it says of its end, whether its segment lies from the top."""
+    found, top = {}, True
+    for gene in genome:
+        top = top == gene.same_end
+        found[bare(gene)] = top
+    return found
+
+
+def others_lie_elsewhere(before: Genome, after: Genome) -> bool:
+    """One segment, or all from one on."""
+    if [bare(gene) for gene in before] != [bare(gene) for gene in after]:
+        return False
+    turned = [a != b for a, b in zip(ends(before).values(), ends(after).values(), strict=True)]
+    first = turned.index(True)
+    return first > 0 and (all(turned[first:]) or sum(turned) == 1)
+
+
 CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "split_segment": lambda a, b: len(b) == len(a) + 1 and stops(a) < stops(b),
     "merge_segments": lambda a, b: len(b) == len(a) - 1 and stops(b) < stops(a),
@@ -188,6 +206,7 @@ CHECKS: dict[str, Callable[[Genome, Genome], bool]] = {
     "change_window": only("window", "sliding"),
     "change_prefetch": lambda a, b: only("prefetch")(a, b) or only("spread")(a, b) or only("overtake")(a, b) or only("urgent")(a, b),
     "change_ahead": only("ahead_kib"),
+    "change_end": others_lie_elsewhere,
     "change_weights": lambda a, b: same_places(a, b) and (only("chunk")(a, b) or only("weights")(a, b)),
     "change_tiling": lambda a, b: only("choices")(a, b) or only("on_vector")(a, b),
     "change_passes": lambda a, b: same_places(a, b) and any(passes_of(x) != passes_of(y) for x, y in zip(a, b, strict=True)),
@@ -201,8 +220,35 @@ def test_a_move_does_what_it_is_called_and_nothing_else(move: str) -> None:
     assert changed_by(move, CHECKS[move]) >= 10
 
 
+@settings(max_examples=60, deadline=None)
+@given(names, seeds)
+def test_what_a_move_leaves_as_it_is_stays_at_its_end(name: str, seed: int) -> None:
+    """But for `change_end`; so programs are timed anew only where they are new."""
+    u, rng = unit(name), np.random.default_rng(seed)
+    genome = mutated(u, rng, 6)
+    before = ends(genome)
+    changes = [MOVES[title](u, genome, rng) for title in MOVES if title != "change_end"]
+    for after in (*changes, crossover(genome, mutated(u, rng, 4), rng), repaired(u, genome, lambda gene: gene.stop - gene.start < 3)):
+        now = {} if after is None else ends(after)
+        first = next((gene for gene in now if gene not in before), None)
+        new = [gene for gene in now if gene not in before]
+        stays = [gene for gene in now if gene in before and first is not None and not first.start < gene.start < new[-1].stop]
+        assert [now[gene] for gene in stays] == [before[gene] for gene in stays]
+
+
+def test_both_parts_of_a_cut_lie_at_opposite_ends() -> None:
+    u, genome = unit("conv_chain"), (Gene(0, 2), Gene(2, 4), Gene(4, len(unit("conv_chain").operators)))
+    for seed in range(20):
+        cut = MOVES["split_segment"](u, genome, np.random.default_rng(seed))
+        assert cut is not None
+        assert [gene.same_end for gene in cut].count(True) == (cut[-2].start < 4)
+        mine = ends(cut)
+        parts = [gene for gene in mine if gene not in genome]
+        assert mine[parts[0]] != mine[parts[1]]
+
+
 def alone(genes: Iterable[Gene]) -> list[Gene]:
-    return [gene._replace(held=0, ahead_kib=0) for gene in genes]
+    return [bare(gene) for gene in genes]
 
 
 @settings(max_examples=100, deadline=None)
@@ -215,10 +261,12 @@ def test_crossover_takes_one_stretch_of_the_other(name: str, seed: int) -> None:
         assert alone(a) == alone(b)
         return
     assert_legal(u, child)
-    new = [gene for gene in child if gene not in a]
+    known = set(alone(a))
+    new = [gene for gene in child if bare(gene) not in known]
     assert set(new) <= set(b)
     first, last = new[0].start, new[-1].stop
-    assert [gene for gene in child if not first <= gene.start < last] == [gene for gene in a if not first <= gene.start < last]
+    outside = ([bare(gene) for gene in each if not first <= gene.start < last] for each in (child, a))
+    assert next(outside) == next(outside)
     assert alone(child) != alone(a)
 
 
@@ -227,6 +275,10 @@ def test_crossover_takes_the_least_stretch_and_is_refused_where_nothing_differs(
     b = (Gene(0, 1), Gene(1, 4, 2), Gene(4, 5, 3))
     found = {crossover(a, b, np.random.default_rng(seed)) for seed in range(8)}
     assert found == {(*b[:2], a[2]), (*a[:2], b[2])}
+    longer = (*b[:1], Gene(1, 2), Gene(2, 4, 2), a[2])
+    found = {crossover(a, longer, np.random.default_rng(seed)) for seed in range(8)}
+    stays = a[1]._replace(same_end=True)
+    assert found == {(*longer[:2], stays, a[2]), (a[0], longer[2], a[2])}, "what is behind stays at its end"
     assert crossover(a, (*a[:2], a[2]._replace(held=1, ahead_kib=16)), np.random.default_rng(0)) is None, "moves change these"
 
 
@@ -244,7 +296,7 @@ def test_a_repaired_genome_fits(name: str, seed: int) -> None:
         return
     assert_legal(u, whole)
     assert all(map(fits, whole))
-    assert {gene for gene in genome if fits(gene)} <= set(whole), "what fits stays as it is"
+    assert {bare(gene) for gene in genome if fits(gene)} <= set(alone(whole)), "what fits stays as it is"
     assert stops(genome) <= stops(whole), "segments are cut, never joined"
 
 
@@ -256,7 +308,8 @@ def test_repair_cuts_then_takes_more_blocks_then_gives_up() -> None:
     assert tall
 
     cut = repaired(u, (Gene(0, end),), lambda gene: gene.stop - gene.start == 1)
-    assert cut == tuple(Gene(k, k + 1) for k in range(end))
+    assert cut == tuple(Gene(k, k + 1) for k in range(end)[:2]) + cut[2:]
+    assert alone(cut) == [Gene(k, k + 1) for k in range(end)]
     more = repaired(u, (Gene(0, end),), lambda gene: gene.stop - gene.start == 1 and (gene.start != tall[0] or gene.blocks >= 3))
     assert more is not None
     assert more[tall[0]].blocks == 3

@@ -194,6 +194,20 @@ def test_measurements_follow_from_the_request_alone() -> None:
     assert all(map(equal, first, map(Evaluator(u, LEVELS).measure, as_lists))), "genes that came as plain tuples"
 
 
+def test_the_end_of_l1_is_a_matter_of_programs() -> None:
+    u = unit("conv_chain")
+    evaluator, genome = Evaluator(u, LEVELS), singles(u)
+    turned = (*genome[:1], genome[1]._replace(same_end=True), *genome[2:])
+    alone, other = (evaluator.measure(Request("segment", (each[1],))) for each in (genome, turned))
+    assert (alone.task, alone.payload) == (other.task, other.payload)
+    programs = [evaluator.measure(Request("program", each)) for each in (genome, turned)]
+    assert programs[0].task != programs[1].task
+    assert programs[0].payload.count("same_end") == 0
+    assert programs[1].payload.count('"same_end":true') == 1
+    assert programs[0].features is not None
+    assert np.array_equal(programs[0].features, programs[1].features)
+
+
 def test_a_segment_alone_reads_and_writes_its_borders() -> None:
     u = unit("conv_chain")
     evaluator, genome = Evaluator(u, LEVELS), singles(u)
