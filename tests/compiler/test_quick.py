@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.build import default_by_level, measure, segment_cycles
 from compiler.plan.plan import ConvTiling, Infeasible, Plan
-from compiler.quick import _changed, _Timed, _with, quick_genomes, quick_plans
+from compiler.quick import _changed, _Timed, _turned, _with, quick_genomes, quick_plans
 from compiler.segment.feeding import refusal
 from compiler.segment.passes import pass_counts, runs_with_passes
 from compiler.source import Opened, Source, open_source
@@ -109,6 +109,18 @@ def test_what_is_faster_one_by_one_stays_where_it_is_faster_together() -> None:
     assert with_blocks({0: 5, 2: 5}) == ("5151", 38)
     assert with_blocks({0: 6}) == ("1111", 40), "it does not fit"
     assert with_blocks({}) == ("1111", 40)
+
+
+def test_segments_lie_at_the_same_end_as_the_one_before_where_that_is_faster() -> None:
+    """Four segments of 10 cycles; a program is named by who lies so.  The first one has nobody before it."""
+    took = {"0101": [10, 9, 10, 12], "0100": [10, 9, 10, 10], "0110": [10, 9, 8, 11]}
+
+    def measured(genome: Genome) -> NDArray[np.int64] | None:
+        return np.array(took["".join(str(int(gene.same_end)) for gene in genome)])
+
+    found = _turned(_Timed(tuple(Gene(at, at + 1) for at in range(4)), np.full(4, 10)), measured)
+    assert [gene.same_end for gene in found.genome] == [False, True, True, False]
+    assert found.took.sum() == 38
 
 
 def test_what_is_whole_on_chip_begins_in_blocks() -> None:
