@@ -19,7 +19,7 @@ from tuner.search.context import SearchContext
 from tuner.search.population import Grown, Island
 
 # How often a move is drawn, 1 for those not named: by what they won for the time that they took.
-_OFTEN = {"toggle_held": 4, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
+_OFTEN = {"toggle_held": 4, "change_end": 3, "change_tiling": 3, "change_passes": 2, "change_ahead": 2, "change_prefetch": 2}
 _CROSSED = 0.2  # share of changes that take a stretch from another program
 _NOISE = 0.04  # of the segmentation that stretches come from
 _GOLDEN = (5**0.5 - 1) / 2
