@@ -26,7 +26,7 @@ from compiler.space.gene import Gene, Genome
 from compiler.space.holding import Measure, held_by_measure, held_by_prediction
 from compiler.space.order import ordered
 from compiler.space.pins import pins_of
-from compiler.space.predicted import Predict, by_estimate, segmentations
+from compiler.space.predicted import Predict, Told, by_estimate, nobody, segmentations
 from compiler.space.structures import Structures
 from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
@@ -36,7 +36,7 @@ Alike = Callable[[Gene], Hashable]  # equal of segments that are equal but for t
 _BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
 
 
-def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate) -> dict[str, Plan]:
+def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate, told: Told = nobody) -> dict[str, Plan]:
     """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
 
     predict: of a piece's unit.  Raises `InfeasibleError` where no plan fits a level.
@@ -44,11 +44,13 @@ def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
         unit = ordered(compiler.unit, "depth")
-        by_piece[name] = _fastest(compiler, unit, quick_genomes(compiler, unit, predict(unit)))
+        by_piece[name] = _fastest(compiler, unit, quick_genomes(compiler, unit, predict(unit), told=told))
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
 
-def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequence[str] | None = None) -> dict[str, tuple[Genome, ...]]:
+def quick_genomes(
+    compiler: Compiler, unit: Unit, predict: Predict, levels: Sequence[str] | None = None, told: Told = nobody
+) -> dict[str, tuple[Genome, ...]]:
     """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
     that may be faster at another level.
 
@@ -61,12 +63,12 @@ def quick_genomes(compiler: Compiler, unit: Unit, predict: Predict, levels: Sequ
         groups.setdefault(unit.machine.granted(level), []).append(level)
     found = {}
     for levels in groups.values():
-        for level, genome in zip(levels, segmentations(unit, levels, predict), strict=True):
-            found[level] = _corrected(compiler, unit, genome, level)
+        for level, genome in zip(levels, segmentations(unit, levels, predict, told), strict=True):
+            found[level] = _corrected(compiler, unit, genome, level, told)
     return found
 
 
-def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tuple[Genome, ...]:
+def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str, told: Told) -> tuple[Genome, ...]:
     """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
 
     What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
@@ -85,6 +87,7 @@ def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str) -> tu
         if key not in known:
             found = _segment_cycles(compiler, plan, level)
             known[key] = None if isinstance(found, Infeasible) else found
+            told(f"{level}: {len(known):,} programs simulated")
         return known[key]
 
     took = _segment_cycles(compiler, _plan(unit, genome), level)

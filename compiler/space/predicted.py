@@ -43,6 +43,7 @@ from compiler.unit.unit import Unit
 from simulator.npu.errors import InfeasibleError
 
 Floats = NDArray[np.float64]
+Told = Callable[[str], None]  # is given, again and again, how far something is
 
 
 Predict = Callable[[Floats, Sequence[str]], Floats]
@@ -67,12 +68,16 @@ def _border(unit: Unit) -> float:
     return unit.machine.buffers_bytes.L1 / ddr_rates(unit.machine, 1)[0] / _FILL
 
 
-def segmentations(unit: Unit, levels: Sequence[str], predict: Predict) -> list[Genome]:
+def nobody(line: str) -> None:
+    """Nobody is told."""
+
+
+def segmentations(unit: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> list[Genome]:
     """The cheapest by prediction at each of the levels, which grant the same.
 
     Raises `InfeasibleError` where some operator fits in no way.
     """
-    covers = Covers(unit, levels, predict)
+    covers = Covers(unit, levels, predict, told)
     found = [covers.cheapest(at) for at in range(len(levels))]
     assert None not in found, "every operator has a way"
     return [each[0] for each in found if each is not None]
@@ -88,8 +93,8 @@ class Covers:
     Raises `InfeasibleError` where some operator fits in no way.
     """
 
-    def __init__(self, unit: Unit, levels: Sequence[str], predict: Predict) -> None:
-        self.unit, self.levels, self.predict = unit, levels, predict
+    def __init__(self, unit: Unit, levels: Sequence[str], predict: Predict, told: Told = nobody) -> None:
+        self.unit, self.levels, self.predict, self._told = unit, levels, predict, told
         self.within, self.structures = at_level(unit, levels[0]), Structures(unit)
         self.ways = _ways(unit, levels[0])
         every = [unit.machine.contention[level] for level in levels]
@@ -168,6 +173,7 @@ class Covers:
                 self._known[key] = None
                 if plan is not None:
                     raws[key] = raw_features(self.unit, plan, gene.start)
+                self._told(f"{', '.join(self.levels)}: {len(self._known):,} segments predicted")
         if raws:
             cycles = self.predict(np.stack(list(raws.values())), self.levels)
             self._known.update(zip(raws, cycles, strict=True))

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 
+import tuner.cli.unmeasured
 from compiler.build import package
 from compiler.frontend.macs import model_macs
 from compiler.source import Source, open_source
@@ -55,6 +56,20 @@ def test_compile_says_what_it_wrote(cli, model, tmp_path):
         assert row["cycles"] == row["variant_cycles"][level] >= row["program_bound_cycles"] > 0
         assert row["same_as"] == (None if level == "none" else "none")
         assert row["executed_macs"] >= report["macs"]
+
+
+def test_compile_says_how_far_it_is_where_it_takes_long(cli, model, tmp_path, monkeypatch):
+    words = "compile", model, "--machine", "edge", "--out", tmp_path / "out.onnx"
+    code, out, err = cli(*words)
+    assert (code, err) == (0, "")
+    monkeypatch.setattr(tuner.cli.unmeasured, "_LINE_EVERY_S", 0.0)
+    slow, same, lines = cli(*words)
+    assert (slow, same) == (0, out)
+    told = [line.rsplit(": ", 1) for line in lines.splitlines()]
+    predicted = [int(what.split()[0]) for levels, what in told if levels == "none, slight, severe" and what.endswith(" segments predicted")]
+    simulated = [int(what.split()[0]) for level, what in told if level == "severe" and what.endswith(" programs simulated")]
+    assert predicted == sorted(predicted) != []
+    assert simulated == list(range(1, len(simulated) + 1)) != []
 
 
 def test_compile_says_what_groups_multiply_beside_their_weights(cli, tmp_path):
