@@ -427,25 +427,32 @@ def on_random_cores(unit: Unit, gene: Gene, rng: np.random.Generator) -> Gene:
 
 def repaired(unit: Unit, genome: Genome, fits: Callable[[Gene], bool]) -> Genome | None:
     """Segments that do not fit are cut in half until they do; None where a single operator does not."""
-    out: list[Gene] = []
-    todo = list(reversed(genome))
-    while todo:
-        gene = todo.pop()
-        if fits(gene):
-            out.append(gene)
-            continue
-        counts = block_counts(unit, gene.start, gene.stop)
-        if gene.stop - gene.start == 1:
-            smaller = [recut(gene, blocks=c) for c in counts if c > gene.blocks]
-            found = next((g for g in smaller if fits(g)), None)
-            if found is None:
-                return None
-            out.append(found)
-            continue
-        if todo:  # one more segment before it
-            todo[-1] = _turned(todo[-1])
-        todo += reversed(_cut(unit, gene, (gene.start + gene.stop) // 2))
-    return tuple(out)
+    at = 0
+    while at < len(genome):
+        parts = _parts_that_fit(unit, genome[at], fits)
+        if parts is None:
+            return None
+        if parts[0] is not genome[at]:
+            genome = _swap(genome, at, *parts)
+        at += len(parts)
+    return genome
+
+
+def _parts_that_fit(unit: Unit, gene: Gene, fits: Callable[[Gene], bool]) -> Genome | None:
+    """Of a gene; itself, if it does."""
+    if fits(gene):
+        return (gene,)
+    if gene.stop - gene.start == 1:
+        smaller = (recut(gene, blocks=count) for count in block_counts(unit, gene.start, gene.stop) if count > gene.blocks)
+        one = next(filter(fits, smaller), None)
+        return None if one is None else (one,)
+    found = list[Gene]()
+    for half in _cut(unit, gene, (gene.start + gene.stop) // 2):
+        parts = _parts_that_fit(unit, half, fits)
+        if parts is None:
+            return None
+        found += parts
+    return tuple(found)
 
 
 def verify(unit: Unit, genome: Genome) -> None:
