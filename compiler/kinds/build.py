@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
-from compiler.ir.layout import Layout, assign
-from compiler.ir.operators import Values
+from compiler.ir.layout import Layout
+from compiler.ir.padding import assign_with_masks
 from compiler.kinds.affine_products import with_products
 from compiler.kinds.base import Lowering
 from compiler.kinds.curves import with_curves
@@ -46,8 +46,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     """
     check_machine(machine, *_computed(graph, machine, dtype))
     graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
-    layout = assign(graph, dtype)
-    layout.verify()
+    layout = assign_with_masks(graph, dtype)
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
     constants = Constants()
     operators = [op for op in layout.graph.operators if op.computes]
@@ -57,7 +56,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         p = layout.placements[tensor]
         return Piece(at[p.storage], p.plane, p.planes)
 
-    into = Lowering(layout, piece, constants, machine, _padding(layout))
+    into = Lowering(layout, piece, constants, machine)
     for op in operators:
         if type(op) not in BY_OPERATOR:
             raise UnsupportedError(f"operator {op.name!r}: {type(op).__name__} has no code for the NPU")
@@ -137,13 +136,3 @@ def _place_storages(
             )  # fmt: skip
         address = aligned(address + size)
     return tuple(storages), buffers, address
-
-
-def _padding(layout: Layout) -> dict[str, Values]:
-    """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
-    held: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
-    held |= {name: frozenset({0.0}) for name in layout.graph.constants}
-    for op in layout.graph.operators:
-        full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * layout.type_of(op.y).lanes
-        held[op.y] = frozenset() if full else op.padding([held[name] for name in op.inputs], layout.type_of(op.y).storage.type)
-    return held
