@@ -111,7 +111,7 @@ class Vector(Operator):
         cases = _combinations(inputs)
         # a division by another tensor's, or a square: what is beyond the largest number becomes that, in channels too
         for bounded in ((), ("div", "rdiv", "reciprocal", "exp"), _BEYOND):
-            steps = _bounded(self.steps, bounded, float(np.finfo(rounding).max))
+            steps = _bounded(self.steps, bounded, rounding) if bounded else self.steps
             for guard in GUARDS if bounded else (None, *GUARDS):
                 if np.isfinite(_on_padding(steps, guard, cases, rounding)).all():
                     return steps, guard
@@ -138,8 +138,9 @@ def _combinations(inputs: Sequence[Values]) -> Floats:
     return np.array(list(product(*some)), np.float32).reshape(-1, len(inputs)).T
 
 
-def _bounded(steps: tuple[Step, ...], ops: Sequence[str], largest: float) -> tuple[Step, ...]:
+def _bounded(steps: tuple[Step, ...], ops: Sequence[str], rounding: type[np.floating]) -> tuple[Step, ...]:
     """Steps with limits behind those that may be infinite."""
+    largest = float(np.finfo(rounding).max)
     limits = Step("mins", largest), Step("maxs", -largest)
     return tuple(each for step in steps for each in ((step, *limits) if step.op in ops else (step,)))
 
