@@ -75,11 +75,10 @@ def test_attention_in_a_long_sweep(first: int) -> None:
 
 
 def test_lanes_that_may_hold_anything_are_masked() -> None:
-    rng = np.random.default_rng(0)
-    q, shares = quantisation(rng), quantisation(rng, scale=2.0)
+    q, coarse = (Quantisation.of(np.float32(scale), np.uint8(120), np.uint8) for scale in (0.05, 1.0))
     made = [
-        QuantisedMatMul("v", "x", "x", "v", 1, False, q, q, shares),  # of 33 channels whose lanes hold 0, not q's zero point
-        QuantisedMatMul("y", "v", "v", "y", 1, True, shares, shares, quantisation(rng, scale=3e3)),
+        QuantisedMatMul("v", "x", "x", "v", 1, False, q, q, coarse),  # of 33 channels whose lanes hold 0, not q's zero point
+        QuantisedMatMul("y", "v", "v", "y", 1, True, coarse, coarse, Quantisation.of(np.float32(2e3), np.uint8(120), np.uint8)),
     ]
     case = case_of(graph((1, 33, 3, 11), made, x_q=q), TINY)
     assert [type(op).__name__ for op in case.unit.graph.operators] == ["QuantisedMatMul", "QuantisedConv", "QuantisedMatMul"]
