@@ -15,10 +15,11 @@ from compiler.ir.reach import NO_BOUNDS, WINDOW
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
-Values = frozenset[float]
+Values = frozenset[float]  # that lie between the least and the greatest of these
 ZERO: Values = frozenset({0.0})
 Spell = Callable[[NDArray[Any]], str]  # a constant, as a text form of the graph shows it
 ROWS, COLUMNS = 0, 1  # axes of an image
+_SOME = 9
 
 
 class Operator(ABC):
@@ -141,6 +142,11 @@ class Operator(ABC):
         For all others any finite value there is right: weights are zero, or the operator has a mask of its own.
         """
         return ()
+
+
+def between(values: Values, rounding: type[np.floating]) -> Values:
+    """Sums of parts of some values, which are 1 together: any number between the ends, of which some stand for all."""
+    return frozenset(np.linspace(min(values), max(values), _SOME).astype(rounding).astype(float).tolist())
 
 
 def sized(numbers: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, Values, sized
+from compiler.ir.operators.base import ROWS, ZERO, Floats, OfOne, Shape, Spell, Values, between, sized
 from compiler.ir.operators.windows import spelt_window, window_size, windows_of
 
 
@@ -62,12 +62,10 @@ class Pool(Pooling):
         return self.mode == "max"
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """Of averages also the parts of windows that are beyond an end of the image and are counted."""
-        if self.mode == "max" or not self.count_include_pad:
-            return inputs[0]
-        high, wide = (range(size - max(self.pads[axis], self.pads[axis + 2]), size + 1) for axis, size in enumerate(self.kernel))
-        parts = {rows * columns / (self.kernel[0] * self.kernel[1]) for rows in high for columns in wide}
-        return frozenset({float(rounding(value * part)) for value in inputs[0] for part in parts})
+        """Averages lie between what is there, and 0 where a window is counted beyond an end of the image."""
+        counted = self.count_include_pad and any(self.pads)
+        found = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
+        return found if self.mode == "max" or len(found) < 2 else between(found, rounding)
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]

@@ -45,7 +45,8 @@ def test_values_on_paper() -> None:
     conv = Conv("c", "x", "y", np.zeros((1, 1, 1, 1), np.float32), np.zeros(1, np.float32))
     assert conv.padding([frozenset({3.0})], np.float32) == ZERO  # weights are zero there
     counted = Pool("p", "x", "y", "average", (2, 1), pads=(1, 0, 0, 0), count_include_pad=True)
-    assert counted.padding([frozenset({3.0})], np.float32) == {1.5, 3.0}
+    assert {0.0, 1.5, 3.0} < counted.padding([frozenset({3.0})], np.float32)
+    assert counted.padding([ZERO], np.float32) == ZERO
 
 
 def test_a_quotient_of_gaps_is_clamped() -> None:
