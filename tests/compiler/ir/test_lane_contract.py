@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import product
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from compiler.ir import taps
 from compiler.ir.operators import (
+    ZERO,
     Concat,
     Conv,
     DepthToSpace,
@@ -48,11 +50,13 @@ from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from tests.compiled import Case, check_program
+from tests.compiler.kinds.test_contract import EXAMPLES
 from tests.graphs import graph
 from tests.integer_graphs import case_of
 from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers
 from tests.plans import random_plan
+from tests.tuning import ROOT
 
 Rng = np.random.Generator
 Size = tuple[int, int, int]  # channels, rows, columns
@@ -288,6 +292,18 @@ def _draw(seed: int) -> tuple[Rng, Size, Machine]:
     rng = np.random.default_rng(seed)
     sizes = int(rng.choice(CHANNELS)), int(rng.choice((1, 3, 4))), int(rng.choice((1, 4, 5, 8)))
     return rng, sizes, MACHINES[list(MACHINES)[seed % len(MACHINES)]]
+
+
+def test_the_page_says_what_operators_leave_and_need() -> None:
+    """A row for each class; what is zero, and what needs no more than finite values, is so for its examples."""
+    rows = [line.split("|")[1:4] for line in (ROOT / "docs/decisions.md").read_text().splitlines() if line.startswith("  | `")]
+    page = {name: (leaves.strip(), needs.strip()) for names, leaves, needs in rows for name in re.findall(r"`(\w+)`", names)}
+    assert set(page) == {kind.__name__ for kind in (*BY_OPERATOR, Concat, Shuffle)}
+    for _, op in EXAMPLES.values():
+        leaves, needs = page[type(op).__name__]
+        held = [frozenset({0.0, 3.0})] * len(op.inputs)
+        assert not leaves.startswith("zero") or op.padding(held, np.float32) == ZERO, op
+        assert not op.requires_zeros(held, np.float32) or needs not in ("finite", "anything"), op
 
 
 def _seeds(pairs: int, rounds: int) -> list[object]:
