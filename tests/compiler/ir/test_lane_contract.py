@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from compiler.build import default_plan
 from compiler.ir import taps
 from compiler.ir.operators import (
     ZERO,
@@ -18,6 +19,7 @@ from compiler.ir.operators import (
     DepthToSpace,
     Dequantise,
     Floats,
+    HeadedProduct,
     LayerNorm,
     LookUp,
     MatMul,
@@ -49,7 +51,7 @@ from simulator.host_layout import load_input
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
-from tests.compiled import Case, check_program
+from tests.compiled import Case, check_program, run_program
 from tests.compiler.kinds.test_contract import EXAMPLES
 from tests.graphs import graph
 from tests.integer_graphs import case_of
@@ -326,3 +328,13 @@ def test_integers(seed: int) -> None:
     rng, size, machine = _draw(seed)
     made = [*INTEGER_PRODUCERS[producer](rng, size), *INTEGER_CONSUMERS[consumer](rng, size)]
     hold(made, size, machine, DataType.float32, seed, Q)
+
+
+def test_a_sum_of_lanes_without_a_channel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HeadedProduct, "requires_zeros", lambda *_: ())
+    exp = Vector("e", ("x",), "e", _steps("exp"))
+    case = case_of(graph((1, 20, 3, 4), [exp, MatMul("y", "e", "e", "y", 1, True)]), MACHINES["edge"])
+    program = Compiler(case.unit).compile(default_plan(case.unit))
+    assert not isinstance(program, Infeasible)
+    with pytest.raises(AssertionError, match="segment 0, operator 1: sums lane 20, of which 20 have a channel; its products are not zero"):
+        run_program(case, program)
