@@ -74,6 +74,12 @@ def is_alone(view: memoryview, where: str, inputs: Sequence[str], outputs: Seque
     return len(nodes) == 1 and ports == [[name.encode() for name in names] for names in (inputs, outputs)]
 
 
+def has_body(view: memoryview, where: str) -> bool:
+    """Whether a compiled ONNX file holds the model itself, as functions."""
+    nodes = (node for graph in _submessages(view, _MODEL_GRAPH, where) for node in _submessages(graph, _GRAPH_NODE, where))
+    return any(_text(node, _NODE_DOMAIN, where) == DOMAIN.encode() for node in nodes)
+
+
 def find_containers(view: memoryview, where: str, folder: Path | None = None) -> list[tuple[str, bytes]]:
     """(name of the node, bytes) of every container in the bytes of an ONNX file, in the order of the nodes.
 
