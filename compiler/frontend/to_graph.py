@@ -255,7 +255,8 @@ class Translator:
         given = {item.name for item in self.model.graph.input}
         for item in self.model.graph.output:
             if item.name in given:
-                raise UnsupportedError(f"output {item.name!r} is an input of the model as well; nothing to run on the NPU")
+                raise UnsupportedError(f"output {item.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
+            given.add(item.name)
         return tuple(self.hand_over(item) for item in self.model.graph.output)
 
     def hand_over(self, item: ValueInfoProto) -> Port:

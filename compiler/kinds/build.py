@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -77,7 +78,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
             consumers[source].append(index)
     outputs = [piece(port.tensor) for port in layout.graph.outputs]
     escapes = frozenset(spec.index for spec in pending if any(spec.y.overlaps(out) for out in outputs))
-    memory = MemoryMap(dtype, (*constants.buffers(), *buffers), end)
+    memory = MemoryMap(dtype, (*constants.buffers(), *_in_order(buffers, graph)), end)
     memory.verify()
     light: dict[str, Any] = {op.y: op.without_values() for op in layout.graph.operators}
     bare = replace(layout.graph, operators=tuple(light.values()), constants={})
@@ -136,3 +137,12 @@ def _place_storages(
             )  # fmt: skip
         address = aligned(address + size)
     return tuple(storages), buffers, address
+
+
+def _in_order(buffers: Sequence[DdrBuffer], graph: Graph) -> list[DdrBuffer]:
+    """Buffers by their addresses, but for ports: those of a kind change places until they have the model's order."""
+    place = {port.onnx_name: k for k, port in enumerate((*graph.inputs, *graph.outputs))}
+    ports = {
+        kind: iter(sorted((b for b in buffers if b.kind == kind), key=lambda buffer: place[buffer.name])) for kind in ("input", "output")
+    }
+    return [next(ports[b.kind]) if b.kind in ports else b for b in buffers]
