@@ -19,6 +19,7 @@ from simulator.exact_onnxruntime import REFUSALS, session_options
 
 Array = NDArray[Any]
 SIZES = (1, 2, 3, 4, 5, 12, 15, 16, 17, 20, 24, 31, 32, 33, 40)
+OPSETS = (9, 11, 13, 13, 17, 17, 18, 20, 21, 21, 22, 24)
 MOST_VALUES, MOST_AXES = 6144, 5  # of a tensor
 MOST, LEAST = 300.0, 1e-2  # the largest magnitude of a tensor's values: float16 holds sums of these, and does not lose them
 MS = "com.microsoft"
@@ -65,10 +66,15 @@ def _check_value(value: Array, most: float) -> None:
 
 
 class GraphBuilder:
-    """values: of every tensor by name.  pool: float tensors that are no constants, in the order in which they were added."""
+    """values: of every tensor by name.  pool: float tensors that are no constants, in the order in which they were added.
+
+    batch: of inputs, mostly.  views: what share of the nodes are views.  recent: how often a node reads what was made last.
+    """
 
     def __init__(self, rng: np.random.Generator, opset: int) -> None:
         self.rng, self.opset = rng, opset
+        self.batch = int(rng.choice((1, 1, 1, 1, 2, 3)))
+        self.views, self.recent = float(rng.choice((0.1, 0.2, 0.4))), float(rng.choice((0.5, 0.7, 0.9)))
         self.values: dict[str, Array] = {}
         self.feeds: dict[str, Array] = {}
         self.constants: dict[str, Array] = {}
@@ -101,7 +107,7 @@ class GraphBuilder:
         return int(self.rng.integers(low, high + 1))
 
     def draw_shape(self, rank: int) -> tuple[int, ...]:
-        batch = int(self.choose((1, 1, 1, 1, 2, 3)))
+        batch = self.batch if self.chance(0.9) else self.integer(1, 3)
         while True:
             shape = (batch, *(int(self.choose(SIZES)) for _ in range(rank - 1)))
             if math.prod(shape) <= MOST_VALUES:
@@ -110,7 +116,7 @@ class GraphBuilder:
     def pick(self, fits: Callable[[str], bool] = lambda name: True) -> str:
         """A tensor of the pool, mostly one of the last."""
         found = [name for name in self.pool if fits(name)]
-        return str(self.choose(found[-3:] if self.chance(0.7) else found))
+        return str(self.choose(found[-2:] if self.chance(self.recent) else found))
 
     def pick_rank(self, *ranks: int) -> str:
         """A tensor with so many axes, one of another as a view with so many."""

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.builder import GraphBuilder, MisfitError, Sample
+from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
 from tests.fuzz.operators import draw_operator
 from tests.fuzz.quantised import QuantisedBuilder
 
-OPSETS = (9, 11, 13, 13, 17, 17, 18, 20, 21, 21, 22, 24)
 _OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")  # beside operators
 
 

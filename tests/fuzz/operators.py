@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
-from tests.fuzz.builder import SIZES, GraphBuilder, MisfitError
+from tests.fuzz.builder import OPSETS, SIZES, GraphBuilder, schema_of
 
 Draw = Callable[[GraphBuilder, str], object]
 _LARGE = float("inf")
@@ -433,19 +434,21 @@ OPERATORS: dict[str, Draw] = {
     "LRN": draw_lrn,
 }
 # drawn more often than others: products, sums, what is positive at 0
-WEIGHTS = {"MatMul": 5, "Conv": 4, "Add": 2, "Mul": 2, "Sub": 2, "Sigmoid": 2, "Exp": 2, "Softplus": 2, "Clip": 2, "Softmax": 2, "Gemm": 2, "Upsample": 3}
+WEIGHTS = {
+    "MatMul": 5, "Conv": 4, "Add": 2, "Mul": 2, "Sub": 2, "Sigmoid": 2, "Exp": 2, "Softplus": 2, "Clip": 2, "Softmax": 2, "Gemm": 2,
+    "Expand": 0.3,
+}  # fmt: skip
+
+
+@cache
+def _rarity(op: str) -> float:
+    """So that what few opsets have is drawn as often as others."""
+    return len(OPSETS) / sum(schema_of(op, opset) is not None for opset in OPSETS)
 
 
 def draw_operator(b: GraphBuilder) -> None:
-    """One of the table: a view in a third of all cases."""
-    if b.chance(0.35):
-        names = list(VIEWS)
-        op = names[b.integer(0, len(names) - 1)]
-    else:
-        names = list(OPERATORS)
-        weights = np.array([WEIGHTS.get(name, 1) for name in names], float)
-        op = names[int(b.rng.choice(len(names), p=weights / weights.sum()))]
+    """One of the table, or one of the views."""
+    names = [name for name in (VIEWS if b.chance(b.views) else OPERATORS) if schema_of(name, b.opset) is not None]
+    weights = np.array([WEIGHTS.get(name, 1.0) * _rarity(name) for name in names])
+    op = names[int(b.rng.choice(len(names), p=weights / weights.sum()))]
     OPERATORS[op](b, op)
-
-
-__all__ = ["OPERATORS", "VIEWS", "MisfitError", "draw_operator"]

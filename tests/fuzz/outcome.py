@@ -30,8 +30,9 @@ from compiler.unit.unit import Unit
 from simulator.compiled import CompiledPiece
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
+from simulator.npu.container import ContainerError
 from simulator.npu.container_file import encode
-from simulator.npu.errors import InfeasibleError, TilefarmError
+from simulator.npu.errors import InfeasibleError, ProgramError, TilefarmError
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
@@ -66,6 +67,7 @@ class Outcome(NamedTuple):
 
     @property
     def fault(self) -> bool:
+        """Whether this must not be."""
         return self.kind in FAULTS
 
 
@@ -112,6 +114,8 @@ def judge(sample: Sample, target: Target, seed: int = 0) -> Outcome:
         return found._replace(kind=found.kind if executed else "infeasible", plans=(executed, misfits))
     except InfeasibleError as error:
         return found._replace(kind="infeasible", what=_short(str(error)), message=str(error))
+    except (ContainerError, ProgramError) as error:  # of what the compiler itself has made
+        return found._replace(kind="crash", what=_where(error), message=f"{type(error).__name__}: {error}", plan=plan)
     except TilefarmError as error:
         return found._replace(kind="refused", what=_short(str(error)), message=str(error), plan=plan)
     except _FaultError as error:
@@ -250,12 +254,15 @@ def _place(opened: Opened) -> str:
 
 
 def _pairs(opened: Opened) -> tuple[tuple[str, str], ...]:
-    """Producer and consumer among the nodes of a piece; an input of it is a producer as well."""
-    found = set()
+    """Producer and consumer among the nodes of a piece; inputs and outputs of it are such as well, and integers between two are not."""
+    found = set[tuple[str, str]]()
     for piece in opened.part.pieces:
         graph: Any = piece.npu.graph
-        maker = {port.name: "input" for port in graph.input} | {name: node.op_type for node in graph.node for name in node.output}
-        found |= {(maker[name], node.op_type) for node in graph.node for name in node.input if name in maker}
+        maker = {port.name: "input" for port in graph.input}
+        for node in graph.node:
+            through = maker.get(node.input[0]) if node.op_type in ("QuantizeLinear", "DequantizeLinear") else None
+            maker |= dict.fromkeys(node.output, through or node.op_type)
+            found |= {(maker[name], node.op_type) for name in node.input if name in maker and not through}
         found |= {(maker[port.name], "output") for port in graph.output if port.name in maker}
     return tuple(sorted(found))
 
@@ -263,7 +270,7 @@ def _pairs(opened: Opened) -> tuple[tuple[str, str], ...]:
 def _where(error: BaseException) -> str:
     """Type of an error, and the innermost function of the project in which it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
-    mine = [f for f in frames if re.search(r"/(compiler|simulator|tuner)/", f.filename)]
+    mine = [f for f in frames if re.search(r"/(compiler|simulator|tuner|tests)/", f.filename)]
     at = mine[-1] if mine else frames[-1]
     return f"{type(error).__name__} in {'/'.join(Path(at.filename).parts[-2:])} {at.name}"
 

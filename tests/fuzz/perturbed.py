@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnxruntime
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from simulator.exact_onnxruntime import session_options
 from simulator.npu.parts import DataType
@@ -17,6 +17,7 @@ from tuner.checks.reference_body import types_of
 from tuner.checks.values import FACTOR
 
 SAMPLES = 8
+_FAST, _SIZE = "tilefarm.fast", "tilefarm.size"
 # relative: some roundings of a value in the type that an operator computes in
 _MOVED = {DataType.float16: 2.0**-10, DataType.float32: 2.0**-21}
 
@@ -43,45 +44,42 @@ def _run(sample: Sample, name: str, relative: float) -> list[Array]:
     found = []
     for k in range(SAMPLES + 1):
         rng = np.random.default_rng(k)
-        moves = {noise: np.float32(rng.uniform(-1, 1) if k else 0.0) for noise in noises}
+        moves = {noise: np.array(rng.uniform(-1, 1) if k else 0.0, np.float32) for noise in noises}
         (value,) = session.run([name], {**sample.feeds, **moves})
         found.append(value.astype(np.float64))
     return found
 
 
 def _with_moves(model: ModelProto, relative: float) -> tuple[ModelProto, list[str]]:
-    """Every float that a node makes is multiplied by 1 + noise * wave, a wave over its values; what is quantised is moved by a step."""
+    """Every float that a node makes is x + x * size * wave, and what is quantised x + step * wave; the wave is noise * sin(97 x)."""
     copy, noises = ModelProto(), list[str]()
     copy.CopyFrom(model)
     types = types_of(model)
-    nodes = []
+    nodes = list[NodeProto]()
+
+    def moved(raw: str, result: str, size: list[str]) -> None:
+        noise = f"noise.{result}"
+        noises.append(noise)
+        factors = [f"wave.{result}", noise, *size]
+        nodes.append(helper.make_node("Mul", [raw, _FAST], [f"fast.{result}"]))
+        nodes.append(helper.make_node("Sin", [f"fast.{result}"], [f"wave.{result}"]))
+        for k, factor in enumerate(factors[1:]):
+            nodes.append(helper.make_node("Mul", [factors[0] if k == 0 else f"part{k}.{result}", factor], [f"part{k + 1}.{result}"]))
+        nodes.append(helper.make_node("Add", [raw, f"part{len(size) + 1}.{result}"], [result]))
+
     for node in copy.graph.node:
         if node.op_type == "QuantizeLinear":
-            noises.append(f"noise.{node.output[0]}")
-            moved = f"moved.{node.output[0]}"
-            nodes.append(helper.make_node("Mul", [noises[-1], node.input[1]], [f"step.{moved}"]))
-            nodes.append(helper.make_node("Add", [node.input[0], f"step.{moved}"], [moved]))
-            node.input[0] = moved
+            result = f"moved.{node.output[0]}"
+            moved(node.input[0], result, [node.input[1]])
+            node.input[0] = result
         nodes.append(node)
         for at, name in enumerate(node.output):
-            if types.get(name) != 1 or node.op_type == "DequantizeLinear":
-                continue
-            raw, noise = f"raw.{name}", f"noise.{name}"
-            node.output[at] = raw
-            noises.append(noise)
-            constants = {"fast": 97.0, "one": 1.0, "size": relative}
-            for key, value in constants.items():
-                copy.graph.initializer.append(numpy_helper.from_array(np.array(value, np.float32), f"{key}.{name}"))
-            nodes += [
-                helper.make_node("Mul", [raw, f"fast.{name}"], [f"wide.{name}"]),
-                helper.make_node("Sin", [f"wide.{name}"], [f"wave.{name}"]),
-                helper.make_node("Mul", [f"wave.{name}", noise], [f"part.{name}"]),
-                helper.make_node("Mul", [f"part.{name}", f"size.{name}"], [f"less.{name}"]),
-                helper.make_node("Add", [f"less.{name}", f"one.{name}"], [f"factor.{name}"]),
-                helper.make_node("Mul", [raw, f"factor.{name}"], [name]),
-            ]
+            if types.get(name) == TensorProto.FLOAT and node.op_type != "DequantizeLinear":
+                node.output[at] = f"raw.{name}"
+                moved(f"raw.{name}", name, [f"raw.{name}", _SIZE])
     kept = type(copy.graph)(node=nodes)
     del copy.graph.node[:]
     copy.graph.node.extend(kept.node)
-    copy.graph.input.extend(helper.make_tensor_value_info(noise, 1, []) for noise in noises)
+    copy.graph.input.extend(helper.make_tensor_value_info(noise, TensorProto.FLOAT, []) for noise in noises)
+    copy.graph.initializer.extend(numpy_helper.from_array(np.array(value, np.float32), key) for key, value in ((_FAST, 97.0), (_SIZE, relative)))
     return copy, noises

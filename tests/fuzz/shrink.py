@@ -31,8 +31,8 @@ def shrunk_tests(job: Job, faults: Mapping[int, Outcome], count: int) -> dict[in
     order += [seed for seed in sorted(faults) if seed not in order]
     found = {}
     for seed in order[:count]:
-        sample, fault = shrink(draw_graph(seed, job.quantised), faults[seed], job.target, seed)
-        found[seed] = text_of(sample, fault, job.machine, job.target.dtype.name, seed)
+        sample, fault = shrink(draw_graph(seed, job.quantised), faults[seed], job.target(seed), seed)
+        found[seed] = text_of(sample, fault, job.machine_of(seed), job.target(seed).dtype.name, seed)
     return found
 
 
