@@ -24,11 +24,11 @@ def regular(shape: Sequence[int], dtype: str = "float32") -> Array:
     return rng.integers(max(-128, limits.min), min(255, limits.max), tuple(shape)).astype(dtype)
 
 
-def assert_right(
+def sample_of(
     nodes: Sequence[NodeProto], feeds: Mapping[str, Any], outputs: Mapping[str, tuple[str, Sequence[int]]], constants: Mapping[str, Any],
-    opset: int, machine: str, dtype: str, plans: Sequence[str] = plan_names(2), seed: int = 0,
-) -> None:  # fmt: skip
-    """What the nodes compute with plans on a machine is what onnxruntime makes of them.  outputs: name -> type and shape."""
+    opset: int,
+) -> Sample:  # fmt: skip
+    """outputs: name -> type and shape."""
 
     def port(name: str, kind: str, shape: Sequence[int]) -> Any:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape)
@@ -40,7 +40,15 @@ def assert_right(
         [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(MS, 1)] if any(node.domain == MS for node in nodes) else [])]
-    sample = Sample(helper.make_model(graph, opset_imports=opsets, ir_version=10), given)
+    return Sample(helper.make_model(graph, opset_imports=opsets, ir_version=10), given)
+
+
+def assert_right(
+    nodes: Sequence[NodeProto], feeds: Mapping[str, Any], outputs: Mapping[str, tuple[str, Sequence[int]]], constants: Mapping[str, Any],
+    opset: int, machine: str, dtype: str, plans: Sequence[str] = plan_names(2), seed: int = 0,
+) -> None:  # fmt: skip
+    """What the nodes compute with plans on a machine is what onnxruntime makes of them."""
+    sample = sample_of(nodes, feeds, outputs, constants, opset)
     found = judge(sample, Target(load_machine(machine), DataType[dtype], tuple(plans)), seed)
     assert not found.fault, outcome_line(found)
 

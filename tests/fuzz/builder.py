@@ -61,7 +61,7 @@ def execute_nodes(nodes: Sequence[NodeProto], feeds: dict[str, Array], names: Se
 def _check_value(value: Array, most: float) -> None:
     if value.ndim > MOST_AXES or not 0 < value.size <= MOST_VALUES:
         raise MisfitError
-    if value.dtype.kind == "f" and not LEAST <= float(np.abs(value).max(initial=0.0)) <= most:  # NaN is not
+    if value.dtype.kind == "f" and most < np.inf and not LEAST <= float(np.abs(value).max(initial=0.0)) <= most:  # NaN is not
         raise MisfitError
 
 
@@ -184,7 +184,7 @@ class GraphBuilder:
     def add(
         self, op: str, inputs: Sequence[str], count: int = 1, domain: str = "", most: float = MOST, **attributes: Any
     ) -> list[str]:  # fmt: skip
-        """As `split`, of what is read as it is; with magnitudes of at most `most`."""
+        """As `split`, of what is read as it is; with magnitudes of at most `most`, or with any."""
         given, left = list(inputs), dict[str, Any]()
         schema = None if domain else schema_of(op, self.opset)
         if schema is None and not domain:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
-from tests.fuzz.operators import draw_operator
+from tests.fuzz.operators import OPERATORS, draw_operator
 from tests.fuzz.quantised import QuantisedBuilder
 
 _OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")  # beside operators
@@ -30,6 +30,17 @@ def draw_graph(seed: int, quantised: bool) -> Sample:
             draw = partial(_draw_on_integers, builder) if quantised and builder.chance(0.12) else partial(draw_operator, builder)
             draw()
     return builder.sample(_draw_outputs(builder))
+
+
+def draw_single(name: str, seed: int) -> Sample | None:
+    """An operator of a table behind an input; None where it cannot be drawn so."""
+    rng = np.random.default_rng([seed, 2])
+    builder = QuantisedBuilder(rng, int(rng.choice([opset for opset in OPSETS if opset >= 13])))
+    builder = builder if name in INTEGER_OPERATORS else GraphBuilder(rng, int(rng.choice(OPSETS)))  # type: ignore[assignment]
+    builder.input(builder.draw_shape(builder.choose((2, 3, 4, 5))))
+    with builder.whole_or_nothing():
+        {**OPERATORS, **INTEGER_OPERATORS}[name](builder, name)
+    return builder.sample([builder.pool[-1]]) if builder.nodes else None
 
 
 def operators_in(builder: GraphBuilder) -> int:

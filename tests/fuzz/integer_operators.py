@@ -44,21 +44,28 @@ def draw_qgemm(b: QuantisedBuilder, op: str) -> None:
 
 
 def draw_integer_product(b: QuantisedBuilder, op: str) -> None:
-    """Sums of integers, as floats in the scale of both."""
-    q = b.quantize(b.pick_rank(3, 4) if op == "ConvInteger" else b.pick_rank(2, 3))
-    shape, scale = b.values[q].shape, b.scales[q]
-    dtype = np.int8 if b.chance(0.6) else np.uint8
-    out = int(b.choose(SIZES))
+    """Sums of integers, as floats in a scale; the integers' own is a constant, or computed at run time."""
+    x = b.pick_rank(3, 4) if op == "ConvInteger" else b.pick_rank(2, 3)
+    shape, dynamic = b.shape(x), b.chance(0.5)
+    if dynamic:
+        q, scale, zero = b.add("DynamicQuantizeLinear", [x], 3, most=np.inf)
+        b.pool.remove(scale)
+    else:
+        q = b.quantize(x)
+        scale, zero = b.scales[q].scale, b.scales[q].zero
+    dtype, out = np.int8 if b.chance(0.6) else np.uint8, int(b.choose(SIZES))
     kernel = [b.integer(1, min(3, size)) for size in shape[2:]]
     of_weights = (out, shape[1], *kernel) if op == "ConvInteger" else (shape[-1], out)
     limits = np.iinfo(dtype)
     weights = b.constant(b.rng.integers(limits.min, limits.max + 1, of_weights).astype(dtype))
-    zero = [scale.zero, *([b.constant(np.array(0 if dtype is np.int8 else 128, dtype))] if b.chance(0.7) else [])]
-    (sums,) = b.add(op, [q, weights, *zero], **({"kernel_shape": kernel} if op == "ConvInteger" else {}))
-    most = float(np.abs(b.values[sums]).max(initial=1))
+    zeros = [zero, *([b.constant(np.array(0 if dtype is np.int8 else 128, dtype))] if b.chance(0.7) else [])]
+    (sums,) = b.add(op, [q, weights, *zeros], **({"kernel_shape": kernel} if op == "ConvInteger" else {}))
     (floats,) = b.add("Cast", [sums], most=np.inf, to=TensorProto.FLOAT)
     b.pool.remove(floats)
-    b.add("Mul", [floats, b.constant(np.array(np.float16(2 / most), np.float32))])
+    most = float(np.abs(b.values[floats]).max(initial=1.0)) * float(b.values[scale])
+    (factor,) = b.add("Mul", [scale, b.constant(np.array(np.float16(2 / max(most, 0.1)), np.float32))], most=np.inf)
+    b.pool.remove(factor)
+    b.add("Mul", [floats, factor])
 
 
 def linear(floats: str, count: int = 1, ranks: tuple[int, ...] = (1, 2, 3, 4, 5), **attributes: Any) -> DrawIntegers:

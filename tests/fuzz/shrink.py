@@ -18,6 +18,7 @@ from tests.fuzz.graphs import draw_graph
 from tests.fuzz.outcome import Outcome, Target, judge
 from tuner.checks.fused import as_it_is
 
+MOST_TRIALS = 300
 Smaller = Callable[[Sample], Iterator[Sample]]
 
 
@@ -42,27 +43,34 @@ def shrink(sample: Sample, fault: Outcome, target: Target, seed: int) -> tuple[S
         return sample, fault
     target = target._replace(plans=(fault.plan or target.plans[0],))
 
-    def shows(trial: Sample) -> bool:
+    left, simpler = MOST_TRIALS, True
+
+    def shows(trial: Sample | None) -> bool:
+        nonlocal left
+        if trial is None or not left:
+            return False
+        left -= 1
         found = judge_in_time(lambda: judge(trial, target, seed))
         return (found.kind, found.what) == (fault.kind, fault.what)
 
-    simpler = True
-    while simpler:
+    while simpler and left:
         simpler = False
         for step in STEPS:
-            while (found := next((each for each in _valid(step, sample) if shows(each)), None)) is not None:
-                sample, simpler = found, True
+            at = 0  # what was tried in vain of a larger sample is tried again in the next round only
+            while (found := next(((k, each) for k, each in _valid(step, sample, at) if shows(each)), None)) is not None:
+                (at, sample), simpler = found, True
     last = judge(sample, target, seed)
     return sample, last if last.fault else fault
 
 
-def _valid(step: Smaller, sample: Sample) -> Iterator[Sample]:
-    """Those of a step that onnxruntime takes, with shapes as they are."""
-    for each in step(sample):
-        try:
-            yield with_shapes(each)
-        except (MisfitError, *REFUSALS):
-            continue
+def _valid(step: Smaller, sample: Sample, first: int) -> Iterator[tuple[int, Sample | None]]:
+    """Samples of a step from number `first` on, with shapes as they are; None for one that onnxruntime does not take."""
+    for k, each in enumerate(step(sample)):
+        if k >= first:
+            try:
+                yield k, with_shapes(each)
+            except (MisfitError, *REFUSALS):
+                yield k, None
 
 
 def with_shapes(sample: Sample) -> Sample:
