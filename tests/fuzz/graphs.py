@@ -1,0 +1,80 @@
+"""A seed as a model: some inputs, four to twelve operators, outputs in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample
+from tests.fuzz.integer_operators import INTEGER_OPERATORS
+from tests.fuzz.operators import OPERATORS, draw_operator
+from tests.fuzz.quantised import QuantisedBuilder
+
+_OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")  # beside operators
+
+
+def draw_graph(seed: int, quantised: bool) -> Sample:
+    """The same for the same seed.  quantised: around most operators, with some on integers."""
+    rng = np.random.default_rng([seed, int(quantised)])
+    make: Callable[..., Any] = QuantisedBuilder if quantised else GraphBuilder
+    builder = make(rng, int(rng.choice([opset for opset in OPSETS if opset >= 13] if quantised else OPSETS)))
+    for _ in range(builder.choose((1, 1, 2, 3))):
+        builder.input(builder.draw_shape(builder.choose((2, 3, 3, 4, 4, 5))))
+    count, tries = builder.integer(4, 12), 0
+    while operators_in(builder) < count and tries < 10 * count:
+        tries += 1
+        with builder.whole_or_nothing():
+            draw = partial(_draw_on_integers, builder) if quantised and builder.chance(0.12) else partial(draw_operator, builder)
+            draw()
+    return builder.sample(_draw_outputs(builder))
+
+
+def draw_single(name: str, seed: int) -> Sample | None:
+    """An operator of a table behind an input; None where it cannot be drawn so."""
+    rng = np.random.default_rng([seed, 2])
+    builder = QuantisedBuilder(rng, int(rng.choice([opset for opset in OPSETS if opset >= 13])))
+    builder = builder if name in INTEGER_OPERATORS else GraphBuilder(rng, int(rng.choice(OPSETS)))  # type: ignore[assignment]
+    builder.input(builder.draw_shape(builder.choose((2, 3, 4, 5))))
+    with builder.whole_or_nothing():
+        {**OPERATORS, **INTEGER_OPERATORS}[name](builder, name)
+    return builder.sample([builder.pool[-1]]) if builder.nodes else None
+
+
+def operators_in(builder: GraphBuilder) -> int:
+    return sum(node.op_type not in _OF_INTEGERS for node in builder.nodes)
+
+
+def _draw_on_integers(builder: QuantisedBuilder) -> None:
+    op = builder.choose(list(INTEGER_OPERATORS))
+    INTEGER_OPERATORS[op](builder, op)
+
+
+def _draw_outputs(builder: GraphBuilder) -> list[str]:
+    """Whatever nobody reads, some of what is read, sometimes an input, a constant, or a second name of an output."""
+    read = {name for node in builder.nodes for name in node.input}
+    made = [name for node in builder.nodes for name in node.output if name in builder.pool]
+    if not made:
+        made = [builder.node("Relu", [builder.pool[0]])]
+    outputs = [name for name in made if name not in read or builder.chance(0.15)]
+    if isinstance(builder, QuantisedBuilder):
+        outputs = [_behind_integers(builder, name) if builder.chance(0.7) else name for name in outputs]
+    for more, probability in ((list(builder.feeds), 0.05), (list(builder.constants), 0.03)):
+        floats = [name for name in more if builder.values[name].dtype == np.float32]
+        if floats and builder.chance(probability):
+            outputs.append(builder.choose(floats))
+    if builder.chance(0.08):
+        (name,) = builder.add("Identity", [builder.choose(outputs)])
+        outputs.append(name)
+    unique = list(dict.fromkeys(outputs)) or made[-1:]
+    return [unique[i] for i in builder.rng.permutation(len(unique))]
+
+
+def _behind_integers(builder: QuantisedBuilder, name: str) -> str:
+    made_by = next(node.op_type for node in builder.nodes if name in node.output)
+    try:
+        return name if made_by == "DequantizeLinear" else builder.dequantize(builder.quantize(name))
+    except MisfitError:
+        return name
