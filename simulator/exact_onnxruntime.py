@@ -68,6 +68,8 @@ def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
     group: whether operators between QuantizeLinear and DequantizeLinear become one.  Without the passes that move axes, tensors have the
     model's names and axes; the kernels are the same.  Raises what onnxruntime does.
     """
+    if not model.graph.node:  # onnxruntime takes no such model
+        return model
     options = session_options(group)
     options.add_session_config_entry("session.disable_prepacking", "1")
     with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
@@ -84,7 +86,7 @@ def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
 def tensors(made: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
     """Tensors of an `exact_model` by name, its outputs or others."""
     names = list(dict.fromkeys(wanted))
-    if not names:  # onnxruntime takes no model without nodes
+    if not names:  # which onnxruntime takes for all
         return {}
     session = _exposed(made, names)
     known = {item.name for item in session.get_inputs()}
