@@ -71,7 +71,6 @@ def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
     if not model.graph.node:  # onnxruntime takes no such model
         return model
     options = session_options(group)
-    options.add_session_config_entry("session.disable_prepacking", "1")
     with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
         path = Path(folder) / "made.onnx"
         options.optimized_model_filepath = str(path)
@@ -79,7 +78,8 @@ def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
         made = onnx.load(path)
     factors = {node.input[at] for node in made.graph.node for product in _PRODUCTS.get(node.op_type, ()) for at in product[::2]}
     if factors:
-        _make_unsigned(made.graph, {name: kind == "tensor(int8)" for name, kind in _kinds(made, factors).items()})
+        typed = _exposed(made, factors).get_outputs()
+        _make_unsigned(made.graph, {item.name: item.type == "tensor(int8)" for item in typed})
     return made
 
 
@@ -109,10 +109,6 @@ def _exposed(made: ModelProto, names: Iterable[str]) -> onnxruntime.InferenceSes
     session = _session(made, session_options(group=False))
     del outputs[count:]
     return session
-
-
-def _kinds(made: ModelProto, names: Iterable[str]) -> dict[str, str]:
-    return {item.name: item.type for item in _exposed(made, names).get_outputs()}
 
 
 def _every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
