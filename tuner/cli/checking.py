@@ -180,7 +180,7 @@ def _print_integers(found: Quantised) -> None:
     for what, steps in (("each operator", found.unfused), ("from the inputs on", found.through)):
         said = ", ".join(f"{int(count):,} by {step}" for step, count in steps.items()) or "none"
         print_line(f"onnxruntime without groups, {what}: values off {said} steps")
-    products = "are exact" if found.exact_products else "saturate, so its weights are uint8"
+    products = "are exact" if found.exact_products else "saturate, and the reference has none"
     print_line(f"CPU: {' '.join(found.cpu) or 'not told'}; its products of uint8 and int8 {products}")
     print_line(f"onnxruntime's default options: {found.stock[0]:,} of {found.stock[1]:,} values of the outputs are others")
     if found.agreement is not None:
