@@ -107,12 +107,12 @@ class Translator:
         if (*wanted[:2], wanted[2] * wanted[3]) == (*shape[:2], shape[2] * shape[3]):
             found = self.in_order(view)
             if found.atoms == whole(shape, N, C, P):
-                return self._in_rows(found.tensor, wanted)
+                return self.in_rows(found.tensor, wanted)
         raise self.refuse(
             node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
         )
 
-    def _in_rows(self, tensor: str, shape: Shape) -> str:
+    def in_rows(self, tensor: str, shape: Shape) -> str:
         """The tensor with its pixels in rows of another width: an image seen as a signal, or a signal as an image."""
         if self.shapes[tensor] == shape:
             return tensor

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import combinations
 from typing import Any
 
 import numpy as np
+import onnx
+import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from compiler.frontend import lower
 from compiler.frontend.load import prepare
+from compiler.ir.interpret import evaluate
+from simulator.npu.parts import DataType
+from tests.everywhere import MACHINES, hold
+from tests.models import Builder, random_feeds, reference_outputs
 
 Array = NDArray[Any]
 
@@ -18,8 +27,96 @@ Array = NDArray[Any]
 
 # -- digits ------------------------------------------------------------------------------------------------------------
 
+SHAPES = {"groups": (2, 3, 4, 10), "volumes": (2, 5, 2, 3, 4), "one of a kind": (1, 4, 1, 6), "pixels alone": (1, 1, 3, 4, 2)}
+
+
+def grouped_model(shape: tuple[int, ...], make: Callable[[Builder, str], str]) -> ModelProto:
+    """A convolution whose channels are read as some axes: [n, c, ..] as [n, a, b, ..] where there is room for it."""
+    n, a, b, *rest = shape if len(shape) < 5 else (shape[0], shape[1], 1, *shape[2:])
+    builder = Builder(np.random.default_rng(1), (n, 5, int(np.prod(rest)), 1))
+    y = builder.conv("x", a * b, (1, 1), pads=(0, 0, 0, 0))
+    y = builder.node("Reshape", [y, builder.constant(np.array(shape, np.int64))])
+    return builder.model(make(builder, y))
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_sum_over_any_axes(shape: str, keep: int) -> None:
+    """All but the batch run on the NPU."""
+    for size in range(1, len(SHAPES[shape])):
+        for axes in combinations(range(1, len(SHAPES[shape])), size):
+            for op in ("ReduceSum", "ReduceMean"):
+
+                def make(b: Builder, y: str, op: str = op, axes: tuple[int, ...] = axes) -> str:
+                    given = b.constant(np.array(axes, np.int64))
+                    return b.node(op, [y, given], keepdims=keep) if op == "ReduceSum" else b.node(op, [y], axes=axes, keepdims=keep)
+
+                model = grouped_model(SHAPES[shape], make)
+                feeds = random_feeds(model)
+                ((name, expected),) = reference_outputs(model, feeds).items()
+                got = evaluate(lower(prepare(model)), feeds)[name]
+                assert got.shape == expected.shape
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def expected_bins(b: Builder, x: str) -> str:
+    """The head of a detector: a distribution over 16 bins for each side of a box, and its mean."""
+    y = b.softmax(b.node("Reshape", [x, b.constant(np.array([1, 4, 16, 30], np.int64))]), 2)
+    y = b.node("Mul", [y, b.constant(np.arange(16, dtype=np.float32).reshape(1, 1, 16, 1))])
+    return b.node("ReduceSum", [y, b.constant(np.array([2], np.int64))], keepdims=0)
+
+
+def sum_of_volumes(axis: int) -> Callable[[Builder, str], str]:
+    def make(b: Builder, x: str) -> str:
+        y = b.node("Reshape", [x, b.constant(np.array([1, 64, 2, 3, 5], np.int64))])
+        y = b.node("ReduceMax", [y], axes=[axis], keepdims=1)
+        return b.node("Slice", [y, *(b.constant(np.array([v], np.int64)) for v in (0, 20, 5 - axis, 2))])
+
+    return make
+
+
+IN_FULL: dict[str, Callable[[Builder, str], str]] = {
+    "bins": expected_bins,
+    **{f"volumes over {axis}": sum_of_volumes(axis) for axis in (2, 3, 4)},
+}
+
+
+@pytest.mark.parametrize("name", IN_FULL)
+def test_instructions(name: str) -> None:
+    b = Builder(np.random.default_rng(2), (1, 8, 6, 5))
+    model = b.model(IN_FULL[name](b, b.conv("x", 64, (1, 1), pads=(0, 0, 0, 0))))
+    for i, dtype in enumerate((DataType.float16, DataType.float32)):
+        assert hold(model, list(MACHINES.values())[(len(name) + i) % len(MACHINES)], dtype, seed=i)
+
 
 # -- one by one --------------------------------------------------------------------------------------------------------
+
+
+def small(nodes: list[NodeProto], inputs: dict[str, list[int]], outputs: list[str], constants: dict[str, Array]) -> ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+def held(model: ModelProto) -> None:
+    feeds = random_feeds(model)
+    got = evaluate(lower(prepare(model)), feeds)
+    for name, expected in reference_outputs(model, feeds).items():
+        assert got[name].shape == expected.shape
+        np.testing.assert_allclose(got[name], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_pad_of_nothing_is_its_input() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Pad", ["n", "p"], ["y"])]
+    model = small(nodes, {"x": [13, 1, 1, 6, 2]}, ["y"], {"p": np.zeros(10, np.int64)})
+    held(model)
+    assert len(lower(prepare(model)).operators) == 1
 
 
 def test_vectors_whose_values_are_no_shapes() -> None:
