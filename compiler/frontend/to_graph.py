@@ -201,6 +201,27 @@ class Translator:
         self.emit(op)
         self.views[node.output[0]] = View(op.y, tuple(joined(atoms) for atoms in axes))
 
+    def check_views(self, node: NodeProto) -> None:
+        """Raise ValueError for a handler's mistake: a result of another shape than ONNX says, or a view that misses values."""
+        for name in node.output:
+            if name not in self.views:
+                continue
+            view = self.views[name]
+            known = self.known_shapes.get(name, view.shape)
+            if view.shape != known or not view.covers(self.shapes[view.tensor]):
+                seen = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
+                raise ValueError(f"{label(node)}: {name!r} of shape {list(known)} was lowered to {seen}")
+
+    def expect(self, name: str, shape: tuple[int, ...]) -> None:
+        """Take it that a tensor has this shape where onnx's rule says another one than onnxruntime does; shapes behind it are forgotten."""
+        if self.known_shapes.get(name, shape) == shape:
+            return
+        gone = {name}
+        for node in self.model.graph.node:
+            if not gone.isdisjoint(node.input):
+                gone.update(node.output)
+        self.known_shapes = {other: known for other, known in self.known_shapes.items() if other not in gone}
+
     # -- the walk ---------------------------------------------------------------------------------------------------
 
     def inputs(self) -> tuple[Port, ...]:
@@ -386,6 +407,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
             handler(state, node, values)
         except MemoryError:
             raise BadInputError(f"{label(node)}: {NO_ROOM}") from None
+        state.check_views(node)
 
 
 def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:

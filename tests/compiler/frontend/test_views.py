@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import lower
+from compiler.frontend.attributes import Attributes
 from compiler.frontend.load import prepare
+from compiler.frontend.lower import SUPPORTED
+from compiler.frontend.to_graph import Translator, translate
+from compiler.frontend.views import Atom, C, P, View
 from compiler.ir.interpret import evaluate
 from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
@@ -23,6 +27,42 @@ Array = NDArray[Any]
 
 
 # -- what is held when a graph is lowered ------------------------------------------------------------------------------
+
+
+def neg_as(change: Callable[[View], View]) -> Callable[[Translator, NodeProto, Attributes], None]:
+    """A handler that has the view of its result wrong."""
+
+    def handler(state: Translator, node: NodeProto, values: Attributes) -> None:
+        SUPPORTED["Neg"](state, node, values)
+        state.views[node.output[0]] = change(state.views[node.output[0]])
+
+    return handler
+
+
+MISTAKES: dict[str, Callable[[View], View]] = {
+    "an axis less": lambda view: View(view.tensor, view.axes[:-1]),
+    "axes in another order": lambda view: View(view.tensor, (view.axes[0], view.axes[2], view.axes[1], view.axes[3])),
+    "half of the channels twice": lambda view: View(view.tensor, (view.axes[0], (Atom(C, 4, 1), Atom(C, 2, 1)), *view.axes[2:])),
+    "another's pixels": lambda view: View(view.tensor, (*view.axes[:2], (Atom(P, 3, 1),), (Atom(P, 5, 5),))),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_handlers_mistake_is_an_error_of_its_own(mistake: str) -> None:
+    b = Builder(np.random.default_rng(0), (2, 8, 3, 5))
+    model = b.model(b.relu(b.node("Neg", ["x"])))
+    with pytest.raises(ValueError, match=r"Neg 't1': 't1' of shape .* was lowered to"):
+        translate(prepare(model), {**SUPPORTED, "Neg": neg_as(MISTAKES[mistake])})
+
+
+def test_windows_that_onnx_counts_and_onnxruntime_drops() -> None:
+    """What is behind them has other shapes than onnx says."""
+    b = Builder(np.random.default_rng(0), (1, 6, 9, 9))
+    x = b.node("MaxPool", ["x"], kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1)
+    model = b.model(b.conv(b.relu(x), 4))
+    feeds = random_feeds(model)
+    ((name, expected),) = reference_outputs(model, feeds).items()
+    np.testing.assert_allclose(evaluate(lower(prepare(model)), feeds)[name], expected, rtol=1e-4, atol=1e-4)
 
 
 # -- digits ------------------------------------------------------------------------------------------------------------
