@@ -110,10 +110,15 @@ def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tupl
             lead = (Step("reciprocal"),)
         else:
             value = np.float32(1) / value if not isinstance(value, float) else 1.0 / value
-    adds = op in ("Add", "Sum", "Sub")
+    adds = op in ("Add", "Mean", "Sub", "Sum")
     if isinstance(value, float):
-        return (*lead, Step("adds" if adds else "muls", value))
-    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero))
+        return (*lead, Step("adds" if adds else "muls", value), *_halved(op))
+    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero), *_halved(op))
+
+
+def _halved(op: str) -> tuple[Step, ...]:
+    """What is left of a Mean of two behind their sum."""
+    return (Step("muls", 0.5),) if op == "Mean" else ()
 
 
 def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
@@ -128,7 +133,7 @@ def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], c
     if constant_first and name in ("Sub", "Div"):
         step = "rsub" if name == "Sub" else "rdiv"
     other = state.constant_tensor(node, values, shape)
-    _chain(state, node, (Step(step, operand=1),), view, (other,))  # type: ignore[arg-type]
+    _chain(state, node, (Step(step, operand=1), *_halved(name)), view, (other,))  # type: ignore[arg-type]
 
 
 BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}

@@ -152,6 +152,12 @@ def held(model: ModelProto) -> None:
         np.testing.assert_allclose(got[name], expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [[], [1], [1, 1, 1, 1, 1], [4, 1], [2, 4, 5], [5]])
+def test_the_mean_with_a_constant(shape: list[int]) -> None:
+    k = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    held(small([helper.make_node("Mean", ["x", "k"], ["y"])], {"x": [2, 4, 5]}, ["y"], {"k": k}))
+
+
 def test_a_pad_of_nothing_is_its_input() -> None:
     nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Pad", ["n", "p"], ["y"])]
     model = small(nodes, {"x": [13, 1, 1, 6, 2]}, ["y"], {"p": np.zeros(10, np.int64)})
