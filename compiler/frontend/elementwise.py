@@ -56,7 +56,7 @@ def pow_(state: Translator, node: NodeProto, values: Attributes) -> None:
     exponent = state.constant(node, 1, "the exponent")
     if exponent.size != 1:
         raise state.refuse(node, f"exponents of shape {list(exponent.shape)}; one number is supported")
-    _chain(state, node, power(float(exponent.reshape(-1)[0])), state.view(node))
+    _chain(state, node, power(float(exponent.reshape(-1)[0])), state.view(node).of_rank(exponent.ndim))
 
 
 def clip(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -123,7 +123,7 @@ def _halved(op: str) -> tuple[Step, ...]:
 
 def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
     """A tensor and a constant: one value, one per channel, or any other, which then is a tensor too."""
-    shape = state.shapes[view.tensor]
+    view, shape = view.of_rank(array.ndim), state.shapes[view.tensor]
     values = constant_as(view, shape, array)
     if values is None or values.size in (1, values.shape[1]):
         value = _per_channel(state, node, view, array)
@@ -184,7 +184,7 @@ def _with_tensors(op: str, others: int, swapped: bool) -> tuple[Step, ...]:
 
 def _broadcast(state: Translator, node: NodeProto, view: View, other: View) -> str:
     """A tensor that can be an operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1) of its channels."""
-    axes = ((),) * (len(view.axes) - len(other.axes)) + other.axes
+    axes = other.of_rank(len(view.axes)).axes
     n, c, _, _ = state.shapes[view.tensor]
     m, k, h, w = state.shapes[other.tensor]
     spread = {atom.axis for mine, theirs in zip(view.axes, axes, strict=True) if mine != theirs for atom in mine}

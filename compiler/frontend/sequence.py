@@ -28,13 +28,13 @@ class OverAxis(NamedTuple):
     axes: tuple[Atoms, ...]
 
 
-def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0) -> OverAxis:
+def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0, rank: int = 0) -> OverAxis:
     """What sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
 
     The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
-    the image).
+    the image).  rank: of the result, where the input has fewer axes; `axis` is counted with it.
     """
-    view = state.view(node, index)
+    view = state.view(node, index).of_rank(rank)
     n, c, h, w = state.shapes[view.tensor]
     atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
     if weights.shape[1] != view.shape[axis]:
@@ -49,9 +49,9 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     return OverAxis(view.tensor, np.ascontiguousarray(kernel.reshape(-1, c, *((h, w) if covers else (1, 1)))), tuple(axes))
 
 
-def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0) -> None:
+def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0) -> None:
     """`over_axis`: a convolution."""
-    found = over_axis(state, node, axis, weights, index)
+    found = over_axis(state, node, axis, weights, index, rank)
     state.finish_as(node, Conv(state.name(node), found.tensor, node.output[0], floats(found.kernel), bias), found.axes)
 
 
@@ -64,12 +64,13 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
         return
     side = constant[0]
     matrix = state.constant(node, side, "one of the two")
-    matrix = matrix.reshape(matrix.shape[-2:]) if math.prod(matrix.shape[:-2]) == 1 and matrix.ndim > 2 else matrix
     rank = len(state.view(node, 1 - side).shape)
+    wide = max(rank, matrix.ndim)
+    matrix = matrix.reshape(matrix.shape[-2:]) if math.prod(matrix.shape[:-2]) == 1 and matrix.ndim > 2 else matrix
     if matrix.ndim != 2 or rank < 2:
         raise state.refuse(node, f"a constant of shape {list(matrix.shape)} and a tensor of {rank} axes; a matrix is supported")
     weights = floats(matrix.T if side == 1 else matrix)
-    product(state, node, rank - 1 if side == 1 else rank - 2, weights, np.zeros(len(weights), np.float32), 1 - side)
+    product(state, node, wide - 1 if side == 1 else wide - 2, weights, np.zeros(len(weights), np.float32), 1 - side, wide)
 
 
 class Heads(NamedTuple):

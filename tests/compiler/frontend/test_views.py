@@ -158,6 +158,12 @@ def test_the_mean_with_a_constant(shape: list[int]) -> None:
     held(small([helper.make_node("Mean", ["x", "k"], ["y"])], {"x": [2, 4, 5]}, ["y"], {"k": k}))
 
 
+@pytest.mark.parametrize("op", ["Add", "Div", "Max", "MatMul", "Pow"])
+def test_constants_of_more_axes_than_the_tensor(op: str) -> None:
+    k = np.full((1, 1, 4, 4) if op == "MatMul" else (1, 1, 1, 1), 2.0, np.float32)
+    held(small([helper.make_node(op, ["x", "k"], ["y"])], {"x": [3, 4]}, ["y"], {"k": k}))
+
+
 def test_a_pad_of_nothing_is_its_input() -> None:
     nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Pad", ["n", "p"], ["y"])]
     model = small(nodes, {"x": [13, 1, 1, 6, 2]}, ["y"], {"p": np.zeros(10, np.int64)})
