@@ -17,7 +17,7 @@ from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
 from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
-from compiler.frontend.views import Atom, C, P, View, joined, transposed, whole
+from compiler.frontend.views import Atom, C, N, P, View, joined, transposed, whole
 from compiler.frontend.window import Pads, finish_conv, padding, pair
 from compiler.ir.operators import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
@@ -37,18 +37,21 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     groups = int(values.get("group", 1))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
-    if kernel == (1, 1) and groups == 1 and set(view.shape[2:]) == {1} and graph_shape(view.shape) != state.shapes[view.tensor]:
+    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
+    _, _, height, width = graph_shape(view.shape)
+    pads = padding(values, (height, width), kernel, stride, dilation)
+    pixel = height * width == 1 and not any(pads)
+    if kernel == (1, 1) and groups == 1 and pixel and graph_shape(view.shape) != state.shapes[view.tensor]:
         product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
-    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
-    if view.axes[1:] == ((), joined((*whole(state.shapes[view.tensor], P), Atom(C, stride[0], 1)))) and stride[0] > 1:
-        _conv_of_phases(state, node, weights, bias, padding(values, (view.shape[2], 1), kernel, stride, dilation))
+    own = state.shapes[view.tensor]
+    if view.axes == (whole(own, N), (), whole(own, P, C)) and own[1] == stride[0] > 1:
+        _conv_of_phases(state, node, weights, bias, pads)
         return
     x = state.image(node)
-    _, c, h, w = state.shapes[x]
+    c = state.shapes[x][1]
     if c != weights.shape[1] * groups:
         raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
-    pads = padding(values, (h, w), kernel, stride, dilation)
     finish_conv(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
 
 

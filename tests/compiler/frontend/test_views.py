@@ -19,6 +19,7 @@ from compiler.frontend.lower import SUPPORTED
 from compiler.frontend.to_graph import Translator, translate
 from compiler.frontend.views import Atom, C, P, View
 from compiler.ir.interpret import evaluate
+from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType
 from tests.everywhere import MACHINES, hold
 from tests.models import Builder, random_feeds, reference_outputs
@@ -162,6 +163,28 @@ def test_the_mean_with_a_constant(shape: list[int]) -> None:
 def test_constants_of_more_axes_than_the_tensor(op: str) -> None:
     k = np.full((1, 1, 4, 4) if op == "MatMul" else (1, 1, 1, 1), 2.0, np.float32)
     held(small([helper.make_node(op, ["x", "k"], ["y"])], {"x": [3, 4]}, ["y"], {"k": k}))
+
+
+def test_a_1x1_convolution_of_one_pixel_keeps_its_pads() -> None:
+    """Its input is no image, but [1, c, 1] of a column: refused, or right."""
+    nodes = [helper.make_node("Squeeze", ["x", "a"], ["q"]), helper.make_node("Conv", ["q", "w"], ["y"], pads=[3, 3])]
+    w = np.random.default_rng(0).standard_normal((1, 50, 1)).astype(np.float32)
+    for batch in ([1, 1, 50, 1], [1, 50, 1, 1]):
+        axis = 0 if batch[1] == 1 else 3
+        model = small(nodes, {"x": batch}, ["y"], {"a": np.array([axis], np.int64), "w": w})
+        if axis == 0:
+            with pytest.raises(UnsupportedError, match="not \\(n, c, h, w\\)"):
+                lower(prepare(model))
+        else:
+            held(model)
+
+
+def test_a_strided_convolution_of_signals_apart() -> None:
+    """A batch that was made of one signal is not its samples a stride apart."""
+    w = np.random.default_rng(0).standard_normal((3, 1, 1)).astype(np.float32)
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Conv", ["r", "w"], ["y"], strides=[2])]
+    with pytest.raises(UnsupportedError):
+        lower(prepare(small(nodes, {"x": [1, 6]}, ["y"], {"s": np.array([3, 1, 2], np.int64), "w": w})))
 
 
 def test_a_pad_of_nothing_is_its_input() -> None:
