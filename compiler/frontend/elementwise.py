@@ -186,13 +186,13 @@ def _broadcast(state: Translator, node: NodeProto, view: View, other: View) -> s
     """A tensor that can be an operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1) of its channels."""
     axes = other.of_rank(len(view.axes)).axes
     n, c, _, _ = state.shapes[view.tensor]
-    m, k, h, w = state.shapes[other.tensor]
+    tensor = state.in_rows_of(other.tensor, view.tensor)
+    m, k, h, w = state.shapes[tensor]
     spread = {atom.axis for mine, theirs in zip(view.axes, axes, strict=True) if mine != theirs for atom in mine}
     if any(theirs not in (mine, ()) for mine, theirs in zip(view.axes, axes, strict=True)) or m != n:
         raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(other.shape)} lie in different orders")
-    tensor = other.tensor
     if k != c:
-        tensor = _spread_channels(state, other.tensor, tuple(atom for theirs in axes for atom in theirs if atom.axis == C), k, c)
+        tensor = _spread_channels(state, tensor, tuple(atom for theirs in axes for atom in theirs if atom.axis == C), k, c)
     if P in spread and (h, w) != (1, 1):
         raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; one value per channel can be spread over an image")
     return tensor

@@ -100,18 +100,23 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     if view.axes[axis] == whole(state.shapes[view.tensor], P) and view.axes[axis]:
         concat_pixels(state, node, axis)
         return
-    if rank == 2 and axis == 1 and view.axes[0] == whole(state.shapes[view.tensor], P):  # rows of matrices, side by side
-        views = [state.view(node, i) for i in range(len(node.input))]
-        if all(each.axes == (view.axes[0], whole(state.shapes[each.tensor], C)) for each in views):
-            op = Concat(state.name(node), tuple(each.tensor for each in views), node.output[0])
-            state.finish_as(node, op, (view.axes[0], (Atom(C, sum(each.shape[1] for each in views), 1),)))
-            return
+    views = [state.view(node, i) for i, name in enumerate(node.input) if not state.is_constant(name)]
+    if len(views) == len(node.input) and all(_beside(state, each, view, axis) for each in views):
+        op = Concat(state.name(node), tuple(state.in_rows_of(each.tensor, view.tensor) for each in views), node.output[0])
+        state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(each.shape[axis] for each in views)}).axes)
+        return
     if rank < 2 or axis != 1:
         raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
     tensors = tuple(_channels(state, node, i, view) for i in range(len(node.input)))
     shape = view.shape
     channels = sum(state.shapes[name][1] for name in tensors)
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
+
+
+def _beside(state: Translator, view: View, other: View, axis: int) -> bool:
+    """Whether an axis is all channels of both, and the others lie alike."""
+    alike = view.axes[:axis] + view.axes[axis + 1 :] == other.axes[:axis] + other.axes[axis + 1 :]
+    return alike and all(bool(each.axes[axis]) and each.axes[axis] == whole(state.shapes[each.tensor], C) for each in (view, other))
 
 
 def _channels(state: Translator, node: NodeProto, index: int, beside: View) -> str:

@@ -40,7 +40,8 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         _with_one_value(mode, state, node, view, constant[0], x_q, y_q)
         return
     same = all(other.axes == view.axes for other, _ in views.values())
-    tensors = {i: views[i][0].tensor if same else _aligned(state, node, i, len(view.shape)) for i in computed}
+    rows, rank = state.in_rows_of, len(view.shape)
+    tensors = {i: rows(views[i][0].tensor, view.tensor) if same else _aligned(state, node, i, rank) for i in computed}
     types = {i: views[i][1] for i in computed}
     for i in constant:
         found = _per_channel(mode, state, node, view, i, x_q, y_q)

@@ -121,6 +121,12 @@ class Translator:
             self.reflowed[tensor, shape] = self.emit(Reflow(name, tensor, name, self.shapes[tensor][2:], shape[2:]))
         return self.reflowed[tensor, shape]
 
+    def in_rows_of(self, tensor: str, other: str) -> str:
+        """The tensor with its pixels in rows as those of another one, which has as many."""
+        n, c, h, w = self.shapes[tensor]
+        rows = self.shapes[other][2:]
+        return self.in_rows(tensor, (n, c, *rows)) if math.prod(rows) == h * w else tensor
+
     def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
         """As `views.reshaped`; a shuffle puts channels in order where only that lets it."""
         return reshaped(view, onnx_shape) or reshaped(self.in_order(view), onnx_shape)

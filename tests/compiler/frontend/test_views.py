@@ -187,6 +187,15 @@ def test_a_strided_convolution_of_signals_apart() -> None:
         lower(prepare(small(nodes, {"x": [1, 6]}, ["y"], {"s": np.array([3, 1, 2], np.int64), "w": w})))
 
 
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Concat"])
+def test_the_same_pixels_in_rows_of_another_width(op: str) -> None:
+    """A Concat along the last axis makes a column, an input of the same shape is a row."""
+    values = {"axis": 1} if op == "Concat" else {}
+    nodes = [helper.make_node("Concat", ["a", "b"], ["c"], axis=3)]
+    nodes += [helper.make_node(op, pair, [name], **values) for name, pair in (("y", ["c", "d"]), ("z", ["d", "c"]))]
+    held(small(nodes, {"a": [2, 3, 1, 5], "b": [2, 3, 1, 2], "d": [2, 3, 1, 7]}, ["y", "z"], {}))
+
+
 def test_a_pad_of_nothing_is_its_input() -> None:
     nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Pad", ["n", "p"], ["y"])]
     model = small(nodes, {"x": [13, 1, 1, 6, 2]}, ["y"], {"p": np.zeros(10, np.int64)})
