@@ -58,7 +58,7 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         mode = "radd" if mode == "add" else "add"
     op = QuantisedPair(state.name(node), tensors[first], tensors[second], node.output[0], mode, types[first], types[second], y_q)
     given = [state.shapes[name] for name in op.inputs]
-    if op.unfit(given) or op.output_shape(given) != state.shapes[whole]:
+    if op.unfit(given) or given[0][:2] != given[1][:2] or op.output_shape(given) != state.shapes[whole]:
         raise state.refuse(node, f"{list(shapes[0])} and {list(shapes[3])}; one of the two has to have the shape of the result")
     if same:
         state.finish_as(node, op, view.axes)
