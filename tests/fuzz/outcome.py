@@ -97,21 +97,19 @@ def judge(sample: Sample, target: Target, seed: int = 0) -> Outcome:
         found = found._replace(place=_place(opened), pairs=_pairs(opened))
         if not all(np.isfinite(value).all() for value in expected.values() if value.dtype.kind == "f"):
             return found._replace(kind="undefined")
+        trial = _Trial(sample, expected, opened, target)
         executed = misfits = 0
-        trial: _Trial | None = None
         for plan in target.plans:
-            programs = _programs(opened, plan, seed)
+            programs = trial.programs_of(plan, seed)
             if isinstance(programs, Infeasible):
                 misfits += 1
                 continue
-            trial = trial or _Trial(sample, expected, opened, target)
+            executed += 1
             kind = trial.run(programs, target)
             found = found._replace(kind=kind) if kind != "right" else found
-            executed += 1
-        if trial is not None:
-            plan = ""
-            trial.check_ports()
-        return found._replace(kind=found.kind if executed else "infeasible", plans=(executed, misfits))
+        plan = ""
+        trial.check_ports()
+        return found._replace(plans=(executed, misfits))
     except InfeasibleError as error:
         return found._replace(kind="infeasible", what=_short(str(error)), message=str(error))
     except (ContainerError, ProgramError) as error:  # of what the compiler itself has made
@@ -131,17 +129,21 @@ def expected_of(sample: Sample) -> dict[str, Array]:
 
 
 class _Trial:
-    """A compiled model, executed with one set of programs after the other."""
+    """A compiled model, executed with one set of programs after the other.  layerwise: those of the file."""
 
     def __init__(self, sample: Sample, expected: Mapping[str, Array], opened: Opened, target: Target) -> None:
-        self.sample, self.expected = sample, expected
-        level = next(iter(target.machine.contention))
-        measured = measure(opened, {level: default_plans(opened, level)})
+        self.sample, self.expected, self.opened = sample, expected, opened
+        self.level = next(iter(target.machine.contention))
+        measured = measure(opened, {self.level: default_plans(opened, self.level)})
+        self.layerwise = dict(zip(opened.names, measured[self.level].programs, strict=True))
         data = onnx_bytes(opened.written, [encode(container) for container in containers_of(opened, measured)])
         self.programs: Mapping[str, Program] = {}
+        self.made: dict[tuple[str, bytes], dict[str, Array]] = {}  # by the programs, of a piece and its inputs
         self.session = InferenceSession(data, compute=self._compute)
-        self.level = level
         self.reference = _reference(data, sample, self.session)
+
+    def programs_of(self, plan: str, seed: int) -> Mapping[str, Program] | Infeasible:
+        return self.layerwise if plan == "layer by layer" else _programs(self.opened, plan, self.level, seed)
 
     def check_ports(self) -> None:
         """Names and declared shapes of the file, in the model's order."""
@@ -157,6 +159,12 @@ class _Trial:
                 raise _FaultError("shape", f"output {port.name!r}: declared {port.shape}, the model's is {list(self.expected[port.name].shape)}")
 
     def _compute(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
+        key = piece.name, b"".join(value.tobytes() for value in given.values())
+        if key not in self.made:
+            self.made[key] = self._execute(piece, given)
+        return self.made[key]
+
+    def _execute(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
         memory = piece.container.memory
         ddr: NDArray[np.uint8] = np.full(memory.size_blocks * BLOCK_BYTES, 0xFF, np.uint8)
         constants = np.frombuffer(piece.container.constants, np.uint8)
@@ -169,7 +177,7 @@ class _Trial:
 
     def run(self, programs: Mapping[str, Program], target: Target) -> str:
         """"right" or "rounding"; raises `_FaultError` for what is wrong."""
-        self.programs = programs
+        self.programs, self.made = programs, {}
         for name, program in programs.items():
             program.verify(target.machine)
             if findings := check(program, target.machine):
@@ -206,10 +214,9 @@ def _reference(data: bytes, sample: Sample, session: InferenceSession) -> Refere
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-def _programs(opened: Opened, name: str, seed: int) -> dict[str, Program] | Infeasible:
+def _programs(opened: Opened, name: str, level: str, seed: int) -> dict[str, Program] | Infeasible:
     """Piece -> its program by a plan of that name."""
-    level = next(iter(opened.machine.contention))
-    plan = default_plans(opened, level) if name == "layer by layer" else _drawn_plan(opened, name, level, seed)
+    plan = _drawn_plan(opened, name, level, seed)
     if isinstance(plan, Infeasible):
         return plan
     found = {}

@@ -13,7 +13,7 @@ from onnx import ModelProto, helper, numpy_helper
 from simulator.exact_onnxruntime import REFUSALS
 from tests.fuzz.as_test import regular, text_of
 from tests.fuzz.builder import Array, MisfitError, Sample
-from tests.fuzz.campaign import Job, judge_in_time
+from tests.fuzz.campaign import DIED, Job, judge_in_time
 from tests.fuzz.graphs import draw_graph
 from tests.fuzz.outcome import Outcome, Target, judge
 from tuner.checks.fused import as_it_is
@@ -39,7 +39,7 @@ def shrunk_tests(job: Job, faults: Mapping[int, Outcome], count: int) -> dict[in
 
 def shrink(sample: Sample, fault: Outcome, target: Target, seed: int) -> tuple[Sample, Outcome]:
     """The smallest sample that was found, and its fault; the plan that showed it is the only one that is made."""
-    if fault.what == "the process died":
+    if fault.what == DIED:
         return sample, fault
     target = target._replace(plans=(fault.plan or target.plans[0],))
 
