@@ -46,7 +46,9 @@ class Job(NamedTuple):
 
     def target(self, seed: int) -> Target:
         dtype = DataType.float16 if self.quantised else DataType[self.dtype]
-        return Target(load_machine(self.machine_of(seed)), dtype, plan_names(self.genomes, self.predicted > 0 and seed % self.predicted == 0))
+        return Target(
+            load_machine(self.machine_of(seed)), dtype, plan_names(self.genomes, self.predicted > 0 and seed % self.predicted == 0)
+        )
 
 
 def judge_seed(job: Job, seed: int) -> Outcome:
@@ -152,7 +154,7 @@ class Tally:
             "places": dict(sorted(self.places.items())),
             "plans": {"executed": self.plans[0], "infeasible": self.plans[1]},
             "reasons": {kind: dict(reasons.most_common()) for kind, reasons in self.reasons.items() if reasons},
-            "faults": {str(seed): {"kind": one.kind, "what": one.what, "plan": one.plan, "message": one.message} for seed, one in sorted(self.faults.items())},
+            "faults": {str(seed): [one.kind, one.what, one.plan, one.message] for seed, one in sorted(self.faults.items())},
             "coverage": coverage,
         }
 

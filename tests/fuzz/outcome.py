@@ -158,7 +158,9 @@ class _Trial:
             raise _FaultError("order of inputs", f"inputs {inputs}, the model's are {given}")
         for port in self.session.get_outputs():
             if tuple(port.shape) != self.expected[port.name].shape:
-                raise _FaultError("shape", f"output {port.name!r}: declared {port.shape}, the model's is {list(self.expected[port.name].shape)}")
+                raise _FaultError(
+                    "shape", f"output {port.name!r}: declared {port.shape}, the model's is {list(self.expected[port.name].shape)}"
+                )
 
     def _compute(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
         key = piece.name, b"".join(value.tobytes() for value in given.values())
@@ -178,7 +180,7 @@ class _Trial:
         return {b.name: read_output(ddr, b, memory.type_of(b)).reshape(b.onnx_shape) for b in outputs}
 
     def run(self, programs: Mapping[str, Program], target: Target) -> str:
-        """"right" or "rounding"; raises `_FaultError` for what is wrong."""
+        """ "right" or "rounding"; raises `_FaultError` for what is wrong."""
         self.programs, self.made = programs, {}
         for name, program in programs.items():
             program.verify(target.machine)

@@ -56,8 +56,8 @@ def _run(sample: Sample, name: str, relative: float) -> list[Array]:
 
 
 def _with_moves(model: ModelProto, relative: float) -> tuple[ModelProto, dict[str, str]]:
-    """Every float that goes in or that a node makes is x + x * relative * noise, of a function x + (|x| + 1) * relative * noise, and what is
-    quantised x + step * noise.  Returns tensors of noise, each with the tensor whose shape it has, as well.
+    """Every float that goes in or that a node makes is x + x * relative * noise, of a function x + (|x| + 1) * relative * noise, and what
+    is quantised x + step * noise.  Returns tensors of noise, each with the tensor whose shape it has, as well.
     """
     copy, nodes, noises, seen = ModelProto(), list[NodeProto](), dict[str, str](), dict[str, str]()
     copy.CopyFrom(model)
@@ -94,5 +94,6 @@ def _with_moves(model: ModelProto, relative: float) -> tuple[ModelProto, dict[st
     kept = type(copy.graph)(node=nodes)
     del copy.graph.node[:]
     copy.graph.node.extend(kept.node)
-    copy.graph.initializer.extend(numpy_helper.from_array(np.array(value, np.float32), key) for key, value in ((_RELATIVE, relative), (_ONE, 1.0)))
+    constants = {_RELATIVE: relative, _ONE: 1.0}
+    copy.graph.initializer.extend(numpy_helper.from_array(np.array(value, np.float32), key) for key, value in constants.items())
     return copy, noises

@@ -117,10 +117,10 @@ def test_a_fault_is_found_and_cut_down() -> None:
 def test_outputs_in_another_order_are_found() -> None:
     """Of a session that has them in the order in which they were made."""
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Sigmoid", ["a"], ["b"])]
-    outputs = {name: ("float32", (1, 4)) for name in ("b", "a")}
-    with mock.patch("tests.fuzz.outcome.InferenceSession.get_outputs", lambda self: sorted(_ports(self), key=lambda port: port.name)):
-        with pytest.raises(AssertionError, match="wrong: order"):
-            assert_right(nodes, {"x": regular((1, 4))}, outputs, {}, 17, "edge", "float16", ("layer by layer",))
+    outputs = dict.fromkeys(("b", "a"), ("float32", (1, 4)))
+    backwards = mock.patch("tests.fuzz.outcome.InferenceSession.get_outputs", lambda self: sorted(_ports(self), key=lambda port: port.name))
+    with backwards, pytest.raises(AssertionError, match="wrong: order"):
+        assert_right(nodes, {"x": regular((1, 4))}, outputs, {}, 17, "edge", "float16", ("layer by layer",))
 
 
 def _ports(session: InferenceSession) -> list[NodeArg]:
