@@ -41,7 +41,6 @@ def main(
     machine: Annotated[str, typer.Option(metavar="NAME")] = "edge",
     dtype: Annotated[str, typer.Option(metavar="float16|float32|int8")] = "float16",
     genomes: Annotated[int, typer.Option(metavar="N", help="Drawn plans of each graph.")] = 8,
-    predicted: Annotated[bool, typer.Option(help="The plan that `tilefarm compile` predicts, too.")] = True,
     workers: Annotated[int, typer.Option(metavar="N", help="Processes.")] = 1,
     seconds: Annotated[float, typer.Option(metavar="S", help="Begin no seed after that time.")] = float("inf"),
     shrink: Annotated[int, typer.Option(metavar="N", help="Cut down so many faults, of different kinds first.")] = 3,
@@ -53,7 +52,7 @@ def main(
     from tests.fuzz.shrink import shrunk_tests
 
     first, _, last = seeds.partition(":")
-    job, tally, begin = Job(machine, dtype, genomes, predicted), Tally(), time.monotonic()
+    job, tally, begin = Job(machine, dtype, genomes), Tally(), time.monotonic()
     for seed, found in outcomes(job, range(int(first), int(last)), workers, seconds):
         tally.add(seed, found)
         if found.fault and not as_json:

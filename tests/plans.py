@@ -8,7 +8,19 @@ from compiler.cost.tiling_space import legal_points, shape_of
 from compiler.kinds.conv import ConvSpec
 from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.vector_tiling import vector_tiling
-from compiler.plan.plan import LOOKAHEAD, MAX_BLOCKS, MAX_PREFETCH, Constants, ConvTiling, Infeasible, Plan, SegmentPlan, Split, Tiling, VectorTiling
+from compiler.plan.plan import (
+    LOOKAHEAD,
+    MAX_BLOCKS,
+    MAX_PREFETCH,
+    Constants,
+    ConvTiling,
+    Infeasible,
+    Plan,
+    SegmentPlan,
+    Split,
+    Tiling,
+    VectorTiling,
+)
 from compiler.segment.blocks import Blocks, cut
 from compiler.segment.channels import channel_parts, largest
 from compiler.segment.run import can_stream
@@ -67,7 +79,11 @@ def random_segment(unit: Unit, start: int, stop: int, rng: np.random.Generator, 
     """Any block count (more blocks than rows included), any cores (more than iterations included), rows or channels dealt to them, any
     slots, any tilings.  strips: some, where there can be some, every third time."""
     counts = block_counts(unit, start, stop)
-    blocks = int(rng.choice(counts)) if rng.integers(4) else int(rng.integers(1, 1 + min(MAX_BLOCKS, max(s.out_h for s in unit.operators[start:stop]))))
+    blocks = (
+        int(rng.choice(counts))
+        if rng.integers(4)
+        else int(rng.integers(1, 1 + min(MAX_BLOCKS, max(s.out_h for s in unit.operators[start:stop]))))
+    )
     halo = tuple(str(rng.choice(["recompute", "cache"])) for _ in range(stop - start)) if rng.integers(2) else ()
     many = unit.machine.cores
     cores = (0,) if many == 1 else tuple(int(c) for c in rng.permutation(many)[: rng.integers(1, many + 1)])

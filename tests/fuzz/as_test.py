@@ -11,7 +11,7 @@ from onnx import NodeProto, helper, numpy_helper
 
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
-from tests.fuzz.builder import MS, Array, Sample
+from tests.fuzz.builder import MS, Array, Sample, port_of
 from tests.fuzz.outcome import Outcome, Target, judge, outcome_line, plan_names
 
 
@@ -30,15 +30,11 @@ def sample_of(
 ) -> Sample:  # fmt: skip
     """outputs: name -> type and shape."""
 
-    def port(name: str, kind: str, shape: Sequence[int]) -> Any:
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), shape)
-
     given = {name: np.asarray(value) for name, value in feeds.items()}
-    graph = helper.make_graph(
-        nodes, "fuzz", [port(name, value.dtype.name, value.shape) for name, value in given.items()],
-        [port(name, *declared) for name, declared in outputs.items()],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
-    )  # fmt: skip
+    types = {name: helper.np_dtype_to_tensor_dtype(np.dtype(kind)) for name, (kind, _) in outputs.items()}
+    ports = [helper.make_tensor_value_info(name, types[name], shape) for name, (_, shape) in outputs.items()]
+    initializers = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "fuzz", [port_of(name, value) for name, value in given.items()], ports, initializers)
     opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(MS, 1)] if any(node.domain == MS for node in nodes) else [])]
     return Sample(helper.make_model(graph, opset_imports=opsets, ir_version=10), given)
 
@@ -79,13 +75,16 @@ def _declared(port: Any) -> tuple[str, list[int]]:
 
 
 def _node(node: NodeProto) -> str:
-    values = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    texts = {key: value.decode() if isinstance(value, bytes) else value for key, value in values.items()}
-    texts = {key: round(value, 6) if isinstance(value, float) else list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value for key, value in texts.items()}
-    if node.domain:
-        texts["domain"] = node.domain
-    attributes = "".join(f", {key}={value!r}" for key, value in texts.items())
+    values = {item.name: _attribute(helper.get_attribute_value(item)) for item in node.attribute}
+    values |= {"domain": node.domain} if node.domain else {}
+    attributes = "".join(f", {key}={value!r}" for key, value in values.items())
     return f"helper.make_node({node.op_type!r}, {list(node.input)!r}, {list(node.output)!r}{attributes})"
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    return round(value, 6) if isinstance(value, float) else value if isinstance(value, int) else list(value)
 
 
 def _array(value: Array) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
 from simulator.exact_onnxruntime import REFUSALS, session_options
 
@@ -46,9 +46,15 @@ def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
     return None if found.deprecated else found
 
 
+def port_of(name: str, value: Array) -> ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+
 def execute_nodes(nodes: Sequence[NodeProto], feeds: dict[str, Array], names: Sequence[str], opset: int) -> list[Array]:
     """Tensors by name, with no optimisation.  Raises one of `REFUSALS`."""
-    ports = [helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in feeds.items()]
+    ports = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in feeds.items()
+    ]
     graph = helper.make_graph(nodes, "nodes", ports, [helper.make_empty_tensor_value_info(name) for name in names])
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MS, 1)]
     options = session_options()
@@ -213,11 +219,6 @@ class GraphBuilder:
 
     def sample(self, outputs: Sequence[str]) -> Sample:
         """The model with these outputs, and of its nodes and inputs what they need."""
-
-        def port(name: str) -> Any:
-            value = self.values[name]
-            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-
         wanted, nodes = set(outputs), list[NodeProto]()
         for node in reversed(self.nodes):
             if wanted & set(node.output):
@@ -225,7 +226,9 @@ class GraphBuilder:
                 wanted |= set(node.input)
         feeds = {name: array for name, array in self.feeds.items() if name in wanted}
         constants = [numpy_helper.from_array(array, name) for name, array in self.constants.items() if name in wanted]
-        graph = helper.make_graph(nodes, "fuzz", [port(name) for name in feeds], [port(name) for name in outputs], constants)
+        graph = helper.make_graph(
+            nodes, "fuzz", *([port_of(name, self.values[name]) for name in names] for names in (feeds, outputs)), constants
+        )
         opsets = [helper.make_opsetid("", self.opset)]
         if any(node.domain == MS for node in nodes):
             opsets.append(helper.make_opsetid(MS, 1))

@@ -21,16 +21,20 @@ from tests.fuzz.outcome import CLASSES, Outcome, Target, judge, plan_names
 
 _TOLD_EVERY_S = 10.0
 SLOW_HOST = "host.launch_us=0,host.macs_per_s=1,host.bytes_per_s=1000"
+DIED = "the process died"
 MOST_S = 300  # of a seed
 
 
 class Job(NamedTuple):
-    """dtype: float16, float32 or int8, whose graphs are quantised and whose floats are float16."""
+    """dtype: float16, float32 or int8, whose graphs are quantised and whose floats are float16.
+
+    predicted: every so many-th seed has the plan that is predicted, too; 0: none.
+    """
 
     machine: str
     dtype: str
     genomes: int = 8
-    predicted: bool = True
+    predicted: int = 1
 
     @property
     def quantised(self) -> bool:
@@ -42,14 +46,37 @@ class Job(NamedTuple):
 
     def target(self, seed: int) -> Target:
         dtype = DataType.float16 if self.quantised else DataType[self.dtype]
-        return Target(load_machine(self.machine_of(seed)), dtype, plan_names(self.genomes, self.predicted))
+        return Target(
+            load_machine(self.machine_of(seed)), dtype, plan_names(self.genomes, self.predicted > 0 and seed % self.predicted == 0)
+        )
 
 
 def judge_seed(job: Job, seed: int) -> Outcome:
     return judge(draw_graph(seed, job.quantised), job.target(seed), seed)
 
 
-def outcomes(job: Job, seeds: Sequence[int], workers: int, seconds: float = float("inf")) -> Iterator[tuple[int, Outcome]]:
+def judge_in_time(judged: Callable[[], Outcome]) -> Outcome:
+    """A seed that hangs is a crash."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.alarm(MOST_S)
+    try:
+        return judged()
+    except KeyboardInterrupt:
+        return Outcome("crash", "not done in time", f"not done after {MOST_S} s")
+    finally:
+        signal.alarm(0)
+
+
+def judge_seed_in_time(job: Job, seed: int) -> Outcome:
+    return judge_in_time(lambda: judge_seed(job, seed))
+
+
+Judge = Callable[[Job, int], Outcome]
+
+
+def outcomes(
+    job: Job, seeds: Sequence[int], workers: int, seconds: float = float("inf"), judged: Judge = judge_seed_in_time
+) -> Iterator[tuple[int, Outcome]]:
     """Seeds and their outcomes as they are done; no more seeds are begun after so many seconds."""
     begin = told = time.monotonic()
     left, done, faults = deque(seeds), 0, 0
@@ -64,7 +91,7 @@ def outcomes(job: Job, seeds: Sequence[int], workers: int, seconds: float = floa
             while not broken and (running or go_on()):
                 while go_on() and len(running) < 2 * workers:
                     seed = left.popleft()
-                    running[pool.submit(_judge_seed_in_time, job, seed)] = seed
+                    running[pool.submit(judged, job, seed)] = seed
                 for future in wait(running, _TOLD_EVERY_S, FIRST_COMPLETED).done:
                     if isinstance(future.exception(), BrokenProcessPool):
                         broken = True
@@ -76,15 +103,15 @@ def outcomes(job: Job, seeds: Sequence[int], workers: int, seconds: float = floa
                     told = time.monotonic()
                     sys.stderr.write(f"{told - begin:.0f} s: {done:,} of {len(seeds):,} seeds, {faults} faults\n")
         for seed in running.values():  # one of these killed its process
-            yield seed, _judge_alone(job, seed)
+            yield seed, _judge_alone(judged, job, seed)
 
 
-def _judge_alone(job: Job, seed: int) -> Outcome:
+def _judge_alone(judged: Judge, job: Job, seed: int) -> Outcome:
     with _processes(1) as pool:
         try:
-            return pool.submit(_judge_seed_in_time, job, seed).result()
+            return pool.submit(judged, job, seed).result()
         except BrokenProcessPool:
-            return Outcome("crash", "the process died", "the process died")
+            return Outcome("crash", DIED, f"seed {seed}")
 
 
 def _processes(count: int) -> ProcessPoolExecutor:
@@ -93,22 +120,6 @@ def _processes(count: int) -> ProcessPoolExecutor:
 
 def _begin() -> None:
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-
-
-def _judge_seed_in_time(job: Job, seed: int) -> Outcome:
-    return judge_in_time(lambda: judge_seed(job, seed))
-
-
-def judge_in_time(judged: Callable[[], Outcome]) -> Outcome:
-    """A seed that hangs is a crash."""
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.alarm(MOST_S)
-    try:
-        return judged()
-    except KeyboardInterrupt:
-        return Outcome("crash", "not done in time", f"not done after {MOST_S} s")
-    finally:
-        signal.alarm(0)
 
 
 class Tally:
@@ -143,7 +154,7 @@ class Tally:
             "places": dict(sorted(self.places.items())),
             "plans": {"executed": self.plans[0], "infeasible": self.plans[1]},
             "reasons": {kind: dict(reasons.most_common()) for kind, reasons in self.reasons.items() if reasons},
-            "faults": {str(seed): {"kind": one.kind, "what": one.what, "plan": one.plan, "message": one.message} for seed, one in sorted(self.faults.items())},
+            "faults": {str(seed): [one.kind, one.what, one.plan, one.message] for seed, one in sorted(self.faults.items())},
             "coverage": coverage,
         }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample
+from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample, schema_of
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
 from tests.fuzz.operators import OPERATORS, draw_operator
 from tests.fuzz.quantised import QuantisedBuilder
@@ -34,9 +34,9 @@ def draw_graph(seed: int, quantised: bool) -> Sample:
 
 def draw_single(name: str, seed: int) -> Sample | None:
     """An operator of a table behind an input; None where it cannot be drawn so."""
-    rng = np.random.default_rng([seed, 2])
-    builder = QuantisedBuilder(rng, int(rng.choice([opset for opset in OPSETS if opset >= 13])))
-    builder = builder if name in INTEGER_OPERATORS else GraphBuilder(rng, int(rng.choice(OPSETS)))  # type: ignore[assignment]
+    rng, on_integers = np.random.default_rng([seed, 2]), name in INTEGER_OPERATORS
+    opsets = [opset for opset in OPSETS if opset >= 13] if on_integers else [opset for opset in OPSETS if schema_of(name, opset)]
+    builder: Any = (QuantisedBuilder if on_integers else GraphBuilder)(rng, int(rng.choice(opsets)))
     builder.input(builder.draw_shape(builder.choose((2, 3, 4, 5))))
     with builder.whole_or_nothing():
         {**OPERATORS, **INTEGER_OPERATORS}[name](builder, name)

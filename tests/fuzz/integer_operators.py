@@ -25,7 +25,8 @@ def draw_qlinear_conv(b: QuantisedBuilder, op: str) -> None:
     kernel, out = [b.integer(1, min(3, size)) for size in spatial], int(b.choose(SIZES))
     groups = c if b.chance(0.2) else 1
     weights = b.rng.standard_normal((groups if groups > 1 else out, c // groups, *kernel)).astype(np.float32)
-    attributes: dict[str, Any] = {"kernel_shape": kernel} | b.draw_some(pads=([b.integer(0, k - 1) for k in kernel * 2],), strides=([2] * len(kernel),))
+    attributes: dict[str, Any] = {"kernel_shape": kernel}
+    attributes |= b.draw_some(pads=([b.integer(0, k - 1) for k in kernel * 2],), strides=([2] * len(kernel),))
     b.dequantize(b.product(op, q, weights, "Conv", **attributes, **({"group": groups} if groups > 1 else {})))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from tests.fuzz.builder import OPSETS, SIZES, GraphBuilder, schema_of
+from tests.fuzz.builder import OPSETS, SIZES, GraphBuilder, MisfitError, schema_of
 
 Draw = Callable[[GraphBuilder, str], object]
 _LARGE = float("inf")
@@ -216,7 +216,7 @@ def draw_gather(b: GraphBuilder, op: str) -> None:
 
 def draw_concat(b: GraphBuilder, op: str) -> None:
     x = b.pick(lambda name: b.values[name].ndim > 0)
-    axis = b.integer(0, b.values[x].ndim - 1)
+    axis = b.integer(0, b.values[x].ndim - 1) if b.chance(0.5) else min(1, b.values[x].ndim - 1)
 
     def fits(name: str) -> bool:
         one, other = list(b.shape(x)), list(b.shape(name))
@@ -249,10 +249,12 @@ def draw_pad(b: GraphBuilder, op: str) -> None:
 
 def draw_matmul(b: GraphBuilder, op: str) -> None:
     """By a constant on either side; by a computed tensor, which may be the same: as it lies, or with its last axes the other way."""
-    x = b.pick(lambda name: b.values[name].ndim > 1) if b.chance(0.7) else b.pick_rank(3, 4)
+    x = b.pick_rank(3) if b.chance(0.6) else b.pick(lambda name: b.values[name].ndim > 1)
+    if b.chance(0.4):
+        x = b.node(str(b.choose(("Sigmoid", "HardSigmoid", "Softplus"))), [x])
     shape = b.shape(x)
     *lead, m, k = shape
-    kind = b.integer(0, 5)
+    kind = b.integer(0, 7)
     if kind == 0:
         b.node(op, [x, b.draw_constant((k, int(b.choose(SIZES))), k**-0.5)])
     elif kind == 1:
@@ -261,10 +263,36 @@ def draw_matmul(b: GraphBuilder, op: str) -> None:
         b.node(op, [x, b.pick(lambda name: b.shape(name)[:-2] == tuple(lead) and b.shape(name)[-2:-1] == (k,))])
     elif kind == 3:
         b.node(op, [x, b.input((*lead, k, int(b.choose(SIZES))))])
+    elif kind == 4:
+        b.node(op, [x, _turned(b, b.pick(lambda name: b.shape(name)[:-2] == tuple(lead) and b.shape(name)[-1:] == (k,)))])
+    elif kind == 5:
+        b.node(op, [x, _turned(b, x)])
     else:
-        order = [*range(len(lead)), len(shape) - 1, len(shape) - 2]
-        other = x if kind == 4 else b.pick(lambda name: b.shape(name)[:-2] == tuple(lead) and b.shape(name)[-1:] == (k,))
-        b.node(op, [x, b.node("Transpose", [other], perm=order)])
+        _draw_heads(b, x)
+
+
+def _turned(b: GraphBuilder, x: str) -> str:
+    rank = b.values[x].ndim
+    return b.node("Transpose", [x], perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def _draw_heads(b: GraphBuilder, x: str) -> None:
+    """What [n, s, c] becomes as heads: their products among themselves, and of these with heads again; or one of the two."""
+    if b.values[x].ndim != 3:
+        raise MisfitError
+    n, s, c = b.shape(x)
+    heads = int(b.choose([h for h in _divisors(c) if h <= 8]))
+
+    def apart(name: str, order: Sequence[int]) -> str:
+        return b.node("Transpose", [b.node("Reshape", [name], shape=[n, s, heads, c // heads])], perm=list(order))
+
+    other = b.pick(lambda name: b.shape(name) == (n, s, c))
+    made = b.node("MatMul", [apart(x, (0, 2, 1, 3)), apart(other, (0, 2, 3, 1))])
+    if b.chance(0.3):
+        made = b.node("Softmax", [b.node("Mul", [made, b.constant(np.array(0.25, np.float32))])], axis=3)
+    if b.chance(0.6):
+        made = b.node("MatMul", [made, apart(other, (0, 2, 1, 3))])
+        b.node("Reshape", [b.node("Transpose", [made], perm=[0, 2, 1, 3])], shape=[n, s, c])
 
 
 def draw_gemm(b: GraphBuilder, op: str) -> None:
@@ -303,7 +331,12 @@ def draw_conv(b: GraphBuilder, op: str) -> None:
         attributes.pop("auto_pad", None)
         if "strides" in attributes and b.chance(0.4):
             attributes["output_padding"] = [b.integer(0, stride - 1) for stride in attributes["strides"]]
-    b.node(op, [x, weights, *([b.draw_constant((out,), 0.3)] if b.chance(0.6) else [])], **attributes, **({"group": groups} if groups > 1 else {}))
+    b.node(
+        op,
+        [x, weights, *([b.draw_constant((out,), 0.3)] if b.chance(0.6) else [])],
+        **attributes,
+        **({"group": groups} if groups > 1 else {}),
+    )
 
 
 def draw_pool(b: GraphBuilder, op: str) -> None:
@@ -350,6 +383,10 @@ def reduction(low: float = -_LARGE, high: float = _LARGE) -> Draw:
 
     def draw(b: GraphBuilder, op: str) -> None:
         x = b.pick_within(low, high)
+        if b.chance(0.3) and 1 < b.values[x].ndim < 5:  # groups of channels, of which some are reduced
+            n, c, *rest = b.shape(x)
+            groups = int(b.choose(_divisors(c)))
+            x = b.node("Reshape", [x], shape=[n, groups, c // groups, *rest])
         rank = b.values[x].ndim
         axes = sorted({b.integer(0, rank - 1) for _ in range(b.choose((1, 1, 1, 2, 2, 3)))})
         some = {} if b.chance(0.08) else {"axes": [axis - rank if b.opset >= 11 and b.chance(0.3) else axis for axis in axes]}
@@ -361,7 +398,7 @@ def reduction(low: float = -_LARGE, high: float = _LARGE) -> Draw:
 def draw_softmax(b: GraphBuilder, op: str) -> None:
     x = b.pick(lambda name: b.values[name].ndim > 0)
     rank = b.values[x].ndim
-    axis = b.integer(0, rank - 1) if b.chance(0.5) else rank - 1
+    axis = b.integer(0, rank - 1) if b.chance(0.3) else 1 if b.chance(0.2) and rank > 1 else rank - 1
     b.node(op, [x], axis=axis - rank if b.opset >= 11 and b.chance(0.5) else axis)
 
 
@@ -393,8 +430,8 @@ def draw_lrn(b: GraphBuilder, op: str) -> None:
 
 
 VIEWS: dict[str, Draw] = {
-    "Concat": draw_concat, "Expand": draw_expand, "Flatten": draw_flatten, "Gather": draw_gather, "Reshape": draw_reshape, "Slice": draw_slice,
-    "Split": draw_split, "Squeeze": draw_squeeze, "Transpose": draw_transpose, "Unsqueeze": draw_unsqueeze,
+    "Concat": draw_concat, "Expand": draw_expand, "Flatten": draw_flatten, "Gather": draw_gather, "Reshape": draw_reshape,
+    "Slice": draw_slice, "Split": draw_split, "Squeeze": draw_squeeze, "Transpose": draw_transpose, "Unsqueeze": draw_unsqueeze,
 }  # fmt: skip
 OPERATORS: dict[str, Draw] = {
     **dict.fromkeys(("Abs", "Dropout", "Erf", "Identity", "HardSwish", "Mish", "Neg", "Relu", "Softplus", "Softsign", "Tanh"), function()),
@@ -435,7 +472,7 @@ OPERATORS: dict[str, Draw] = {
 }
 # drawn more often than others: products, sums, what is positive at 0
 WEIGHTS = {
-    "MatMul": 5, "Conv": 4, "Add": 2, "Mul": 2, "Sub": 2, "Sigmoid": 2, "Exp": 2, "Softplus": 2, "Clip": 2, "Softmax": 2, "Gemm": 2,
+    "MatMul": 9, "Conv": 4, "Add": 2, "Mul": 2, "Sub": 2, "Sigmoid": 2, "Exp": 2, "Softplus": 2, "Clip": 2, "Softmax": 2, "Gemm": 2,
     "Expand": 0.3,
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Does rounding explain how far a result is off?  The model with every tensor moved by what its type may round, several times.
 
 What `tuner.checks.values` allows is a multiple of a few samples of rounding.  Ill-conditioned graphs move further: here every tensor that a
-node makes is moved, whether the NPU stores it or not, and integers by a step.
+node makes is moved, whether the NPU stores it or not, and integers by a step.  A function is computed in steps, some of which are near 1
+where its value is near 0 (an exponential less 1), so its value is moved by what rounds there as well.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from simulator.exact_onnxruntime import session_options
 from simulator.npu.parts import DataType
 from tests.fuzz.builder import Array, Sample
-from tuner.checks.reference_body import types_of
+from tuner.checks.fused import as_it_is
+from tuner.checks.reference_body import _FUNCTIONS, types_of
 from tuner.checks.values import FACTOR
 
 SAMPLES = 8
-_FAST, _SIZE = "tilefarm.fast", "tilefarm.size"
+_RELATIVE, _ONE = "fuzz.relative", "fuzz.one"
 # relative: some roundings of a value in the type that an operator computes in
 _MOVED = {DataType.float16: 2.0**-10, DataType.float32: 2.0**-21}
 
@@ -36,50 +38,62 @@ def rounding_explains(sample: Sample, name: str, made: Array, dtype: DataType) -
 def _run(sample: Sample, name: str, relative: float) -> list[Array]:
     """float64: a tensor as it is, then of moved runs."""
     model, noises = _with_moves(sample.model, relative)
+    names = [name for node in sample.model.graph.node for name in node.output if name]
+    shapes = {name: value.shape for name, value in {**as_it_is(sample.model, sample.feeds, names), **sample.feeds}.items()}
     if name not in {port.name for port in model.graph.output}:
         model.graph.output.append(helper.make_empty_tensor_value_info(name))
+    model.graph.input.extend(helper.make_tensor_value_info(noise, TensorProto.FLOAT, shapes[of]) for noise, of in noises.items())
     options = session_options()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     found = []
     for k in range(SAMPLES + 1):
         rng = np.random.default_rng(k)
-        moves = {noise: np.array(rng.uniform(-1, 1) if k else 0.0, np.float32) for noise in noises}
-        (value,) = session.run([name], {**sample.feeds, **moves})
+        moves = {noise: np.float32(k > 0) * rng.uniform(-1, 1, shapes[of]).astype(np.float32) for noise, of in noises.items()}
+        (value,) = session.run([name], {**sample.feeds, **{noise: np.asarray(each) for noise, each in moves.items()}})
         found.append(value.astype(np.float64))
     return found
 
 
-def _with_moves(model: ModelProto, relative: float) -> tuple[ModelProto, list[str]]:
-    """Every float that a node makes is x + x * size * wave, and what is quantised x + step * wave; the wave is noise * sin(97 x)."""
-    copy, noises = ModelProto(), list[str]()
+def _with_moves(model: ModelProto, relative: float) -> tuple[ModelProto, dict[str, str]]:
+    """Every float that goes in or that a node makes is x + x * relative * noise, of a function x + (|x| + 1) * relative * noise, and what
+    is quantised x + step * noise.  Returns tensors of noise, each with the tensor whose shape it has, as well.
+    """
+    copy, nodes, noises, seen = ModelProto(), list[NodeProto](), dict[str, str](), dict[str, str]()
     copy.CopyFrom(model)
     types = types_of(model)
-    nodes = list[NodeProto]()
 
-    def moved(raw: str, result: str, size: list[str]) -> None:
-        noise = f"noise.{result}"
-        noises.append(noise)
-        factors = [f"wave.{result}", noise, *size]
-        nodes.append(helper.make_node("Mul", [raw, _FAST], [f"fast.{result}"]))
-        nodes.append(helper.make_node("Sin", [f"fast.{result}"], [f"wave.{result}"]))
-        for k, factor in enumerate(factors[1:]):
-            nodes.append(helper.make_node("Mul", [factors[0] if k == 0 else f"part{k}.{result}", factor], [f"part{k + 1}.{result}"]))
-        nodes.append(helper.make_node("Add", [raw, f"part{len(size) + 1}.{result}"], [result]))
+    def add(op: str, inputs: list[str], result: str) -> str:
+        nodes.append(helper.make_node(op, inputs, [result]))
+        return result
 
+    def move(raw: str, result: str, size: str, of: str) -> None:
+        noises[f"noise.{result}"] = of
+        add("Add", [raw, add("Mul", [size, f"noise.{result}"], f"move.{result}")], result)
+
+    def move_float(raw: str, result: str, of: str, function: bool) -> None:
+        size = add("Add", [add("Abs", [raw], f"abs.{result}"), _ONE], f"more.{result}") if function else raw
+        move(raw, result, add("Mul", [size, _RELATIVE], f"size.{result}"), of)
+
+    for port in model.graph.input:
+        if port.type.tensor_type.elem_type == TensorProto.FLOAT:
+            seen[port.name] = f"moved.{port.name}"
+            move_float(port.name, seen[port.name], port.name, function=False)
     for node in copy.graph.node:
+        read = node.input[0] if node.input else ""
+        node.input[:] = [seen.get(name, name) for name in node.input]
         if node.op_type == "QuantizeLinear":
             result = f"moved.{node.output[0]}"
-            moved(node.input[0], result, [node.input[1]])
+            move(node.input[0], result, node.input[1], read)
             node.input[0] = result
         nodes.append(node)
         for at, name in enumerate(node.output):
             if types.get(name) == TensorProto.FLOAT and node.op_type != "DequantizeLinear":
                 node.output[at] = f"raw.{name}"
-                moved(f"raw.{name}", name, [f"raw.{name}", _SIZE])
+                move_float(f"raw.{name}", name, name, node.op_type in _FUNCTIONS)
     kept = type(copy.graph)(node=nodes)
     del copy.graph.node[:]
     copy.graph.node.extend(kept.node)
-    copy.graph.input.extend(helper.make_tensor_value_info(noise, TensorProto.FLOAT, []) for noise in noises)
-    copy.graph.initializer.extend(numpy_helper.from_array(np.array(value, np.float32), key) for key, value in ((_FAST, 97.0), (_SIZE, relative)))
+    constants = {_RELATIVE: relative, _ONE: 1.0}
+    copy.graph.initializer.extend(numpy_helper.from_array(np.array(value, np.float32), key) for key, value in constants.items())
     return copy, noises

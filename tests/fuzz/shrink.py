@@ -1,6 +1,6 @@
 """A faulty model cut down: outputs, nodes, attributes and sizes go as long as the same fault remains (delta debugging).
 
-Every step is a function from a sample to smaller ones; the first of those that shows the fault is taken, and steps are tried until none does.
+A step is a function from a sample to smaller ones.  The first of those that shows the fault is taken; steps are tried until none does.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from onnx import ModelProto, helper, numpy_helper
 
 from simulator.exact_onnxruntime import REFUSALS
 from tests.fuzz.as_test import regular, text_of
-from tests.fuzz.builder import Array, MisfitError, Sample
-from tests.fuzz.campaign import Job, judge_in_time
+from tests.fuzz.builder import Array, MisfitError, Sample, port_of
+from tests.fuzz.campaign import DIED, Job, judge_in_time
 from tests.fuzz.graphs import draw_graph
 from tests.fuzz.outcome import Outcome, Target, judge
 from tuner.checks.fused import as_it_is
@@ -39,7 +39,7 @@ def shrunk_tests(job: Job, faults: Mapping[int, Outcome], count: int) -> dict[in
 
 def shrink(sample: Sample, fault: Outcome, target: Target, seed: int) -> tuple[Sample, Outcome]:
     """The smallest sample that was found, and its fault; the plan that showed it is the only one that is made."""
-    if fault.what == "the process died":
+    if fault.what == DIED:
         return sample, fault
     target = target._replace(plans=(fault.plan or target.plans[0],))
 
@@ -86,17 +86,15 @@ def with_shapes(sample: Sample) -> Sample:
         raise MisfitError
     graph = model.graph
     made = as_it_is(sample.model, sample.feeds, [port.name for port in graph.output])
-    inputs, constants = ([item for item in items if item.name in wanted] for items in (sample.model.graph.input, sample.model.graph.initializer))
+    inputs, constants = (
+        [item for item in items if item.name in wanted] for items in (sample.model.graph.input, sample.model.graph.initializer)
+    )
     del graph.node[:], graph.output[:], graph.input[:], graph.initializer[:]
     graph.node.extend(nodes)
     graph.input.extend(inputs)
     graph.initializer.extend(constants)
-    graph.output.extend(_port(name, value) for name, value in made.items())
+    graph.output.extend(port_of(name, value) for name, value in made.items())
     return Sample(model, {name: value for name, value in sample.feeds.items() if name in wanted})
-
-
-def _port(name: str, value: Array) -> object:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
 
 def _copy(sample: Sample) -> Sample:
@@ -141,7 +139,7 @@ def inputs_for_nodes(sample: Sample) -> Iterator[Sample]:
             continue
         found = _copy(sample)
         found.model.graph.node.remove(node)
-        found.model.graph.input.extend(_port(name, values[name]) for name in names)  # type: ignore[misc]
+        found.model.graph.input.extend(port_of(name, values[name]) for name in names)
         found.feeds.update({name: values[name] for name in names})
         yield found
 
@@ -184,14 +182,17 @@ def _resized(sample: Sample, constants: Mapping[str, Array], size: int, less: in
     def cut(array: Array) -> Array:
         return array[tuple(slice(0, less if n == size else n) for n in array.shape)]
 
+    def resized(number: int, multiples: bool) -> int:
+        return number // size * less if number == size or (multiples and number > 0 and number % size == 0) else number
+
     def shapes(array: Array, multiples: bool) -> Array:
-        return np.array([v // size * less if v == size or (multiples and v > 0 and v % size == 0) else v for v in array.reshape(-1)], np.int64).reshape(array.shape)
+        return np.array([resized(number, multiples) for number in array.reshape(-1).tolist()], np.int64).reshape(array.shape)
 
     for multiples in (False, True):
         found = _copy(sample)
         found.feeds.update({name: cut(value) for name, value in sample.feeds.items()})
         for port in found.model.graph.input:
-            port.CopyFrom(_port(port.name, found.feeds[port.name]))
+            port.CopyFrom(port_of(port.name, found.feeds[port.name]))
         for item in found.model.graph.initializer:
             array = constants[item.name]
             item.CopyFrom(numpy_helper.from_array(shapes(array, multiples) if array.dtype == np.int64 else cut(array), item.name))

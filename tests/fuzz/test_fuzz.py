@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,11 +24,11 @@ from simulator.npu.parts import DataType
 from simulator.session import InferenceSession, NodeArg
 from tests.fuzz.as_test import assert_right, regular, sample_of, text_of
 from tests.fuzz.builder import Sample
-from tests.fuzz.campaign import Job, Tally, judge_seed, outcomes
+from tests.fuzz.campaign import DIED, Job, Tally, judge_seed, outcomes
 from tests.fuzz.graphs import draw_graph, draw_single
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
 from tests.fuzz.operators import OPERATORS, VIEWS
-from tests.fuzz.outcome import outcome_line
+from tests.fuzz.outcome import Outcome, outcome_line
 from tests.fuzz.perturbed import rounding_explains
 from tests.fuzz.shrink import shrink
 
@@ -36,10 +37,10 @@ EACH = 125  # graphs of a configuration
 TRIES = 200
 # genomes: few, as all others are of the slow test
 CONFIGURATIONS = {
-    "edge": Job("edge", "float16", genomes=1),
-    "ascend310": Job("ascend310", "float32", genomes=1),
-    "ethos-u65-512": Job("ethos-u65-512", "int8", genomes=1),
-    "tiny": Job("tiny", "float16", genomes=1, predicted=False),
+    "edge": Job("edge", "float16", genomes=1, predicted=4),
+    "ascend310": Job("ascend310", "float32", genomes=1, predicted=4),
+    "ethos-u65-512": Job("ethos-u65-512", "int8", genomes=1, predicted=4),
+    "tiny": Job("tiny", "float16", genomes=1, predicted=0),
 }
 
 
@@ -94,7 +95,7 @@ def test_many_random_graphs_are_right(name: str) -> None:
 
 
 def test_a_fault_is_found_and_cut_down() -> None:
-    job = Job("edge", "float16", genomes=0, predicted=False)
+    job = Job("edge", "float16", genomes=0, predicted=0)
     with mock.patch.dict(ACTIVATIONS, {"Softsign": ACTIVATIONS["Tanh"]}):
         seed, fault = next(
             (seed, found)
@@ -116,10 +117,10 @@ def test_a_fault_is_found_and_cut_down() -> None:
 def test_outputs_in_another_order_are_found() -> None:
     """Of a session that has them in the order in which they were made."""
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Sigmoid", ["a"], ["b"])]
-    outputs = {name: ("float32", (1, 4)) for name in ("b", "a")}
-    with mock.patch("tests.fuzz.outcome.InferenceSession.get_outputs", lambda self: sorted(_ports(self), key=lambda port: port.name)):
-        with pytest.raises(AssertionError, match="wrong: order"):
-            assert_right(nodes, {"x": regular((1, 4))}, outputs, {}, 17, "edge", "float16", ("layer by layer",))
+    outputs = dict.fromkeys(("b", "a"), ("float32", (1, 4)))
+    backwards = mock.patch("tests.fuzz.outcome.InferenceSession.get_outputs", lambda self: sorted(_ports(self), key=lambda port: port.name))
+    with backwards, pytest.raises(AssertionError, match="wrong: order"):
+        assert_right(nodes, {"x": regular((1, 4))}, outputs, {}, 17, "edge", "float16", ("layer by layer",))
 
 
 def _ports(session: InferenceSession) -> list[NodeArg]:
@@ -144,11 +145,17 @@ def test_rounding_is_told_from_a_fault() -> None:
     assert not rounding_explains(sample, "y", y * np.float32("nan"), DataType.float16)
 
 
+def _die_of_three(job: Job, seed: int) -> Outcome:
+    if seed == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Outcome("right")
+
+
+@pytest.mark.slow
 def test_a_seed_that_kills_its_process_is_a_crash() -> None:
-    job = Job("no such machine", "float16", genomes=0)
-    (found,) = outcomes(job, [3], workers=1)
-    assert found[0] == 3
-    assert found[1].kind == "refused"
+    found = dict(outcomes(CONFIGURATIONS["edge"], range(6), workers=1, judged=_die_of_three))
+    assert {seed: one.kind for seed, one in found.items()} == {seed: "crash" if seed == 3 else "right" for seed in range(6)}
+    assert found[3].what == DIED
 
 
 def test_the_script_says_what_it_found() -> None:
