@@ -11,10 +11,9 @@ import numpy as np
 import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from simulator.exact_onnxruntime import session_options
+from simulator.exact_onnxruntime import session_options, tensors
 from simulator.npu.parts import DataType
 from tests.fuzz.builder import Array, Sample
-from tuner.checks.fused import as_it_is
 from tuner.checks.reference_body import _FUNCTIONS, types_of
 from tuner.checks.values import FACTOR
 
@@ -39,7 +38,7 @@ def _run(sample: Sample, name: str, relative: float) -> list[Array]:
     """float64: a tensor as it is, then of moved runs."""
     model, noises = _with_moves(sample.model, relative)
     names = [name for node in sample.model.graph.node for name in node.output if name]
-    shapes = {name: value.shape for name, value in {**as_it_is(sample.model, sample.feeds, names), **sample.feeds}.items()}
+    shapes = {name: value.shape for name, value in {**tensors(sample.model, sample.feeds, names), **sample.feeds}.items()}
     if name not in {port.name for port in model.graph.output}:
         model.graph.output.append(helper.make_empty_tensor_value_info(name))
     model.graph.input.extend(helper.make_tensor_value_info(noise, TensorProto.FLOAT, shapes[of]) for noise, of in noises.items())
