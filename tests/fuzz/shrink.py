@@ -200,7 +200,8 @@ def _resized(sample: Sample, constants: Mapping[str, Array], size: int, less: in
 
 
 def regular_values(sample: Sample) -> Iterator[Sample]:
-    """Values that a test can write in a few words."""
+    """Values that a test can write in a few words; scales, which have to fit what they are of, stay."""
+    scales = {name for node in sample.model.graph.node if node.op_type.endswith("Linear") for name in node.input[1:]}
     for name, value in sample.feeds.items():
         if value.size > 4 and not np.array_equal(value, regular(value.shape, value.dtype.name)):
             found = _copy(sample)
@@ -208,7 +209,9 @@ def regular_values(sample: Sample) -> Iterator[Sample]:
             yield found
     for k, item in enumerate(sample.model.graph.initializer):
         array = numpy_helper.to_array(item)
-        if array.size > 4 and array.dtype != np.int64 and not np.array_equal(array, regular(array.shape, array.dtype.name)):
+        if item.name in scales or array.size <= 4 or array.dtype == np.int64:
+            continue
+        if not np.array_equal(array, regular(array.shape, array.dtype.name)):
             found = _copy(sample)
             found.model.graph.initializer[k].CopyFrom(numpy_helper.from_array(regular(array.shape, array.dtype.name), item.name))
             yield found
