@@ -1,37 +1,162 @@
-"""onnxruntime where integers have to be right: sessions of models that may be quantised.
+"""onnxruntime where integers have to be right, on every CPU: sessions of models that may be quantised.
 
 `session.qdqisint8allowed`: operators between int8 tensors are grouped as those between uint8 are.  By default x86 makes such tensors uint8
 first, and leaves a third of the convolutions in floats, whose sums have no order that anybody could compute in.
 
-`session.x64quantprecision`: on x86 without VNNI kernels for uint8 times int8 add two products in int16, with saturation.  It turns such
-weights into uint8, whose kernels are exact, and is asked for there alone: activations of int8 and weights of uint8 have no kernel in QGemm.
+On x86 without VNNI kernels for uint8 times int8 add two products in int16, with saturation; those for the other pairs of types are exact.
+So the graph that onnxruntime makes of a model is saved, and there the second factor of such a product becomes uint8: it and its zero point
+are 128 more.  That is done on every CPU, so that all have one reference.  `session.x64quantprecision` would do it before anything is
+grouped, to weights between int8 tensors too, whose products have no kernel then, and fails where two operators read one weight.
 """
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from numpy.typing import NDArray
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
+Array = NDArray[Any]
 # what a session raises of a model that it does not take, or of values that it does not
 REFUSALS = (ort.Fail, ort.InvalidArgument, ort.InvalidGraph, ort.InvalidProtobuf, ort.NotImplemented, ort.RuntimeException, RuntimeError)
 FEATURES = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8")  # what the kernels are chosen by
+# operator -> inputs of each of its products: the first factor, its zero point, the second factor, its zero point
+_PRODUCTS: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
+    "ConvInteger": ((0, 2, 1, 3),),
+    "DynamicQuantizeLSTM": ((0, 0, 1, 9), (0, 0, 2, 11)),
+    "DynamicQuantizeMatMul": ((0, 0, 1, 3),),
+    "MatMulInteger": ((0, 2, 1, 3),),
+    "MatMulIntegerToFloat": ((0, 4, 1, 5),),
+    "QAttention": ((0, 6, 1, 7),),
+    "QGemm": ((0, 2, 3, 5),),
+    "QLinearConv": ((0, 2, 3, 5),),
+    "QLinearMatMul": ((0, 2, 3, 5),),
+}
+_MOVE_AXES = ["NhwcTransformer", "NchwcTransformer"]
+_OURS = "tilefarm.uint8."  # before names of tensors that are added here
 
 
-def session_options(precise: bool | None = None) -> Any:
-    """One thread, no messages.  precise: whether to ask for `session.x64quantprecision`; None: where this CPU needs it."""
+def session_options(group: bool = True) -> Any:
+    """One thread, no messages.  group: whether the graph may be changed."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.qdqisint8allowed", "1")
-    precise = not multiplies_exactly() if precise is None else precise
-    options.add_session_config_entry("session.x64quantprecision", str(int(precise)))
+    if not group:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
+
+
+def exact_session(model: ModelProto) -> onnxruntime.InferenceSession:
+    """Of `exact_model` where a model is quantised; of any other as it is."""
+    nodes = _every_node([*model.graph.node, *(node for function in model.functions for node in function.node)])
+    quantised = any(node.op_type in _PRODUCTS or node.op_type == "DequantizeLinear" for node in nodes)
+    return _session(exact_model(model) if quantised else model, session_options(not quantised))
+
+
+def exact_model(model: ModelProto, group: bool = True) -> ModelProto:
+    """What onnxruntime makes of a model, without a product of uint8 by int8: for a session that does not change it again.
+
+    group: whether operators between QuantizeLinear and DequantizeLinear become one.  Without the passes that move axes, tensors have the
+    model's names and axes; the kernels are the same.  Raises what onnxruntime does.
+    """
+    if not model.graph.node:  # onnxruntime takes no such model
+        return model
+    options = session_options(group)
+    with tempfile.TemporaryDirectory(prefix="tilefarm-") as folder:
+        path = Path(folder) / "made.onnx"
+        options.optimized_model_filepath = str(path)
+        _session(model, options, _MOVE_AXES)
+        made = onnx.load(path)
+    factors = {node.input[at] for node in made.graph.node for product in _PRODUCTS.get(node.op_type, ()) for at in product[::2]}
+    if factors:
+        typed = _exposed(made, factors).get_outputs()
+        _make_unsigned(made.graph, {item.name: item.type == "tensor(int8)" for item in typed})
+    return made
+
+
+def tensors(made: ModelProto, feeds: Mapping[str, Array], wanted: Iterable[str]) -> dict[str, Array]:
+    """Tensors of an `exact_model` by name, its outputs or others."""
+    names = list(dict.fromkeys(wanted))
+    if not names:  # which onnxruntime takes for all
+        return {}
+    session = _exposed(made, names)
+    known = {item.name for item in session.get_inputs()}
+    found = session.run(names, {name: array for name, array in feeds.items() if name in known})
+    return {name: np.asarray(value) for name, value in zip(names, found, strict=True)}
+
+
+def _session(model: ModelProto, options: Any, without: Collection[str] = ()) -> onnxruntime.InferenceSession:
+    data = model.SerializeToString()
+    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(without))
+
+
+def _exposed(made: ModelProto, names: Iterable[str]) -> onnxruntime.InferenceSession:
+    """A session with more outputs, that changes nothing."""
+    outputs = made.graph.output
+    there = {item.name for item in outputs}
+    count = len(outputs)
+    # a type has to be there, and onnxruntime finds the right one
+    outputs.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in there)
+    session = _session(made, session_options(group=False))
+    del outputs[count:]
+    return session
+
+
+def _every_node(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Those of graphs inside them as well."""
+    for node in nodes:
+        yield node
+        yield from _every_node(each for graph in _graphs(node) for each in graph.node)
+
+
+def _graphs(node: NodeProto) -> list[GraphProto]:
+    of_graphs = (item for item in node.attribute if item.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS))
+    return [graph for item in of_graphs for graph in ([item.g] if item.type == AttributeProto.GRAPH else item.graphs)]
+
+
+def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _OURS) -> None:
+    """Make second factors uint8 where the first is not int8.  signed: whether tensors are int8, of those that are known."""
+    constants = {"": numpy_helper.from_array(np.zeros((), np.int8)), **{item.name: item for item in graph.initializer}}
+    signed = {**signed, **{name: item.data_type == TensorProto.INT8 for name, item in constants.items() if name}}
+    nodes: list[NodeProto] = []
+    made = set[str]()
+
+    def unsigned(name: str) -> str:
+        new = ours + name
+        if new not in made and name in constants:
+            graph.initializer.append(numpy_helper.from_array(np.asarray(numpy_helper.to_array(constants[name]).view(np.uint8) ^ 128), new))
+        elif new not in made:  # as floats, with a scale of 1
+            one = helper.make_node("Constant", [], [f"{new}.one"], value_float=1.0)
+            floats = helper.make_node("DequantizeLinear", [name, f"{new}.one"], [f"{new}.floats"])
+            zero = unsigned("")
+            nodes.extend([one, floats, helper.make_node("QuantizeLinear", [f"{new}.floats", f"{new}.one", zero], [new])])
+        made.add(new)
+        return new
+
+    def is_int8(*names: str) -> bool:
+        return next((signed[name] for name in names if name in signed), False)
+
+    for node in graph.node:
+        for inner in _graphs(node):
+            _make_unsigned(inner, signed, ours + ".")
+        for first, its_zero, second, zero in _PRODUCTS.get(node.op_type, ()):
+            inputs = [*node.input, *[""] * (zero + 1 - len(node.input))]
+            if is_int8(inputs[second], inputs[zero]) and not is_int8(inputs[first], inputs[its_zero]):
+                inputs[second], inputs[zero] = unsigned(inputs[second]), unsigned(inputs[zero])
+                node.input[:] = inputs
+        nodes.append(node)
+    kept = GraphProto(node=nodes)  # a copy, before what they belong to goes
+    del graph.node[:]
+    graph.node.extend(kept.node)
 
 
 def cpu_features() -> tuple[str, ...]:
@@ -46,7 +171,7 @@ def cpu_features() -> tuple[str, ...]:
 
 @cache
 def multiplies_exactly() -> bool:
-    """Whether uint8 times int8 does not saturate here: the largest pair of products, where `session.x64quantprecision` is not asked."""
+    """Whether uint8 times int8 does not saturate here: the largest pair of products, as onnxruntime has it by default."""
     a, b = np.full((1, 4), 255, np.uint8), np.full((4, 16), 127, np.int8)
     node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
     graph = helper.make_graph(
@@ -54,6 +179,5 @@ def multiplies_exactly() -> bool:
         [helper.make_tensor_value_info("y", TensorProto.INT32, [1, 16])], [numpy_helper.from_array(b, "b")],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), session_options(False), providers=["CPUExecutionProvider"])
-    (sums,) = session.run(None, {"a": a})
+    (sums,) = _session(model, session_options()).run(None, {"a": a})
     return bool((sums == 255 * 127 * 4).all())

@@ -33,6 +33,7 @@ from simulator.primitives import Bytes, Words, copy, fixpipe, fractal, im2col, m
 from simulator.vector_unit import vector
 
 Handler = Callable[[list[Bytes], Words], int]
+Watch = Callable[[int, list[Bytes], Words], None]  # core, memories as they are before a record, the record
 FlagKey = tuple[int, int, int, int, int]  # source core and engine, destination core and engine, id
 _SET, _WAIT = int(Op.SET), int(Op.WAIT)
 
@@ -76,11 +77,13 @@ class Memories:
         return array
 
 
-def execute(program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: int = 0, verify: bool = True) -> Counters:
+def execute(
+    program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: int = 0, verify: bool = True, watch: Watch | None = None
+) -> Counters:
     """Run a program on `ddr` (uint8, at least `memory.size_blocks` blocks, changed in place).
 
     `scramble_seed` decides what on-chip memory holds at the start; no value of a right program depends on it.  Pass
-    `verify=False` only for a program that has been verified before.
+    `verify=False` only for a program that has been verified before.  `watch` is called before every MMAD.
     Raises `ProgramError` for an illegal record, `DeadlockError`, `BadInputError` for a wrong `ddr`.
     """
     if verify:
@@ -91,7 +94,8 @@ def execute(program: Program, machine: Machine, ddr: Bytes, *, scramble_seed: in
     memories = Memories(machine, ddr, scramble_seed)
     flags: dict[FlagKey, int] = {}
     handlers = _HANDLERS[machine.rounding]
-    cores = [_Core(core, code.tolist(), memories.cores[core], flags, handlers) for core, code in enumerate(program.streams)]
+    by_core = [handlers if watch is None else _watched(handlers, partial(watch, core)) for core in range(len(program.streams))]
+    cores = [_Core(core, code.tolist(), memories.cores[core], flags, by_core[core]) for core, code in enumerate(program.streams)]
     with np.errstate(all="ignore"):
         _run(cores, _Core.run_stream)
         if any(not core.done for core in cores):
@@ -224,6 +228,14 @@ def _handlers(fixpipe: Handler) -> list[Handler | None]:
         if op >= isa.FIRST_VECTOR_OP:
             found[op] = vector
     return found
+
+
+def _watched(handlers: Sequence[Handler | None], watch: Callable[[list[Bytes], Words], None]) -> list[Handler | None]:
+    def product(memories: list[Bytes], record: Words) -> int:
+        watch(memories, record)
+        return mmad(memories, record)
+
+    return [product if op == Op.MMAD else handler for op, handler in enumerate(handlers)]
 
 
 _HANDLERS: dict[Rounding, list[Handler | None]] = {

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
-from simulator.exact_onnxruntime import REFUSALS, session_options
+from simulator.exact_onnxruntime import REFUSALS, exact_session
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
 
@@ -141,7 +140,7 @@ class _Run:
             dtype = onnx.helper.np_dtype_to_tensor_dtype(values[name].dtype)
             model.graph.input.append(onnx.helper.make_tensor_value_info(name, dtype, values[name].shape))
         model.graph.output.extend(ValueInfoProto(name=name) for name in self.wanted)
-        return onnxruntime.InferenceSession(model.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
+        return exact_session(model)
 
 
 def _port(item: ValueInfoProto, where: str) -> HostPort:

@@ -30,7 +30,7 @@ from simulator.onnx_names import ATTRIBUTE, DOMAIN, EP_ATTRIBUTE, EP_DOMAIN, EP_
 _MODEL_PRODUCER, _MODEL_DOMAIN, _MODEL_VERSION, _MODEL_DOC, _MODEL_GRAPH, _MODEL_METADATA = 2, 4, 5, 6, 7, 14
 _GRAPH_NODE, _GRAPH_NAME, _GRAPH_DOC, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_VALUE_INFO = 1, 2, 10, 11, 12, 13
 _INFO_NAME, _INFO_TYPE, _TYPE_TENSOR, _TENSOR_TYPE_KIND = 1, 2, 1, 1
-_NODE_OUTPUT, _NODE_NAME, _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN = 2, 3, 4, 5, 7
+_NODE_NAME, _NODE_OP_TYPE, _NODE_ATTRIBUTE, _NODE_DOMAIN = 3, 4, 5, 7
 _ATTRIBUTE_NAME, _ATTRIBUTE_INT, _ATTRIBUTE_STRING, _ATTRIBUTE_TENSOR = 1, 3, 4, 5
 _TENSOR_RAW_DATA = 9
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
@@ -63,12 +63,21 @@ def read_file(path: str | os.PathLike[str]) -> memoryview:
         raise BadInputError(f"{path}: cannot be read: {error}") from None
 
 
-def is_alone(view: memoryview, where: str) -> bool:
-    """Whether the container is all of an ONNX file's graph: its one node, which makes every output."""
+def is_alone(view: memoryview, where: str, inputs: Sequence[str], outputs: Sequence[str]) -> bool:
+    """Whether a container with these ports is all of an ONNX file's graph: its one node, and the graph's ports are these in this order."""
     graphs = list(_submessages(view, _MODEL_GRAPH, where))
     nodes = [node for graph in graphs for node in _submessages(graph, _GRAPH_NODE, where)]
-    outputs = {_text(port, _INFO_NAME, where, _MOST_TEXT) for graph in graphs for port in _submessages(graph, _GRAPH_OUTPUT, where)}
-    return len(nodes) == 1 and outputs <= {bytes(name) for name in _submessages(nodes[0], _NODE_OUTPUT, where)}
+    ports = [
+        [_text(port, _INFO_NAME, where, _MOST_TEXT) for graph in graphs for port in _submessages(graph, kind, where)]
+        for kind in (_GRAPH_INPUT, _GRAPH_OUTPUT)
+    ]
+    return len(nodes) == 1 and ports == [[name.encode() for name in names] for names in (inputs, outputs)]
+
+
+def has_body(view: memoryview, where: str) -> bool:
+    """Whether a compiled ONNX file holds the model itself, as functions."""
+    nodes = (node for graph in _submessages(view, _MODEL_GRAPH, where) for node in _submessages(graph, _GRAPH_NODE, where))
+    return any(_text(node, _NODE_DOMAIN, where) == DOMAIN.encode() for node in nodes)
 
 
 def find_containers(view: memoryview, where: str, folder: Path | None = None) -> list[tuple[str, bytes]]:

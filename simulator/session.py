@@ -106,7 +106,9 @@ class InferenceSession:
         else:
             view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)
             self.compiled = compiled_of(view, where, None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).parent)
-            self.host = None if is_alone(view, where) else _host_nodes(view, where, self.compiled)
+            memory = self.compiled.pieces[0].container.memory
+            inputs, outputs = ([buffer.name for buffer in memory.of_kind(kind)] for kind in ("input", "output"))
+            self.host = None if is_alone(view, where, inputs, outputs) else _host_nodes(view, where, self.compiled)
             self._facts, kinds = model_facts(view, where), tensor_kinds(view, where)
         # what the NPU takes and gives is float32 where the model does not say float16
         self._dtypes = {name: np.dtype(np.float16) for name, kind in kinds.items() if kind == _FLOAT16}

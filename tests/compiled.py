@@ -14,11 +14,13 @@ from compiler.segment.blocks import needed
 from compiler.unit.unit import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
+from simulator.lane_sums import check_lane_sums
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.timing import prepare, program_bound, simulate
+from tests.lanes import summed_lanes
 from tests.models import Floats, random_feeds, reference_outputs
 
 TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}
@@ -48,6 +50,9 @@ def run_program(case: Case, program: Program, scramble_seed: int = 0) -> tuple[d
     ddr[: len(case.constants)] = case.constants
     for buffer in unit.memory.of_kind("input"):
         load_input(ddr, buffer, case.feeds[buffer.name], unit.memory.type_of(buffer))
+    if (summed := summed_lanes(unit)) and scramble_seed == 0:
+        faults = check_lane_sums(program, unit.machine, ddr.copy(), summed)
+        assert not faults, faults
     counters = execute(program, unit.machine, ddr, scramble_seed=scramble_seed, verify=False)
     return {b.name: read_output(ddr, b, unit.memory.type_of(b)) for b in unit.memory.of_kind("output")}, counters
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import onnxruntime
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.ir.quantised import linear
 from compiler.ir.quantised.parameters import Quantisation
-from simulator.exact_onnxruntime import session_options
+from simulator.exact_onnxruntime import exact_session
 from tests.quantised_kernels import Array, Batch
 
 _RESULT = {"QLinearConcat": 0, "QLinearAveragePool": 3, "QLinearGlobalAveragePool": 3, "QLinearSigmoid": 3, "QLinearLeakyRelu": 3}
@@ -84,7 +83,7 @@ def columned(batch: Batch, rng: np.random.Generator) -> list[Single]:
         output = helper.make_tensor_value_info("y", TensorProto.FLOAT if scaled else TensorProto.INT32, [None] * rank)
         graph = helper.make_graph(nodes, "columns", inputs, [output], known)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        (expected,) = onnxruntime.InferenceSession(model.SerializeToString(), session_options()).run(None, feeds)
+        (expected,) = exact_session(model).run(None, feeds)
         model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", output.type.tensor_type.elem_type, expected.shape))
         found.append(Single(model, feeds, expected))
     return found

@@ -112,9 +112,10 @@ class Builder:
 
     def _infer(self, name: str) -> tuple[int, ...]:
         model = onnx.shape_inference.infer_shapes(self._model([name], typed=False), data_prop=True)
-        for item in model.graph.output:
-            return tuple(d.dim_value for d in item.type.tensor_type.shape.dim)
-        raise AssertionError(name)
+        (item,) = model.graph.output
+        if not item.type.tensor_type.HasField("shape"):  # onnx has no rule for GroupNormalization
+            return self.shape[self.nodes[-1].input[0]]
+        return tuple(d.dim_value for d in item.type.tensor_type.shape.dim)
 
     def conv(
         self,

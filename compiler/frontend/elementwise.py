@@ -56,7 +56,7 @@ def pow_(state: Translator, node: NodeProto, values: Attributes) -> None:
     exponent = state.constant(node, 1, "the exponent")
     if exponent.size != 1:
         raise state.refuse(node, f"exponents of shape {list(exponent.shape)}; one number is supported")
-    _chain(state, node, power(float(exponent.reshape(-1)[0])), state.view(node))
+    _chain(state, node, power(float(exponent.reshape(-1)[0])), state.view(node).of_rank(exponent.ndim))
 
 
 def clip(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -110,15 +110,20 @@ def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tupl
             lead = (Step("reciprocal"),)
         else:
             value = np.float32(1) / value if not isinstance(value, float) else 1.0 / value
-    adds = op in ("Add", "Sum", "Sub")
+    adds = op in ("Add", "Mean", "Sub", "Sum")
     if isinstance(value, float):
-        return (*lead, Step("adds" if adds else "muls", value))
-    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero))
+        return (*lead, Step("adds" if adds else "muls", value), *_halved(op))
+    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero), *_halved(op))
+
+
+def _halved(op: str) -> tuple[Step, ...]:
+    """What is left of a Mean of two behind their sum."""
+    return (Step("muls", 0.5),) if op == "Mean" else ()
 
 
 def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
     """A tensor and a constant: one value, one per channel, or any other, which then is a tensor too."""
-    shape = state.shapes[view.tensor]
+    view, shape = view.of_rank(array.ndim), state.shapes[view.tensor]
     values = constant_as(view, shape, array)
     if values is None or values.size in (1, values.shape[1]):
         value = _per_channel(state, node, view, array)
@@ -128,7 +133,7 @@ def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], c
     if constant_first and name in ("Sub", "Div"):
         step = "rsub" if name == "Sub" else "rdiv"
     other = state.constant_tensor(node, values, shape)
-    _chain(state, node, (Step(step, operand=1),), view, (other,))  # type: ignore[arg-type]
+    _chain(state, node, (Step(step, operand=1), *_halved(name)), view, (other,))  # type: ignore[arg-type]
 
 
 BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}
@@ -179,15 +184,15 @@ def _with_tensors(op: str, others: int, swapped: bool) -> tuple[Step, ...]:
 
 def _broadcast(state: Translator, node: NodeProto, view: View, other: View) -> str:
     """A tensor that can be an operand of a chain on the tensor of `view`: of its shape, or one pixel (n, c, 1, 1) of its channels."""
-    axes = ((),) * (len(view.axes) - len(other.axes)) + other.axes
+    axes = other.of_rank(len(view.axes)).axes
     n, c, _, _ = state.shapes[view.tensor]
-    m, k, h, w = state.shapes[other.tensor]
+    tensor = state.in_rows_of(other.tensor, view.tensor)
+    m, k, h, w = state.shapes[tensor]
     spread = {atom.axis for mine, theirs in zip(view.axes, axes, strict=True) if mine != theirs for atom in mine}
     if any(theirs not in (mine, ()) for mine, theirs in zip(view.axes, axes, strict=True)) or m != n:
         raise state.refuse(node, f"its inputs of shape {list(view.shape)} and {list(other.shape)} lie in different orders")
-    tensor = other.tensor
     if k != c:
-        tensor = _spread_channels(state, other.tensor, tuple(atom for theirs in axes for atom in theirs if atom.axis == C), k, c)
+        tensor = _spread_channels(state, tensor, tuple(atom for theirs in axes for atom in theirs if atom.axis == C), k, c)
     if P in spread and (h, w) != (1, 1):
         raise state.refuse(node, f"shapes {list(view.shape)} and {list(other.shape)}; one value per channel can be spread over an image")
     return tensor

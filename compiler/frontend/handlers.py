@@ -17,7 +17,7 @@ from compiler.frontend.reductions import REDUCING
 from compiler.frontend.resampling import RESAMPLING
 from compiler.frontend.sequence import SEQUENCE, concat_pixels, floats, product
 from compiler.frontend.to_graph import Handler, Translator, graph_shape
-from compiler.frontend.views import Atom, C, P, View, joined, transposed, whole
+from compiler.frontend.views import Atom, C, N, P, View, joined, transposed, whole
 from compiler.frontend.window import Pads, finish_conv, padding, pair
 from compiler.ir.operators import Concat, Conv, Floats, Softmax, window_size
 from compiler.rewrites.lrn import lower_lrn
@@ -37,18 +37,21 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     groups = int(values.get("group", 1))
     kernel = (int(weights.shape[2]), int(weights.shape[3]))
-    if kernel == (1, 1) and groups == 1 and set(view.shape[2:]) == {1} and graph_shape(view.shape) != state.shapes[view.tensor]:
+    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
+    _, _, height, width = graph_shape(view.shape)
+    pads = padding(values, (height, width), kernel, stride, dilation)
+    pixel = height * width == 1 and not any(pads)
+    if kernel == (1, 1) and groups == 1 and pixel and graph_shape(view.shape) != state.shapes[view.tensor]:
         product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
-    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
-    if view.axes[1:] == ((), joined((*whole(state.shapes[view.tensor], P), Atom(C, stride[0], 1)))) and stride[0] > 1:
-        _conv_of_phases(state, node, weights, bias, padding(values, (view.shape[2], 1), kernel, stride, dilation))
+    own = state.shapes[view.tensor]
+    if view.axes == (whole(own, N), (), whole(own, P, C)) and own[1] == stride[0] > 1:
+        _conv_of_phases(state, node, weights, bias, pads)
         return
     x = state.image(node)
-    _, c, h, w = state.shapes[x]
+    c = state.shapes[x][1]
     if c != weights.shape[1] * groups:
         raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
-    pads = padding(values, (h, w), kernel, stride, dilation)
     finish_conv(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
 
 
@@ -97,18 +100,23 @@ def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
     if view.axes[axis] == whole(state.shapes[view.tensor], P) and view.axes[axis]:
         concat_pixels(state, node, axis)
         return
-    if rank == 2 and axis == 1 and view.axes[0] == whole(state.shapes[view.tensor], P):  # rows of matrices, side by side
-        views = [state.view(node, i) for i in range(len(node.input))]
-        if all(each.axes == (view.axes[0], whole(state.shapes[each.tensor], C)) for each in views):
-            op = Concat(state.name(node), tuple(each.tensor for each in views), node.output[0])
-            state.finish_as(node, op, (view.axes[0], (Atom(C, sum(each.shape[1] for each in views), 1),)))
-            return
+    views = [state.view(node, i) for i, name in enumerate(node.input) if not state.is_constant(name)]
+    if len(views) == len(node.input) and all(_beside(state, each, view, axis) for each in views):
+        op = Concat(state.name(node), tuple(state.in_rows_of(each.tensor, view.tensor) for each in views), node.output[0])
+        state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(each.shape[axis] for each in views)}).axes)
+        return
     if rank < 2 or axis != 1:
         raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
     tensors = tuple(_channels(state, node, i, view) for i in range(len(node.input)))
     shape = view.shape
     channels = sum(state.shapes[name][1] for name in tensors)
     state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
+
+
+def _beside(state: Translator, view: View, other: View, axis: int) -> bool:
+    """Whether an axis is all channels of both, and the others lie alike."""
+    alike = view.axes[:axis] + view.axes[axis + 1 :] == other.axes[:axis] + other.axes[axis + 1 :]
+    return alike and all(bool(each.axes[axis]) and each.axes[axis] == whole(state.shapes[each.tensor], C) for each in (view, other))
 
 
 def _channels(state: Translator, node: NodeProto, index: int, beside: View) -> str:

@@ -278,7 +278,8 @@ class _Parts:
 
     def extract(self, inside: list[int]) -> ModelProto:
         """The nodes as a model.  Computed constants are initialisers of a new name."""
-        if len(inside) == len(self.nodes) and all(name in self.producer for name in self.outputs):
+        made_once = len(set(self.outputs)) == len(self.outputs) and all(name in self.producer for name in self.outputs)
+        if len(inside) == len(self.nodes) and made_once:
             return self.model
         chosen = set(inside)
         inner = {name for i in inside for name in self.nodes[i].output if name}
@@ -295,8 +296,8 @@ class _Parts:
             sub.graph.node.append(node)
         sub.graph.initializer.extend(item for item in self.model.graph.initializer if item.name in read)
         sub.graph.initializer.extend(numpy_helper.from_array(np.asarray(self.constants[name]), new) for name, new in renamed.items())
-        order = [item.name for item in self.model.graph.input] + [name for node in self.nodes for name in node.output]
-        for name in dict.fromkeys(order):
+        ports = [*(item.name for item in self.model.graph.input), *self.outputs]  # in the model's order, before what lies between pieces
+        for name in dict.fromkeys([*ports, *(name for node in self.nodes for name in node.output)]):
             if name in read and name not in inner and name not in self.constants:
                 sub.graph.input.append(self._type(name))
             elif name in inner and name in outside:

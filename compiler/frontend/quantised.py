@@ -22,7 +22,7 @@ from compiler.frontend.quantised_pairs import of_two
 from compiler.frontend.scales import MS, OURS
 from compiler.frontend.sequence import heads_of, over_axis
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.window import padding, pair, within_fields
+from compiler.frontend.window import finish_image, padding, pair, within_fields
 from compiler.ir.operators import (
     Dequantise,
     LookUp,
@@ -213,8 +213,7 @@ def average(state: Translator, node: NodeProto, values: Attributes) -> None:
     _, _, h, w = state.shapes[x]
     kernel, stride, pads, padded = ((h, w), (1, 1), (0, 0, 0, 0), False) if one else pool_window(state, node, values, (h, w))
     op = QuantisedAverage(state.name(node), x, node.output[0], kernel, x_q, parameters(state, node, 3, x_q.dtype), stride, pads, padded)
-    n, c, h, w = op.output_shape([state.shapes[x]])
-    state.finish(node, op, (n, c) + (1,) * len(shape[2:]) if one else (n, c, h, w)[: len(shape)])
+    state.finish(node, op, shape[:2] + (1,) * len(shape[2:])) if one else finish_image(state, node, op)
 
 
 def of_table(function: tables.Function, state: Translator, node: NodeProto, values: Attributes) -> None:

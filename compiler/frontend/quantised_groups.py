@@ -342,8 +342,8 @@ class _Groups:
                 "QLinearConv", "", node, after, [*inputs[:6], *self._two(after), *(each.input[0] for each in before[2:])], values
             )
         if node.op_type == "Gemm":
-            if values.get("beta", 1.0) != 1.0 and len(before) > 2:
-                return None
+            if len(before) > 2 and (values.get("alpha", 1.0), values.get("beta", 1.0)) != (1.0, 1.0):
+                return None  # QGemm's factor is of its scale, and so of the bias too
             kept = {key: value for key, value in values.items() if key != "beta"}
             addend = before[2].input[0] if len(before) > 2 else ""
             return self._node("QGemm", MS, node, after, [*inputs[:6], addend, *self._two(after)], kept)

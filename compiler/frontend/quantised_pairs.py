@@ -40,7 +40,8 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         _with_one_value(mode, state, node, view, constant[0], x_q, y_q)
         return
     same = all(other.axes == view.axes for other, _ in views.values())
-    tensors = {i: views[i][0].tensor if same else _aligned(state, node, i, len(view.shape)) for i in computed}
+    rows, rank = state.in_rows_of, len(view.shape)
+    tensors = {i: rows(views[i][0].tensor, view.tensor) if same else _aligned(state, node, i, rank) for i in computed}
     types = {i: views[i][1] for i in computed}
     for i in constant:
         found = _per_channel(mode, state, node, view, i, x_q, y_q)
@@ -57,7 +58,7 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
         mode = "radd" if mode == "add" else "add"
     op = QuantisedPair(state.name(node), tensors[first], tensors[second], node.output[0], mode, types[first], types[second], y_q)
     given = [state.shapes[name] for name in op.inputs]
-    if op.unfit(given) or op.output_shape(given) != state.shapes[whole]:
+    if op.unfit(given) or given[0][:2] != given[1][:2] or op.output_shape(given) != state.shapes[whole]:
         raise state.refuse(node, f"{list(shapes[0])} and {list(shapes[3])}; one of the two has to have the shape of the result")
     if same:
         state.finish_as(node, op, view.axes)

@@ -1,20 +1,21 @@
-"""Reduce* over axes of an image: pooling over rows and columns, a 1x1 convolution with one output over channels.
+"""Reduce* over digits of a tensor: pooling over those of its pixels, a 1x1 convolution with an output for what is left over channels.
 
 The convolution adds in float32.  A sum over pixels is the mean times their number, so that what float16 holds in between stays in range.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.attributes import Attributes
+from compiler.frontend.digits import ROWS, check_product, in_lines, line_of
 from compiler.frontend.pooling import Mode, whole_image
-from compiler.frontend.resampling import CHANNELS, COLUMNS, ROWS, axis_of, resized_atoms
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.views import P, View, whole
+from compiler.frontend.views import Atom, Atoms, C, N, P, View, joined
 from compiler.ir.operators import Conv, Pool, Step, Vector
 
 
@@ -44,37 +45,54 @@ def reduce(state: Translator, node: NodeProto, values: Attributes) -> None:
     view = state.view(node)
     rank = len(view.shape)
     axes = [int(a) % rank for a in _axes(state, node, values, rank)]
-    pixels = whole(state.shapes[view.tensor], P)
-    places: set[int] = set()
-    for axis in axes:
-        if view.axes[axis] == pixels:
-            places |= {ROWS, COLUMNS}
-        elif view.axes[axis]:
-            places.add(axis_of(state, node, view, axis))
-    if not places <= {CHANNELS, ROWS, COLUMNS}:
-        raise state.refuse(node, f"axes {axes} of {list(view.shape)}; images are not reduced over the batch")
+    gone = dict.fromkeys((atom for axis in axes for atom in view.axes[axis]), 1)
+    # the outermost first, so that the strides of the others stay
+    batch, channels, pixels = (
+        joined(sorted((atom for atom in gone if atom.axis == kind), key=lambda atom: -atom.stride)) for kind in (N, C, P)
+    )
     before, core, after = REDUCTIONS[node.op_type]
-    if core == "max" and CHANNELS in places:
-        raise state.refuse(node, f"axes {axes} of {list(view.shape)}; the largest of all channels is not supported, that of all pixels is")
-    old = state.shapes[view.tensor]
+    if batch:
+        raise state.refuse(node, f"axes {axes} of {list(view.shape)}; images are not reduced over the batch")
+    if core == "max" and channels:
+        raise state.refuse(node, f"axes {axes} of {list(view.shape)}; the largest of channels is not supported, that of pixels is")
     tensor = _chain(state, node, view.tensor, before, ".values")
-    if ROWS in places or COLUMNS in places:
-        kernel = (old[2] if ROWS in places else 1, old[3] if COLUMNS in places else 1)
-        mode: Mode = "max" if core == "max" else "average"
-        name = state.name(node, ".pixels")
-        y = state.fresh(name)
-        op = whole_image(state, node, tensor, mode, name, y) if kernel == old[2:] else Pool(name, tensor, y, mode, kernel)
-        tensor = state.emit(op)
-        if core == "sum":
-            tensor = _chain(state, node, tensor, (Step("muls", float(kernel[0] * kernel[1])),), ".count")
-    if CHANNELS in places:
-        weights = np.full((1, old[1], 1, 1), 1 / old[1] if core == "mean" else 1.0, np.float32)
-        name = state.name(node, ".channels")
-        tensor = state.emit(Conv(name, tensor, state.fresh(name), weights, np.zeros(1, np.float32)))
+    for atom in pixels:
+        tensor = _over_pixels(state, node, tensor, atom, "max" if core == "max" else "average")
+    if core == "sum" and pixels:
+        tensor = _chain(state, node, tensor, (Step("muls", float(math.prod(atom.size for atom in pixels))),), ".count")
+    if channels:
+        tensor = _over_channels(state, node, tensor, channels, core)
     tensor = _chain(state, node, tensor, after, ".result")
+    left = view.resized(tensor, gone)
     kept = values.get("keepdims", 1)
-    left = [resized_atoms(atoms, old, state.shapes[tensor]) for axis, atoms in enumerate(view.axes) if kept or axis not in axes]
-    state.views[node.output[0]] = View(tensor, tuple(left))
+    state.views[node.output[0]] = View(tensor, tuple(atoms for axis, atoms in enumerate(left.axes) if kept or axis not in axes))
+
+
+def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mode: Mode) -> str:
+    """One value for all entries of a digit of the pixels: a window over rows or columns, or the whole image."""
+    _, _, h, w = state.shapes[tensor]
+    name = state.name(node, ".pixels")
+    if atom.size == h * w:
+        return state.emit(whole_image(state, node, tensor, mode, name, state.fresh(name)))
+    line = line_of((h, w), atom)
+    if line is None or line[1] > 1:
+        tensor, line = in_lines(state, tensor, atom), (ROWS, 1)
+    of, step = atom.size, atom.size if atom.size < state.shapes[tensor][2 + line[0]] else 1
+    kernel, stride = ((of, 1), (step, 1)) if line[0] == ROWS else ((1, of), (1, step))
+    return state.emit(Pool(name, tensor, state.fresh(name), mode, kernel, stride))
+
+
+def _over_channels(state: Translator, node: NodeProto, tensor: str, digits: Atoms, core: str) -> str:
+    """One value for all entries of digits of the channels: a product with zeros and ones."""
+    _, size, _, _ = state.shapes[tensor]
+    index = np.arange(size)
+    for _, digit, stride in digits:
+        index = index // (digit * stride) * stride + index % stride
+    left = np.arange(int(index[-1]) + 1)
+    check_product(state, node, len(left), size)
+    weights = np.where(left[:, None] == index, len(left) / size if core == "mean" else 1.0, 0.0).astype(np.float32)
+    name = state.name(node, ".channels")
+    return state.emit(Conv(name, tensor, state.fresh(name), weights[:, :, None, None], np.zeros(len(left), np.float32)))
 
 
 def _axes(state: Translator, node: NodeProto, values: Attributes, rank: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Handlers that take rows, columns and channels anew: Slice, Split, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
+"""Handlers that take rows, columns and channels anew: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
 
 Rows and columns become a Resample, channels a Shuffle, or pixels (DepthToSpace); where some are filled or taken twice, a 1x1 convolution.
 """
@@ -6,90 +6,35 @@ Rows and columns become a Resample, channels a Shuffle, or pixels (DepthToSpace)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from onnx import NodeProto
 
 from compiler.frontend.attributes import Attributes, label
-from compiler.frontend.sequence import selectable, selected
+from compiler.frontend.digits import all_pixels, channels_anew, cut, taken_anew
 from compiler.frontend.to_graph import Handler, Translator
-from compiler.frontend.views import Atom, C, N, P, View, host_order
+from compiler.frontend.views import View
 from compiler.frontend.window import finish_conv
 from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
 from compiler.ir.taps import Tap, Taps, places, weighted
 from simulator.npu.errors import BadInputError
 
 Places = list[int | None]  # source of every place along an axis, None where it is filled
-CHANNELS, ROWS, COLUMNS = 1, 2, 3
 
 
 def _numbers(state: Translator, node: NodeProto, index: int, what: str) -> list[int]:
     return [int(v) for v in state.constant(node, index, what).reshape(-1)]
 
 
-def axis_of(state: Translator, node: NodeProto, view: View, axis: int) -> int:
-    """Which of (n, c, h, w) an ONNX axis of more than one element runs over, all of it."""
-    shape = state.shapes[view.tensor]
-    atoms = view.axes[axis]
-    if host_order(view, shape) is not None and len(atoms) == 1:
-        kind, size, stride = atoms[0]
-        if kind in (N, C):
-            return kind
-        if size == shape[2] and stride == shape[3]:
-            return ROWS
-        if size == shape[3] and stride == 1:
-            return COLUMNS
-    raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not one whole axis of the {shape} that it is a view of")
-
-
-def _take(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], out: str) -> View:
-    """`view` with some of its axes taken anew, ONNX axis -> taps, as tensor `out`."""
-    shape = state.shapes[view.tensor]
-    found = {axis_of(state, node, view, axis): taps for axis, taps in taken.items()}
-    if N in found:
-        raise state.refuse(node, f"axis 0 of {list(view.shape)} is the batch; images are taken whole")
-    tensor = view.tensor
-    rows, columns = found.get(ROWS, places(range(shape[2]))), found.get(COLUMNS, places(range(shape[3])))
-    both = ROWS in found or COLUMNS in found
-    if CHANNELS in found:
-        tensor = _channels(state, node, tensor, found[CHANNELS], 0.0, state.fresh(f"{out}.channels") if both else out)
-    if both:
-        tensor = state.emit(Resample(state.name(node), tensor, out, rows, columns, 0.0))
-    return View(tensor, tuple(resized_atoms(atoms, shape, state.shapes[tensor]) for atoms in view.axes))
-
-
-def _channels(state: Translator, node: NodeProto, x: str, taken: Taps, fill: float, out: str) -> str:
-    """Channels taken anew: labels where each is taken at most once, else a 1x1 convolution."""
-    name = state.name(node, ".channels")
-    order = tuple(taps[0][0] for taps in taken.taps if taps)
-    if len(set(order)) == len(taken) and taken == places(order):
-        return state.emit(Shuffle(name, x, out, order))
-    matrix = taken.matrix(state.shapes[x][1])[:, :, None, None]
-    bias = np.array([0.0 if taps else fill for taps in taken.taps], np.float32)
-    return state.emit(Conv(name, x, out, matrix, bias))
-
-
-def resized_atoms(atoms: Sequence[Atom], old: Sequence[int], new: Sequence[int]) -> tuple[Atom, ...]:
-    """Atoms of a view of whole axes, on a tensor whose axes have other sizes."""
-    out = []
-    for axis, size, stride in atoms:
-        if axis != P:
-            out.append(Atom(axis, new[axis], 1))
-        elif size == old[2] * old[3]:
-            out.append(Atom(P, new[2] * new[3], 1))
-        elif size == old[2] and stride == old[3]:
-            out.append(Atom(P, new[2], new[3]))
-        else:
-            out.append(Atom(P, new[3], 1))
-    return tuple(atom for atom in out if atom.size > 1)
-
-
 def _finish(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], index: int = 0) -> None:
     """The node's output `index`: axes that stay as they are are left alone."""
-    out = node.output[index]
     changed = {axis: taps for axis, taps in taken.items() if not taps.is_identity(view.shape[axis])}
-    state.views[out] = _take(state, node, view, changed, out) if changed else view
+    for axis in changed.keys() & {axis for axis in changed if all_pixels(state, view, axis)}:
+        start = changed[axis].taps[0][0][0]
+        if changed[axis] == places(range(start, start + len(changed[axis]))):
+            view = cut(state, node, view, axis, start, len(changed.pop(axis)), f".{index}" if len(node.output) > 1 else "")
+    state.views[node.output[index]] = taken_anew(state, node, view, changed, node.output[index])
 
 
 def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:
@@ -101,13 +46,9 @@ def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:
     taken = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         size = view.shape[axis % rank]
-        chosen = range(size)[start:end:step]
-        if not len(chosen):
+        taken[axis % rank] = places(range(size)[start:end:step])
+        if not len(taken[axis % rank]):
             raise state.refuse(node, f"[{start}:{end}:{step}] of {size} is empty")
-        if step == 1 and selectable(state, view, axis % rank):
-            view = selected(state, node, view, axis % rank, chosen.start, len(chosen))
-        else:
-            taken[axis % rank] = places(chosen)
     _finish(state, node, view, taken)
 
 
@@ -126,11 +67,21 @@ def split(state: Translator, node: NodeProto, values: Attributes) -> None:
         raise BadInputError(f"{label(node)}: parts {sizes} of {size}")
     begin = 0
     for index, length in enumerate(sizes):
-        if node.output[index] and selectable(state, view, axis):
-            state.views[node.output[index]] = selected(state, node, view, axis, begin, length, f".{index}")
-        elif node.output[index]:
-            _finish(state, node, view, {axis: places(range(begin, begin + length))}, index=index)
+        if node.output[index]:
+            _finish(state, node, view, {axis: places(range(begin, begin + length))}, index)
         begin += length
+
+
+def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view = state.view(node)
+    axis = int(values.get("axis", 0)) % len(view.shape)
+    index = state.constant(node, 1, "the indices")
+    if index.ndim > 1 or not index.size:
+        raise state.refuse(node, f"indices of shape {list(index.shape)}; one, or some along one axis, are supported")
+    _finish(state, node, view, {axis: places(int(i) % view.shape[axis] for i in index.reshape(-1))})
+    if index.ndim == 0:
+        found = state.views[node.output[0]]
+        state.views[node.output[0]] = View(found.tensor, (*found.axes[:axis], *found.axes[axis + 1 :]))
 
 
 def _mirrored(i: int, size: int) -> int:
@@ -168,14 +119,17 @@ def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def _grown(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float = 0.0) -> None:
-    """As `_finish`, for an image, whose axes of one row, column or channel may grow."""
+    """As `_finish`, for axes that may grow from one row, column or channel of an image."""
+    if all(view.axes[axis] for axis in taken):
+        state.views[node.output[0]] = taken_anew(state, node, view, taken, node.output[0], fill)
+        return
     x, rank = state.image(node), len(view.shape)
     if any(axis == 0 or rank not in (3, 4) for axis in taken):
         raise state.refuse(node, f"axes {sorted(taken)} of {list(view.shape)}; channels, rows and columns of an image are supported")
     _, _, h, w = state.shapes[x]
-    if CHANNELS in taken:
-        x = _channels(state, node, x, taken[CHANNELS], fill, state.fresh(f"{node.output[0]}.channels"))
-    rows, columns = taken.get(ROWS, places(range(h))), taken.get(COLUMNS, places(range(w)))
+    if 1 in taken:
+        x = channels_anew(state, node, x, taken[1], fill, state.fresh(f"{node.output[0]}.channels"))
+    rows, columns = taken.get(2, places(range(h))), taken.get(3, places(range(w)))
     shape = [len(taken[axis]) if axis in taken else size for axis, size in enumerate(view.shape)]
     state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))
 
@@ -195,6 +149,8 @@ def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
         given = np.array(values["scales"]) if given is None and "scales" in values else given
         scales = [float(v) for v in (given if given is not None else state.constant(node, 2, "the scales")).reshape(-1)]
         sizes = [math.floor(np.float32(view.shape[axis]) * np.float32(scale)) for scale, axis in zip(scales, axes, strict=True)]
+        wanted = dict(zip(axes, sizes, strict=True))  # onnx rounds their products down without rounding them to float32 before
+        state.expect(node.output[0], tuple(wanted.get(axis, size) for axis, size in enumerate(view.shape)))
     if values.get("antialias", 0) and any(scale < 1 for scale in scales):
         raise state.refuse(node, "antialias where it shrinks; only antialias = 0 is supported")
     values = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", **values} if old else values
@@ -344,6 +300,7 @@ def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> No
 RESAMPLING: dict[str, Handler] = {
     "ConvTranspose": conv_transpose,
     "DepthToSpace": depth_to_space,
+    "Gather": gather,
     "Pad": pad,
     "Resize": resize,
     "Slice": slice_,

@@ -12,7 +12,7 @@ from onnx import NodeProto
 from compiler.frontend.attributes import Attributes, label
 from compiler.frontend.to_graph import Handler, Translator
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, constant_as, joined, whole
-from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, Pool, QuantisedPair, Reflow, Shuffle, Step, Vector
+from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, QuantisedPair, Reflow, Step, Vector
 from simulator.npu.errors import BadInputError
 
 
@@ -28,13 +28,13 @@ class OverAxis(NamedTuple):
     axes: tuple[Atoms, ...]
 
 
-def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0) -> OverAxis:
+def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0, rank: int = 0) -> OverAxis:
     """What sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
 
     The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
-    the image).
+    the image).  rank: of the result, where the input has fewer axes; `axis` is counted with it.
     """
-    view = state.view(node, index)
+    view = state.view(node, index).of_rank(rank)
     n, c, h, w = state.shapes[view.tensor]
     atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
     if weights.shape[1] != view.shape[axis]:
@@ -49,9 +49,9 @@ def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[An
     return OverAxis(view.tensor, np.ascontiguousarray(kernel.reshape(-1, c, *((h, w) if covers else (1, 1)))), tuple(axes))
 
 
-def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0) -> None:
+def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0) -> None:
     """`over_axis`: a convolution."""
-    found = over_axis(state, node, axis, weights, index)
+    found = over_axis(state, node, axis, weights, index, rank)
     state.finish_as(node, Conv(state.name(node), found.tensor, node.output[0], floats(found.kernel), bias), found.axes)
 
 
@@ -64,12 +64,13 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
         return
     side = constant[0]
     matrix = state.constant(node, side, "one of the two")
-    matrix = matrix.reshape(matrix.shape[-2:]) if math.prod(matrix.shape[:-2]) == 1 and matrix.ndim > 2 else matrix
     rank = len(state.view(node, 1 - side).shape)
+    wide = max(rank, matrix.ndim)
+    matrix = matrix.reshape(matrix.shape[-2:]) if math.prod(matrix.shape[:-2]) == 1 and matrix.ndim > 2 else matrix
     if matrix.ndim != 2 or rank < 2:
         raise state.refuse(node, f"a constant of shape {list(matrix.shape)} and a tensor of {rank} axes; a matrix is supported")
     weights = floats(matrix.T if side == 1 else matrix)
-    product(state, node, rank - 1 if side == 1 else rank - 2, weights, np.zeros(len(weights), np.float32), 1 - side)
+    product(state, node, wide - 1 if side == 1 else wide - 2, weights, np.zeros(len(weights), np.float32), 1 - side, wide)
 
 
 class Heads(NamedTuple):
@@ -140,56 +141,6 @@ def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
     state.finish_as(node, Vector(state.name(node), (view.tensor,), node.output[0], steps), view.axes)
 
 
-def selectable(state: Translator, view: View, axis: int) -> bool:
-    """Whether entries side by side of an ONNX axis can be had for nothing or nearly so: channels (or a digit of them), or all pixels."""
-    atoms = view.axes[axis]
-    return atoms == whole(state.shapes[view.tensor], P) or (len(atoms) == 1 and atoms[0].axis == C)
-
-
-def selected(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
-    """Entries [start, start + size) of an ONNX axis, as a view of a new tensor where they are not all."""
-    if (start, size) == (0, view.shape[axis]):
-        return view
-    _, c, h, w = state.shapes[view.tensor]
-    atoms = view.axes[axis]
-    if atoms == whole(state.shapes[view.tensor], P) and size > 0:
-        tensor = view.tensor
-        if w > 1:
-            tensor = state.emit(Reflow(state.name(node, f"{suffix}.column"), tensor, state.fresh(f"{tensor}.column"), (h, w), (h * w, 1)))
-        pads = (-start, 0, start + size - h * w, 0)
-        new = state.emit(Pool(state.name(node, suffix), tensor, state.fresh(f"{tensor}.rows"), "max", (1, 1), (1, 1), pads))
-        axes = tuple(joined([Atom(P, size, 1)]) if i == axis else item for i, item in enumerate(view.axes))
-        return View(new, axes)
-    if not selectable(state, view, axis) or size < 1:
-        what = f"entries {start}..{start + size} of axis {axis} of {list(view.shape)}"
-        raise state.refuse(node, f"{what}; channels or all pixels can be taken apart")
-    _, length, stride = atoms[0]
-    digit = np.arange(c) // stride % length
-    order = np.flatnonzero((digit >= start) & (digit < start + size))
-    new = state.emit(Shuffle(state.name(node, suffix), view.tensor, state.fresh(f"{view.tensor}.channels"), tuple(order.tolist())))
-
-    def moved(atom: Atom) -> Atom:
-        outer = atom.axis == C and atom.stride > stride
-        return Atom(C, atom.size, atom.stride // length * size) if outer else atom
-
-    axes = tuple(joined([Atom(C, size, stride)]) if i == axis else joined(moved(atom) for atom in item) for i, item in enumerate(view.axes))
-    return View(new, axes)
-
-
-def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
-    """One entry of an axis, or entries side by side."""
-    view = state.view(node)
-    axis = int(values.get("axis", 0)) % len(view.shape)
-    index = state.constant(node, 1, "the indices")
-    places = [int(i) % view.shape[axis] for i in index.reshape(-1)]
-    if not places or index.ndim > 1 or places != list(range(places[0], places[0] + len(places))):
-        raise state.refuse(node, f"indices {places[:8]}; one, or some side by side, are supported")
-    view = selected(state, node, view, axis, places[0], len(places))
-    if index.ndim == 0:
-        view = View(view.tensor, (*view.axes[:axis], *view.axes[axis + 1 :]))
-    state.views[node.output[0]] = view
-
-
 def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
     """Sequences one after the other, constants among them: each goes to its place in a column of zeros, and these are added.
 
@@ -244,5 +195,4 @@ SEQUENCE: dict[str, Handler] = {
     "LayerNormalization": layer_norm,
     "Gelu": gelu,
     "Erf": gelu,
-    "Gather": gather,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from compiler.frontend.fold import evaluated, folded
 from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
-# operators of onnxruntime that onnx has no rule for: whose shapes theirs are, and by which of their inputs
+# operators that onnx has no rule for: whose shapes theirs are, and by which of their inputs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
+    ("", "GroupNormalization"): ("Identity", slice(1)),
     ("com.microsoft", "QGemm"): ("Gemm", slice(0, 4, 3)),
     ("com.microsoft", "QLinearAdd"): ("Add", slice(0, 4, 3)),
     ("com.microsoft", "QLinearAveragePool"): ("AveragePool", slice(1)),
@@ -35,8 +37,6 @@ STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("com.microsoft", "QLinearSigmoid"): ("Sigmoid", slice(1)),
     ("com.microsoft", "QLinearSoftmax"): ("Softmax", slice(1)),
 }
-
-_OWN = frozenset({"channels_last", "opset"})  # attributes of theirs that onnx's operators do not have
 
 
 def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
@@ -64,7 +64,9 @@ def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
     """
     found = libraries.infer(skeleton, model_bytes, where, values=False)
     if can_follow(found.graph, ByteBudget(memory_limit(model_bytes) // 2)):
-        found = libraries.infer(skeleton, model_bytes, where, values=True)
+        # values that are followed as shapes and are none may not fit each other
+        with suppress(libraries.LibraryError):
+            found = libraries.infer(skeleton, model_bytes, where, values=True)
     return found
 
 
@@ -107,7 +109,7 @@ class _Walk:
         self.outputs = {item.name for item in model.graph.output}
 
     def visit(self, node: NodeProto) -> None:
-        stand_in = STAND_INS.get((node.domain, node.op_type))
+        stand_in = STAND_INS.get((node.domain.removeprefix("ai.onnx"), node.op_type))
         standard = node.domain in ("", "ai.onnx")
         if (standard or stand_in is not None) and any(name and name not in self.shapes for name in node.output):
             self._type(node, stand_in)
@@ -143,7 +145,8 @@ class _Walk:
             # the rule is for floats, and says no more than the shape
             op_type, inputs = stand_in
             plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output)
-            plain.attribute.extend(item for item in node.attribute if item.name not in _OWN)
+            known = onnx.defs.get_schema(op_type).attributes
+            plain.attribute.extend(item for item in node.attribute if item.name in known)
             if not plain.input or attributes(node).get("channels_last", 0):
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type

@@ -107,12 +107,12 @@ class Translator:
         if (*wanted[:2], wanted[2] * wanted[3]) == (*shape[:2], shape[2] * shape[3]):
             found = self.in_order(view)
             if found.atoms == whole(shape, N, C, P):
-                return self._in_rows(found.tensor, wanted)
+                return self.in_rows(found.tensor, wanted)
         raise self.refuse(
             node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
         )
 
-    def _in_rows(self, tensor: str, shape: Shape) -> str:
+    def in_rows(self, tensor: str, shape: Shape) -> str:
         """The tensor with its pixels in rows of another width: an image seen as a signal, or a signal as an image."""
         if self.shapes[tensor] == shape:
             return tensor
@@ -120,6 +120,12 @@ class Translator:
             name = self.fresh(f"{tensor}.rows")
             self.reflowed[tensor, shape] = self.emit(Reflow(name, tensor, name, self.shapes[tensor][2:], shape[2:]))
         return self.reflowed[tensor, shape]
+
+    def in_rows_of(self, tensor: str, other: str) -> str:
+        """The tensor with its pixels in rows as those of another one, which has as many."""
+        n, c, h, w = self.shapes[tensor]
+        rows = self.shapes[other][2:]
+        return self.in_rows(tensor, (n, c, *rows)) if math.prod(rows) == h * w else tensor
 
     def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
         """As `views.reshaped`; a shuffle puts channels in order where only that lets it."""
@@ -201,6 +207,27 @@ class Translator:
         self.emit(op)
         self.views[node.output[0]] = View(op.y, tuple(joined(atoms) for atoms in axes))
 
+    def check_views(self, node: NodeProto) -> None:
+        """Raise ValueError for a handler's mistake: a result of another shape than ONNX says, or a view that misses values."""
+        for name in node.output:
+            if name not in self.views:
+                continue
+            view = self.views[name]
+            known = self.known_shapes.get(name, view.shape)
+            if view.shape != known or not view.covers(self.shapes[view.tensor]):
+                seen = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
+                raise ValueError(f"{label(node)}: {name!r} of shape {list(known)} was lowered to {seen}")
+
+    def expect(self, name: str, shape: tuple[int, ...]) -> None:
+        """Take it that a tensor has this shape where onnx's rule says another one than onnxruntime does; shapes behind it are forgotten."""
+        if self.known_shapes.get(name, shape) == shape:
+            return
+        gone = {name}
+        for node in self.model.graph.node:
+            if not gone.isdisjoint(node.input):
+                gone.update(node.output)
+        self.known_shapes = {other: known for other, known in self.known_shapes.items() if other not in gone}
+
     # -- the walk ---------------------------------------------------------------------------------------------------
 
     def inputs(self) -> tuple[Port, ...]:
@@ -255,7 +282,8 @@ class Translator:
         given = {item.name for item in self.model.graph.input}
         for item in self.model.graph.output:
             if item.name in given:
-                raise UnsupportedError(f"output {item.name!r} is an input of the model as well; nothing to run on the NPU")
+                raise UnsupportedError(f"output {item.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
+            given.add(item.name)
         return tuple(self.hand_over(item) for item in self.model.graph.output)
 
     def hand_over(self, item: ValueInfoProto) -> Port:
@@ -386,6 +414,7 @@ def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Ha
             handler(state, node, values)
         except MemoryError:
             raise BadInputError(f"{label(node)}: {NO_ROOM}") from None
+        state.check_views(node)
 
 
 def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:

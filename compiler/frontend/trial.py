@@ -107,8 +107,9 @@ def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handl
             received.update(name for name in node.output if name in state.views)
     producer = {name: of[i] for i, node in enumerate(nodes) for name in node.output}
     taken: set[str] = set()
-    for item in model.graph.output:
-        if item.name not in producer or (i := producer[item.name]) in refused:
+    # what makes a tensor before its views, in whatever order a model lists both
+    for item in sorted((item for item in model.graph.output if item.name in producer), key=lambda item: producer[item.name]):
+        if (i := producer[item.name]) in refused:
             continue
         node = model.graph.node[i]
         try:

@@ -17,7 +17,7 @@ So Reshape, Transpose, Squeeze and their like change the view and cost nothing; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -59,6 +59,36 @@ class View:
     def of(self, tensor: str) -> View:
         """Another tensor of the same shape, seen in the same way."""
         return View(tensor, self.axes)
+
+    def of_rank(self, rank: int) -> View:
+        """With axes of one in front, as ONNX broadcasts it to so many axes; itself where it has as many."""
+        return View(self.tensor, ((),) * (rank - len(self.axes)) + self.axes)
+
+    def digits(self, axis: int) -> list[Atom]:
+        """All atoms along N, C or P, the one of the smallest stride first."""
+        return sorted((atom for atoms in self.axes for atom in atoms if atom.axis == axis), key=lambda atom: atom.stride)
+
+    def covers(self, shape: Shape) -> bool:
+        """Whether its atoms run over every value of such a tensor, each once."""
+        for axis, size in enumerate((*shape[:2], shape[2] * shape[3])):
+            stride = 1
+            for atom in self.digits(axis):
+                if atom.stride != stride:
+                    return False
+                stride *= atom.size
+            if stride != size:
+                return False
+        return True
+
+    def resized(self, tensor: str, sizes: Mapping[Atom, int]) -> View:
+        """The same axes over a tensor of which some atoms have other sizes; the strides of all follow."""
+        made: dict[Atom, Atom] = {}
+        for axis in (N, C, P):
+            stride = 1
+            for atom in self.digits(axis):
+                made[atom] = Atom(axis, sizes.get(atom, atom.size), stride)
+                stride *= made[atom].size
+        return View(tensor, tuple(joined(made[atom] for atom in atoms) for atoms in self.axes))
 
 
 def whole(shape: Shape, *axes: int) -> Atoms:

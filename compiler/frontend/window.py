@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from compiler.frontend.attributes import Attributes
+from compiler.frontend.attributes import Attributes, attributes
 from compiler.frontend.to_graph import Translator
 from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS, beyond
-from compiler.ir.operators import Conv, Pool, QuantisedConv, Reflow, Resample, window_size
+from compiler.ir.operators import Conv, Pool, QuantisedAverage, QuantisedConv, Reflow, Resample, window_size
 from compiler.ir.taps import places
 from simulator.npu.isa import MAX_WINDOW
 
@@ -32,10 +32,13 @@ def pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tu
     return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (int(numbers[0]), 1)
 
 
-def finish_image(state: Translator, node: NodeProto, op: Pool) -> None:
+def finish_image(state: Translator, node: NodeProto, op: Pool | QuantisedAverage) -> None:
     """The output has as many axes as the input."""
-    n, c, h, w = op.output_shape([state.shapes[op.x]])
-    state.finish(node, op, (n, c, h) if len(state.view(node).shape) == 3 else (n, c, h, w))
+    rank = len(state.view(node).shape)
+    shape = op.output_shape([state.shapes[op.x]])[:rank]
+    if attributes(node).get("ceil_mode", 0):  # onnx counts a window that starts in the padding behind; onnxruntime drops it
+        state.expect(node.output[0], shape)
+    state.finish(node, op, shape)
 
 
 def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:

@@ -17,7 +17,7 @@ where it is needed in two lane orders, or where a run of channels cannot have pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from compiler.ir.graph import Graph
 from compiler.ir.group_order import order_by_groups
 from compiler.ir.lanes import CHANNEL_BLOCK, Pattern, Patterns, heads_lanes, heads_pattern
-from compiler.ir.operators import Concat, Conv, Convolution, Operator, Shape, Shuffle, Vector
+from compiler.ir.operators import Concat, Conv, Convolution, Operator, Shape, Shuffle, Values, Vector
 from compiler.ir.operators.quantised_products import kept
 from compiler.ir.parts import covering, runs
 from compiler.ir.quantised.parameters import Quantisation
@@ -62,13 +62,17 @@ class Placement:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """`graph` is the one to compile: the one that was given, and the copies that it needs."""
+    """`graph` is the one to compile: the one that was given, and the copies that it needs.
+
+    padding: what lanes without a channel of every tensor may hold (`ir.padding`).
+    """
 
     graph: Graph
     dtype: DataType
     storages: dict[str, Storage]
     placements: dict[str, Placement]
     copies: tuple[str, ...] = ()  # names of the operators that were added
+    padding: Mapping[str, Values] = field(default_factory=dict, repr=False)
 
     def type_of(self, tensor: str) -> DataType:
         """Of a tensor's values: its own of integers, else the one that floats are computed in."""
@@ -281,7 +285,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
             mine = parts.get(op.x, ())
             if op.y not in dict(mine) or not patterns.require(op.x, Pattern("concat", tuple(name for name, _ in mine))):
                 parts.pop(op.x, None)
-                op = _identity_conv(op.name, op.x, op.y, shapes[op.x], types.get(op.x), op.order)
+                op = identity_conv(op.name, op.x, op.y, shapes[op.x], types.get(op.x), op.order)
                 copies.append(op.name)
         elif isinstance(op, Shuffle):
             patterns.define(op.y, Pattern("shuffle", (op.x,), op.order))
@@ -295,7 +299,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
                 if patterns.unite(op.y, name) if name in follow else name not in wanted or patterns.require(name, wanted[name]):
                     continue
                 fresh = names.fresh(f"{op.name}.relane"), name, names.fresh(f"{name}.relane")
-                relane = _identity_conv(*fresh, shapes[name], types.get(name))
+                relane = identity_conv(*fresh, shapes[name], types.get(name))
                 _alike(relane.y, name, shapes, types)
                 patterns.add(relane.y, shapes[name][1])
                 operators.append(relane)
@@ -310,7 +314,7 @@ def _one_order(graph: Graph, names: _Names, parts: Parts) -> tuple[Graph, Patter
     return graph, patterns, copies
 
 
-def _identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | None, order: Sequence[int] | None = None) -> Convolution:
+def identity_conv(name: str, x: str, y: str, shape: Shape, q: Quantisation | None, order: Sequence[int] | None = None) -> Convolution:
     """q: of integers.  order: the channels of x that y has; all of them unless given."""
     chosen = range(shape[1]) if order is None else order
     if q is not None:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from compiler.ir.layout import Layout
-from compiler.ir.operators import Floats, Operator, Values
+from compiler.ir.operators import Floats, Operator
 from compiler.plan.plan import Tiling, VectorTiling
 from compiler.unit.constants import Constants
 from compiler.unit.nest import Nest, Operand
@@ -26,14 +26,13 @@ from simulator.npu.parts import FRACTALS, DataType, Memory
 class Lowering(NamedTuple):
     """What an operator of the graph is lowered with: where its tensors lie, and where its constants go.
 
-    pieces: of every tensor.  padding: what lanes without a channel of every tensor may hold.
+    pieces: of every tensor.
     """
 
     layout: Layout
     pieces: Callable[[str], Piece]
     constants: Constants
     machine: Machine
-    padding: Mapping[str, Values]
 
     def fields(self, index: int, op: Operator) -> dict[str, Any]:
         """Those that every operator of a unit has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -9,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.ir.graph import Graph
-from compiler.ir.layout import Layout, assign
-from compiler.ir.operators import Values
+from compiler.ir.layout import Layout
+from compiler.ir.padding import assign_with_masks
 from compiler.kinds.affine_products import with_products
 from compiler.kinds.base import Lowering
 from compiler.kinds.curves import with_curves
@@ -46,8 +47,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
     """
     check_machine(machine, *_computed(graph, machine, dtype))
     graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
-    layout = assign(graph, dtype)
-    layout.verify()
+    layout = assign_with_masks(graph, dtype)
     names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
     constants = Constants()
     operators = [op for op in layout.graph.operators if op.computes]
@@ -57,7 +57,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
         p = layout.placements[tensor]
         return Piece(at[p.storage], p.plane, p.planes)
 
-    into = Lowering(layout, piece, constants, machine, _padding(layout))
+    into = Lowering(layout, piece, constants, machine)
     for op in operators:
         if type(op) not in BY_OPERATOR:
             raise UnsupportedError(f"operator {op.name!r}: {type(op).__name__} has no code for the NPU")
@@ -78,7 +78,7 @@ def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
             consumers[source].append(index)
     outputs = [piece(port.tensor) for port in layout.graph.outputs]
     escapes = frozenset(spec.index for spec in pending if any(spec.y.overlaps(out) for out in outputs))
-    memory = MemoryMap(dtype, (*constants.buffers(), *buffers), end)
+    memory = MemoryMap(dtype, (*constants.buffers(), *_in_order(buffers, graph)), end)
     memory.verify()
     light: dict[str, Any] = {op.y: op.without_values() for op in layout.graph.operators}
     bare = replace(layout.graph, operators=tuple(light.values()), constants={})
@@ -139,11 +139,10 @@ def _place_storages(
     return tuple(storages), buffers, address
 
 
-def _padding(layout: Layout) -> dict[str, Values]:
-    """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
-    held: dict[str, Values] = {port.tensor: frozenset({0.0}) for port in layout.graph.inputs}
-    held |= {name: frozenset({0.0}) for name in layout.graph.constants}
-    for op in layout.graph.operators:
-        full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * layout.type_of(op.y).lanes
-        held[op.y] = frozenset() if full else op.padding([held[name] for name in op.inputs], layout.type_of(op.y).storage.type)
-    return held
+def _in_order(buffers: Sequence[DdrBuffer], graph: Graph) -> list[DdrBuffer]:
+    """Buffers by their addresses, but for ports: those of a kind change places until they have the model's order."""
+    place = {port.onnx_name: k for k, port in enumerate((*graph.inputs, *graph.outputs))}
+    ports = {
+        kind: iter(sorted((b for b in buffers if b.kind == kind), key=lambda buffer: place[buffer.name])) for kind in ("input", "output")
+    }
+    return [next(ports[b.kind]) if b.kind in ports else b for b in buffers]

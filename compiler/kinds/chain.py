@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.ir.operators import GUARD, Floats, Vector
+from compiler.ir.operators import Floats, Vector
 from compiler.ir.region import Rows
 from compiler.kinds.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
 from compiler.kinds.chain_emitter import VectorJob
@@ -156,14 +156,14 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
     To put a value aside and to take it back are names of values, not moves: a result has the buffer of an operand that nobody reads
     again, or a new one (linear scan, Poletto and Sarkar 1999).
     """
-    steps, guard = op.guarded([into.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
+    steps, guard = op.guarded([into.layout.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
     made: list[tuple[int, ...]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike, summand
     aside: dict[int, int] = {}
     inputs = len(op.inputs)
     v = 0
-    if guard:
+    if guard is not None:
         one = np.ones(into.channels(op.y), np.float32)
-        made.append((_VMADD, 0, v, -1, *_packed(op, "guard_", (one, 0 * one), (0.0, GUARD), into), -1))
+        made.append((_VMADD, 0, v, -1, *_packed(op, "guard_", (one, 0 * one), (0.0, guard), into), -1))
         v = inputs
     for i, step in enumerate(steps):
         if step.op == "keep":

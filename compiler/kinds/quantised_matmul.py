@@ -45,13 +45,10 @@ class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
                 f"operator {op.name!r}: sums of {summed:,} products; {MOST // _MOST_OF_A_PRODUCT:,} at most are supported"
             )
         lanes = summed - into.channels(op.a) // op.heads if op.transposed else 0  # without a channel
-        beside = {(x - u) * (y - v) for x in into.padding[op.a] for y in into.padding[op.b]} if lanes else {0.0}
-        if len(beside) > 1:
-            raise UnsupportedError(
-                f"operator {op.name!r}: {lanes} lanes without a channel in each head may hold anything in both operands; "
-                f"a multiple of {found['fractal'].lanes} channels in each head is supported"
-            )
-        added = summed * u * v - lanes * int(beside.pop())
+        (beside,) = (
+            op.beside([into.layout.padding[op.a], into.layout.padding[op.b]]) if lanes else (0.0,)
+        )  # `ir.padding` has seen to it that it is one
+        added = summed * u * v - lanes * int(beside)
         n, zeros = found["n1"] * found["fractal"].columns, less(v)[0]
         columns = np.full(n, added, np.int32).view(np.uint8)
         if not (alone := sums_alone(op.y_q)):

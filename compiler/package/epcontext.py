@@ -138,7 +138,7 @@ def _outside(file: _File) -> Iterator[str]:
 
 
 def _payload(file: _File) -> Iterator[str]:
-    """A container for every node, of the node's inputs and outputs."""
+    """A container for every node, of the node's inputs and outputs, in the node's order."""
     try:
         found = find_containers(read_file(file.path), file.path.name, file.path.parent)
         containers = [decode(data) for _, data in found]
@@ -149,7 +149,7 @@ def _payload(file: _File) -> Iterator[str]:
         memory = container.memory
         for kind, names, buffers in (("input", node.input, memory.of_kind("input")), ("output", node.output, memory.of_kind("output"))):
             theirs = [buffer.name for buffer in buffers]
-            if sorted(theirs) != sorted(names):
+            if theirs != list(names):
                 yield f"node {node.name!r}: its {kind}s are {list(names)}, its container's {theirs}"
 
 

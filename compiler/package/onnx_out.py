@@ -131,10 +131,11 @@ def variant_table(container: Container) -> str:
 
 
 def _check_ports(graph: GraphProto, container: Container) -> None:
+    """By their positions too."""
     weights = {tensor.name for tensor in graph.initializer}
     for kind, ports in (("input", graph.input), ("output", graph.output)):
-        mine = sorted(port.name for port in ports if port.name not in weights)
-        theirs = sorted(b.name for b in container.memory.buffers if b.kind == kind)
+        mine = [port.name for port in ports if port.name not in weights]
+        theirs = [b.name for b in container.memory.buffers if b.kind == kind]
         if mine != theirs:
             raise BadInputError(f"container: its {kind}s are {theirs}, the model's are {mine}")
 

@@ -7,12 +7,13 @@ place of the operator that was looked at, which is the last of the matched ones,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from compiler.ir.graph import Graph
 from compiler.ir.operators import Operator, Shape
+from compiler.ir.quantised.parameters import Quantisation
 
 MAX_SWEEPS = 1000
 
@@ -39,6 +40,7 @@ class GraphView:
     inputs: frozenset[str]
     shapes: dict[str, Shape]
     position: dict[str, int]  # tensor -> index of its producer
+    types: Mapping[str, Quantisation] = field(default_factory=dict)  # of tensors of integers
 
     @cached_property
     def alike(self) -> dict[tuple[type, tuple[str, ...]], list[Operator]]:
@@ -81,6 +83,7 @@ def view_of(graph: Graph) -> GraphView:
         frozenset(port.tensor for port in graph.inputs),
         graph.shapes,
         {op.y: i for i, op in enumerate(graph.operators)},
+        graph.types,
     )
 
 

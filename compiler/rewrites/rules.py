@@ -22,7 +22,7 @@ from compiler.ir.operators import (
     Step,
     Vector,
 )
-from compiler.ir.operators.quantised_products import Added
+from compiler.ir.operators.quantised_products import Added, kept
 from compiler.ir.parts import runs
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.rewrites.engine import GraphView, Match, RewriteRule
@@ -314,6 +314,8 @@ def select_by_conv(op: Operator, view: GraphView) -> Match | None:
     readers = [item for item in view.alike[Shuffle, (op.x,)] if isinstance(item, Shuffle)]
     if op.y in runs(readers, view.shapes[op.x][1]):
         return None  # the layout gives it planes of its own
+    if op.x in view.types:
+        return Match((op,), (kept(op.name, op.x, op.y, view.types[op.x], op.order, view.shapes[op.x][1]),))
     weights = np.eye(view.shapes[op.x][1], dtype=np.float32)[list(op.order)][:, :, None, None]
     return Match((op,), (Conv(op.name, op.x, op.y, weights, np.zeros(len(op.order), np.float32)),))
 

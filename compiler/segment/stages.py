@@ -109,8 +109,10 @@ def stages_of(machine: Machine, nest: Nest) -> tuple[Stage, ...]:
     bits = 8 * SUM_BYTES if at == Memory.L0C else write.bits
     of = "+".join(operand.tensor for operand in nest.reads if operand.wanted != Memory.UB or nest.unit == "VECTOR")
     stages += [Stage(write.tensor, of, at, at, nest.unit, write.loops, bits)] * nest.steps
+    of = stages[-1].name if stages else of  # what lies where it is wanted, and is only moved, has no stage yet
     for source, buffer, engine in route(machine, at, write.lies):
-        stages.append(Stage(write.tensor, stages[-1].name, source, buffer, engine, write.loops, write.bits))
+        stages.append(Stage(write.tensor, of, source, buffer, engine, write.loops, write.bits))
+        of = stages[-1].name
     return tuple(stages)
 
 

@@ -11,11 +11,10 @@ import onnx
 
 from simulator.exact_onnxruntime import REFUSALS
 from simulator.npu.errors import BadInputError
-from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample, schema_of
+from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample, schema_of, values_of
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
 from tests.fuzz.operators import OPERATORS, draw_operator
 from tests.fuzz.quantised import QuantisedBuilder
-from tuner.checks.fused import as_it_is
 from tuner.networks.quantise import quantised as quantise
 from tuner.networks.quantiser import Quantiser
 
@@ -46,7 +45,7 @@ def _by_quantiser(seed: int) -> Sample | None:
     how = Quantiser(activations="int8" if seed % 2 else "uint8", per_channel=seed % 4 < 2)
     try:
         made = onnx.load_model_from_string(quantise(model, {name: array[None] for name, array in feeds.items()}, how))
-        as_it_is(made, feeds, [port.name for port in made.graph.output])
+        values_of(made, feeds, [port.name for port in made.graph.output])
     except (BadInputError, *REFUSALS):
         return None
     return Sample(made, feeds)

@@ -12,11 +12,10 @@ from onnx import ModelProto, helper, numpy_helper
 
 from simulator.exact_onnxruntime import REFUSALS
 from tests.fuzz.as_test import regular, text_of
-from tests.fuzz.builder import Array, MisfitError, Sample, port_of
+from tests.fuzz.builder import Array, MisfitError, Sample, port_of, values_of
 from tests.fuzz.campaign import DIED, Job, judge_in_time
 from tests.fuzz.graphs import draw_graph
 from tests.fuzz.outcome import Outcome, Target, judge
-from tuner.checks.fused import as_it_is
 
 MOST_TRIALS = 300
 Smaller = Callable[[Sample], Iterator[Sample]]
@@ -85,7 +84,7 @@ def with_shapes(sample: Sample) -> Sample:
     if not nodes:
         raise MisfitError
     graph = model.graph
-    made = as_it_is(sample.model, sample.feeds, [port.name for port in graph.output])
+    made = values_of(sample.model, sample.feeds, [port.name for port in graph.output])
     inputs, constants = (
         [item for item in items if item.name in wanted] for items in (sample.model.graph.input, sample.model.graph.initializer)
     )
@@ -104,7 +103,7 @@ def _copy(sample: Sample) -> Sample:
 
 
 def _tensors(sample: Sample) -> dict[str, Array]:
-    return as_it_is(sample.model, sample.feeds, [name for node in sample.model.graph.node for name in node.output if name])
+    return values_of(sample.model, sample.feeds, [name for node in sample.model.graph.node for name in node.output if name])
 
 
 def fewer_outputs(sample: Sample) -> Iterator[Sample]:

@@ -70,7 +70,7 @@ def _graph(piece: CompiledPiece, model: ModelProto, frames: int) -> Graph:
     inputs, outputs = memory.of_kind("input"), memory.of_kind("output")
     found = ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     found.graph.name = piece.name
-    nodes = _between(model.graph.node, {buffer.name for buffer in inputs}, {buffer.name for buffer in outputs})
+    nodes = between(model.graph.node, {buffer.name for buffer in inputs}, {buffer.name for buffer in outputs})
     found.graph.node.extend(nodes)
     used = names_read(nodes)
     found.graph.initializer.extend(item for item in model.graph.initializer if item.name in used)
@@ -87,7 +87,7 @@ def _port(buffer: DdrBuffer, memory: MemoryMap, frames: int) -> ValueInfoProto:
     return helper.make_tensor_value_info(buffer.name, kind, (shape[0] // frames, *shape[1:]) if shape else ())
 
 
-def _between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:
+def between(nodes: Iterable[NodeProto], inputs: set[str], outputs: set[str]) -> list[NodeProto]:
     """Those that outputs need of inputs, in their order."""
     wanted, found = set(outputs), list[NodeProto]()
     for node in reversed(list(nodes)):

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from compiler.frontend.frames import frames_in, of_one_frame, with_ports_of_one
 from compiler.frontend.quantised_groups import grouped
-from simulator.exact_onnxruntime import session_options
+from simulator.exact_onnxruntime import exact_session
 from simulator.npu.errors import BadInputError
 from simulator.npu.held import Beyond, holds
 from simulator.npu.parts import DataType
@@ -159,9 +158,7 @@ def run(model: ModelProto, wanted: Iterable[str], feeds: Iterable[Mapping[str, A
     wanted = list(dict.fromkeys(wanted))
     outputs = {port.name for port in model.graph.output}
     model.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
-    data = model.SerializeToString()
-    session = onnxruntime.InferenceSession(data, session_options(), providers=["CPUExecutionProvider"])
-    del data
+    session = exact_session(model)
     return [dict(zip(wanted, session.run(wanted, fed), strict=True)) for fed in feeds]
 
 

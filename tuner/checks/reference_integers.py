@@ -19,11 +19,10 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
-from simulator.exact_onnxruntime import cpu_features, multiplies_exactly
+from simulator.exact_onnxruntime import cpu_features, exact_model, multiplies_exactly, tensors
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 from tuner.checks.cut import BYTES, VIEWS, cut, on_integers
-from tuner.checks.fused import Fused, as_it_is
 from tuner.checks.reference import differing
 
 Array = NDArray[Any]
@@ -110,25 +109,24 @@ class IntegersTold(NamedTuple):
 
 def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], feeds: Mapping[str, Array], floats: Path) -> IntegersTold:
     """What onnxruntime has of a quantised model.  floats: the float model that it was made of, if there is one."""
-    inside, whole, fused = set(inside), grouped(model), Fused(model)
+    inside, whole, fused = set(inside), grouped(model), exact_model(model)
     constants = {item.name for item in whole.model.graph.initializer}
     nodes = [
         node for node, members in zip(whole.model.graph.node, whole.members, strict=True) if members <= inside and on_integers(node, types)
     ]
-    made = set(fused.made)
+    made = {name for node in fused.graph.node for name in node.output}
     wanted = {name for node in nodes for name in (*node.input, *node.output) if name and name not in constants and name in made}
-    outputs = fused.outputs(feeds)
-    values = fused.tensors(feeds, [*outputs, *sorted(wanted)]) | dict(feeds)
-    looked_at = sum(differing(values[name], before) for name, before in outputs.items())
+    values = tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(wanted)]) | dict(feeds)
+    outputs = {item.name: values[item.name] for item in fused.graph.output}
     alone = cut(model, inside, types, values)
     every = sorted(name for name in wanted if types.get(name) in BYTES)
-    unfused = as_it_is(alone.model, alone.given, alone.kinds)
-    through = as_it_is(model, feeds, every)
+    unfused = tensors(exact_model(alone.model, group=False), alone.given, alone.kinds)
+    through = tensors(exact_model(model, group=False), feeds, every)
     stock = _stock(model, feeds)
     told = {
         "cpu": list(cpu_features()),
         "exact_products": multiplies_exactly(),
-        "stock_differing": looked_at + sum(differing(mine, stock[name]) for name, mine in outputs.items()),
+        "stock_differing": sum(differing(mine, stock[name]) for name, mine in outputs.items()),
         "stock_values": sum(array.size for array in outputs.values()),
         "kinds": dict(alone.kinds),
         "given": list(alone.given),

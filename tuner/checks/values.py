@@ -42,6 +42,7 @@ class Compared:
 
     exact: whether no value may differ.  step: of its integers, by the same measure; 0 of what is not quantised.  differing: of `count`.
     quantised: whether the model is, so that a rounding turns integers, and those further ones.  whose: the reference.
+    shapes: the tensor's and the reference's, where they are not the same; then no value is compared.
     """
 
     error: float
@@ -52,6 +53,7 @@ class Compared:
     count: int = 0
     quantised: bool = False
     whose: str = "onnxruntime's"
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
     def limit(self) -> float:
@@ -66,9 +68,11 @@ class Compared:
 
     @property
     def ok(self) -> bool:
-        return self.differing == 0 if self.exact else self.error <= self.limit  # NaN is not
+        return self.shapes is None and (self.differing == 0 if self.exact else self.error <= self.limit)  # NaN is not
 
     def __str__(self) -> str:
+        if self.shapes is not None:
+            return f"shape {list(self.shapes[0])}, {self.whose} {list(self.shapes[1])}"
         if self.exact or self.step:
             said = f"{self.differing:,} of {self.count:,} values differ from {self.whose}"
             if self.exact:
@@ -115,7 +119,8 @@ class Values:
     @property
     def faults(self) -> tuple[str, ...]:
         """Why the values are not confirmed, a line each; () where they are."""
-        out = [f"{name!r}: {one}" for name, one in self.compared.items() if not one.ok]
+        wrong = sorted(((name, one) for name, one in self.compared.items() if not one.ok), key=lambda named: named[1].shapes is None)
+        out = [f"{name!r}: {one}" for name, one in wrong]
         if self.beyond is not None:
             out.append(f"the first tensor beyond {self.dtype.name} is {self.beyond.text(self.dtype)}")
         elif not finite(self.compared):
@@ -131,7 +136,8 @@ def _beyond(one: Compared) -> float:
 
 
 def finite(compared: Mapping[str, Compared]) -> bool:
-    return all(np.isfinite(one.error) for one in compared.values())
+    """Of those that have the right shape."""
+    return all(np.isfinite(one.error) for one in compared.values() if one.shapes is None)
 
 
 def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale: float | None = None) -> float:
@@ -154,6 +160,8 @@ def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale
 def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Compared:
     """A tensor that the NPU made, or the host of it."""
     ref, scale = expected.values[name], expected.logits_scale.get(name)
+    if out.shape != ref.shape:
+        return Compared(np.inf, None, count=ref.size, whose=expected.whose, shapes=(out.shape, ref.shape))
     noise = [relative_error(sample[name], ref, dtype, scale) for sample in expected.rounded]
     if out.dtype == np.float16 and not noise:  # the tensor's own type rounds, whatever computes it
         noise = [relative_error(ref.astype(np.float16), ref, DataType.float16, scale)]
@@ -161,7 +169,7 @@ def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Comp
     if not expected.quantised:
         return found
     most = float(np.abs(ref.astype(np.float64)).max(initial=0.0)) or 1.0
-    wrong = differing(out, ref.astype(out.dtype)) if out.shape == ref.shape else ref.size
+    wrong = differing(out, ref.astype(out.dtype))
     step = expected.steps.get(name, 0.0) / most
     return replace(found, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True, whose=expected.whose)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +21,9 @@ from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import ddr_text, print_json, print_pace, print_pieces, print_table
 
 if TYPE_CHECKING:
+    from compiler.source import Opened
+    from simulator.onnx_names import Style
+    from tuner.cli.checking import FileCheck
     from tuner.cli.writing import CompiledReport
 
 app = new_app()
@@ -54,8 +59,11 @@ def compile_(
     dump_to: Annotated[
         Path | None, typer.Option(metavar="DIR", help="With --dump: into files [PIECE.][LEVEL.]STAGE.txt there; the report is printed.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the file at once, every level, as `run --check --input random` does; exit 1 on a fault.")
+    ] = False,
     as_json: options.Json = False,
-) -> None:
+) -> int:
     keep_freed_memory()
     from compiler.build import check_out
     from compiler.plan.plan import Plan
@@ -73,6 +81,8 @@ def compile_(
     stages = _stages(dump or (), dump_to, out, as_json)
     if out is not None:
         check_out(out)
+    elif check:
+        raise BadInputError("--check: checks the file that is written; expected together with --out")
     if plan and (layerwise or predicted_by is not None):
         raise BadInputError(f"{'--layerwise' if layerwise else '--model'}: makes plans, so it does not go with --plan")
     npu = load_machine(machine)
@@ -85,10 +95,34 @@ def compile_(
     if stages:
         texts = texts_of(opened, plans, names, stages)
         print_texts(texts) if dump_to is None else write_texts(texts, dump_to)
-    if out is not None:
-        report = write_compiled(opened, plans, out, style, names)
-        if not stages or dump_to is not None:
-            show(report, as_json)
+    if out is None:
+        return 0
+    report = write_compiled(opened, plans, out, style, names)
+    found = _checked(opened, out, style) if check else None
+    if not stages or dump_to is not None:
+        told = None if found is None else {**found.told(), "levels": found.rows()}
+        show(report._replace(values={**report.values, "check": told}), as_json)
+        if not as_json and found is not None:
+            found.show()
+        elif not as_json:
+            words = f"`{shlex.join(['tilefarm', 'run', str(out), '--input', 'random', '--check'])}`, or " if style == "function" else ""
+            print_line(f"values unchecked: {words}compile with --check")
+    return 0 if found is None or found.ok else 1
+
+
+def _checked(opened: Opened, out: Path, style: Style) -> FileCheck:
+    """The file that was just written, with random inputs."""
+    from compiler.package import write_body
+    from simulator.session import InferenceSession
+    from tuner.checks.check import random_feeds
+    from tuner.cli.checking import check_compiled
+
+    session = InferenceSession(out)
+    with TemporaryDirectory(prefix="tilefarm-") as folder:
+        body = out if style == "function" else Path(folder) / "body.onnx"
+        if style != "function":  # that file has no body
+            write_body(opened.written, body)
+        return check_compiled(out, session, random_feeds(session, 0), session.levels, body=body)
 
 
 def _stages(dump: Sequence[str], dump_to: Path | None, out: Path | None, as_json: bool) -> tuple[str, ...]:

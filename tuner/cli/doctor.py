@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
@@ -28,15 +28,22 @@ RATE_S = 3600.0
 
 
 class CheckResult(NamedTuple):
-    """What a check found: a line for a person, values for a program."""
+    """What a check found: a line for a person, values for a program.  state: `ok`, `FAILED`, or `unknown` where it could not look."""
 
     detail: str
     values: Mapping[str, Any] = MappingProxyType({})
+    state: str = "ok"
 
 
 @app.command()
 def doctor(
-    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run folder: also how fast its log grows.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RUN|FILE.onnx]",
+            help="A run folder: also how fast its log grows.  A compiled file: also whether its values are right.",
+        ),
+    ] = None,
     address: Address = None,
     whole: Annotated[
         bool,
@@ -55,22 +62,26 @@ def doctor(
     ]
     if whole:
         checks.append(("compile, run, check", _whole_way))
-    if run is not None:
+    if run is not None and run.is_file():
+        checks += [("ports of FILE", lambda: _ports(run)), ("values of FILE", lambda: _values(run))]
+    elif run is not None and (run / "memory.json").is_file():
+        raise BadInputError(f"{run}: a bundle has no model to be held against; expected the compiled ONNX file, or the run, that it is of")
+    elif run is not None:
         checks += [("disk of RUN", lambda: _disk(run)), ("log of RUN", lambda: _log(run))]
     rows = []
     width = max(len(name) for name, _ in checks)
     for name, check in checks:
         try:
-            state, found = "ok", check()
+            found = check()
         except (TilefarmError, OSError, ImportError) as error:
-            state, found = "FAILED", CheckResult(" ".join(str(error).split()))
-        rows.append((name, state, found))
+            found = CheckResult(" ".join(str(error).split()), state="FAILED")
+        rows.append((name, found))
         if not as_json:  # one by one: the last ones take a while, and a check that hangs is the one that is missing
-            print_line(f"{name.ljust(width)}  {state.ljust(6)}  {found.detail}")
+            print_line(f"{name.ljust(width)}  {found.state.ljust(7)}  {found.detail}")
             sys.stdout.flush()
-    failed = any(state != "ok" for _, state, _ in rows)
+    failed = any(found.state == "FAILED" for _, found in rows)
     if as_json:
-        told = [{"name": name, "state": state, "detail": what.detail, "values": dict(what.values)} for name, state, what in rows]
+        told = [{"name": name, "state": what.state, "detail": what.detail, "values": dict(what.values)} for name, what in rows]
         print_json({"ok": not failed, "checks": told})
     return int(failed)
 
@@ -173,6 +184,36 @@ def _log(run: Path) -> CheckResult:
     days = shutil.disk_usage(run).free / per_day
     text += f", {per_day / 1e6:,.1f} MB a day at the rate of its last {span_s / 60:,.0f} minutes; the disk takes {days:,.0f} days of that"
     return CheckResult(text, {**values, "bytes_per_day": round(per_day), "days_until_full": round(days, 1)})
+
+
+def _ports(file: Path) -> CheckResult:
+    from tuner.checks.ports import port_faults
+
+    faults = port_faults(file)
+    return CheckResult("in the model's order, of its shapes", {"faults": []}) if not faults else _touched(faults)
+
+
+def _values(file: Path) -> CheckResult:
+    """Of every level, with random inputs: files of earlier versions may have what has been mended since."""
+    from simulator.onnx_container import has_body, read_file
+    from simulator.session import InferenceSession
+    from tuner.checks.check import random_feeds
+    from tuner.cli.checking import check_compiled
+
+    session = InferenceSession(file)
+    if not has_body(read_file(file), str(file)):
+        return CheckResult("has no model to compare with (style epcontext); compile that with --check", {"faults": None}, "unknown")
+    found = check_compiled(file, session, random_feeds(session, 0), session.levels)
+    if found.faults:
+        return _touched(found.faults)
+    worst = max((checked.values.worst for checked in found.levels), key=lambda one: one.error)
+    return CheckResult(f"{len(found.levels)} levels, random input; {worst}", {"faults": []})
+
+
+def _touched(faults: Sequence[str]) -> CheckResult:
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    again = "make it anew: `tilefarm compile MODEL`, or `tilefarm export RUN` where a run made it"
+    return CheckResult(f"{faults[0]}{more}; {again}", {"faults": list(faults)}, "FAILED")
 
 
 def _whole_way() -> CheckResult:

@@ -1,6 +1,6 @@
 """Operators of a graph, a file for each: shape, meaning, which part of its input it needs, where values have to lie."""
 
-from compiler.ir.operators.base import COLUMNS, ROWS, Floats, Operator, Shape, Values
+from compiler.ir.operators.base import COLUMNS, ROWS, ZERO, Floats, Operator, Shape, Values
 from compiler.ir.operators.conv import Conv, Convolution, Shaped
 from compiler.ir.operators.depth_to_space import DepthToSpace
 from compiler.ir.operators.matmul import HeadedProduct, MatMul
@@ -20,12 +20,12 @@ from compiler.ir.operators.quantised_values import (
 from compiler.ir.operators.reflow import Reflow
 from compiler.ir.operators.resample import Resample
 from compiler.ir.operators.softmax import Softmax
-from compiler.ir.operators.vector import GUARD, Step, StepOp, Vector
+from compiler.ir.operators.vector import GUARDS, Step, StepOp, Vector
 from compiler.ir.operators.windows import window_size
 
 __all__ = [
-    "COLUMNS", "GUARD", "ROWS", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "HeadedProduct", "LayerNorm",
-    "LookUp", "MatMul", "Operator", "Pool", "Quantise", "QuantisedAffine", "QuantisedAverage", "QuantisedConv", "QuantisedMatMul",
-    "QuantisedPair", "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step", "StepOp", "Values",
-    "Vector", "window_size",
+    "COLUMNS", "GUARDS", "ROWS", "ZERO", "Concat", "Conv", "Convolution", "DepthToSpace", "Dequantise", "Floats", "HeadedProduct",
+    "LayerNorm", "LookUp", "MatMul", "Operator", "Pool", "Quantise", "QuantisedAffine", "QuantisedAverage", "QuantisedConv",
+    "QuantisedMatMul", "QuantisedPair", "QuantisedSoftmax", "Reflow", "Resample", "Shape", "Shaped", "Shuffle", "Softmax", "Step",
+    "StepOp", "Values", "Vector", "window_size",
 ]  # fmt: skip

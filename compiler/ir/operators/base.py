@@ -15,9 +15,11 @@ from compiler.ir.reach import NO_BOUNDS, WINDOW
 
 Shape = tuple[int, int, int, int]
 Floats = NDArray[np.float32]
-Values = frozenset[float]
+Values = frozenset[float]  # that lie between the least and the greatest of these
+ZERO: Values = frozenset({0.0})
 Spell = Callable[[NDArray[Any]], str]  # a constant, as a text form of the graph shows it
 ROWS, COLUMNS = 0, 1  # axes of an image
+_SOME = 9
 
 
 class Operator(ABC):
@@ -128,8 +130,23 @@ class Operator(ABC):
         return False
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """What lanes of y without a channel may hold, given what those of its inputs may; rounded to a data type."""
+        """What lanes of y without a channel may hold, given what those of its inputs may; rounded to a data type.
+
+        No values at all where every lane has a channel.  Always finite: weights are zero there, but 0 x inf is NaN.
+        """
         return inputs[0]
+
+    def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
+        """Inputs that have to be zero (of integers their zero point) in lanes without a channel, and may not be.
+
+        For all others any finite value there is right: weights are zero, or the operator has a mask of its own.
+        """
+        return ()
+
+
+def between(values: Values, rounding: type[np.floating]) -> Values:
+    """Sums of parts of some values, which are 1 together: any number between the ends, of which some stand for all."""
+    return frozenset(np.linspace(min(values), max(values), _SOME).astype(rounding).astype(float).tolist())
 
 
 def sized(numbers: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
+from compiler.ir.operators.base import ZERO, Floats, Operator, Shape, Spell, Values
 
 
 class HeadedProduct(Operator):
@@ -47,6 +47,19 @@ class HeadedProduct(Operator):
     @property
     def headed(self) -> tuple[tuple[str, int], ...]:
         return tuple((tensor, self.heads) for tensor in (self.a, self.b, self.y))
+
+    @property
+    def zeros(self) -> tuple[Values, Values]:
+        """What adds nothing to a sum, of a and of b."""
+        return ZERO, ZERO
+
+    def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
+        """Sums over the channels of a head go through all lanes of both, where one factor of each has to be zero.
+
+        Sums over pixels of b have none but theirs, and zeros of b are zeros of y.
+        """
+        (a, b), (zero_a, zero_b) = inputs, self.zeros
+        return () if b <= zero_b or (self.transposed and a <= zero_a) else (self.b,)
 
     def attributes(self, spell: Spell) -> list[str]:
         del spell

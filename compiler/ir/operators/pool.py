@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from compiler.ir.operators.base import ROWS, Floats, OfOne, Shape, Spell, sized
+from compiler.ir.operators.base import ROWS, ZERO, Floats, OfOne, Shape, Spell, Values, between, sized
 from compiler.ir.operators.windows import spelt_window, window_size, windows_of
 
 
@@ -60,6 +60,12 @@ class Pool(Pooling):
     @property
     def moves(self) -> bool:
         return self.mode == "max"
+
+    def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
+        """Averages lie between what is there, and 0 where a window is counted beyond an end of the image."""
+        counted = self.count_include_pad and any(self.pads)
+        found = inputs[0] | ZERO if counted and inputs[0] else inputs[0]
+        return found if self.mode == "max" or len(found) < 2 else between(found, rounding)
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]

@@ -185,11 +185,25 @@ class QuantisedMatMul(HeadedProduct):
     def attributes(self, spell: Spell) -> list[str]:
         return [*super().attributes(spell), f"scale={spell(self.scale)}"]
 
+    @property
+    def zeros(self) -> tuple[Values, Values]:
+        return frozenset({float(self.a_q.zero_point[0])}), frozenset({float(self.b_q.zero_point[0])})
+
+    def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
+        """As of floats; but FIXPIPE takes off what lanes without a channel add where that is one number, and y may hold anything."""
+        return super().requires_zeros(inputs, rounding) if self.transposed and len(self.beside(inputs)) > 1 else ()
+
+    def beside(self, inputs: Sequence[Values]) -> Values:
+        """What a lane without a channel may add to a sum over the channels of a head."""
+        (u,), (v,) = self.zeros
+        return frozenset((x - u) * (y - v) for x in inputs[0] for y in inputs[1])
+
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        """The zero point where a column is pixels that are not there, or channels that hold nothing else than theirs."""
-        if self.transposed or inputs[1] <= {float(self.b_q.zero_point[0])}:
-            return frozenset({float(self.y_q.zero_point[0])})
-        return anything(self.y_q)
+        """The zero point where a column is pixels that are not there, or channels that hold nothing else than theirs.
+
+        Pixels that are not there are zeros of b in every lane: where others have a product that is taken off, it is taken off them too.
+        """
+        return anything(self.y_q) if super().requires_zeros(inputs, rounding) else frozenset({float(self.y_q.zero_point[0])})
 
     def apply(self, inputs: Sequence[Any]) -> Any:
         a, b = inputs

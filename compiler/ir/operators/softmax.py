@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.ir.operators.base import Floats, OfOne, Spell, Values
+from compiler.ir.operators.base import ZERO, Floats, OfOne, Spell, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,15 @@ class Softmax(OfOne):
         del spell
         return [f"groups={self.groups}"] if self.groups > 1 else []
 
+    def requires_zeros(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[str, ...]:
+        """Its own mask is the least number, which is added: it has to stay that."""
+        least = np.finfo(rounding).min
+        with np.errstate(over="ignore"):
+            absorbed = all(rounding(value) + least <= least for value in inputs[0])
+        return () if absorbed else (self.x,)
+
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
-        return frozenset({0.0})
+        return ZERO
 
     def apply(self, inputs: Sequence[Floats]) -> Floats:
         x = inputs[0]

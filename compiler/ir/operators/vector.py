@@ -11,9 +11,12 @@ from typing import Literal, Self
 import numpy as np
 
 from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
+from simulator.npu.errors import UnsupportedError
 
-GUARD = 1.0  # finite under every step: ln, reciprocal, square root and division take it
-_MANY = 64  # combinations of operands that are looked at
+# What a lane without a channel may start as, the first one that stays finite: ln, reciprocal, square root and division take 1
+GUARDS = (1.0, -1.0, *(sign * 4.0**power for power in range(1, 7) for sign in (1, -1)))
+_BEYOND = ("div", "rdiv", "reciprocal", "exp", "square", "mul", "muls", "scale_shift", "multiply_add", "add", "adds", "sub", "rsub")
+_CASES = 4096  # combinations of operands that are looked at; of an operand that may be more, some values between its least and greatest
 
 StepOp = Literal[
     "scale_shift", "relu", "exp", "ln", "sqrt", "reciprocal", "square", "adds", "muls", "maxs", "mins",
@@ -30,6 +33,7 @@ class Step:
     rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
     multiply_add: v * factor + summand, rounded once: what is put aside under `kept` and `added`, or `value` where that is -1.
     gelu: v * (1 + erf(v / sqrt 2)) / 2.
+    masked: of a scale_shift: lanes without a channel become zero.
     """
 
     op: StepOp
@@ -39,20 +43,21 @@ class Step:
     added: int = -1
     scale: Floats | None = None  # [c]
     shift: Floats | None = None  # [c]
+    masked: bool = False
 
     @property
     def of_padding(self) -> tuple[float, float]:
         """(scale, shift) of lanes without a channel: that of all channels where it is one, so that such a lane stays as finite; else 0."""
         assert self.scale is not None
         assert self.shift is not None
-        same = np.all(self.scale == self.scale[0]) and np.all(self.shift == self.shift[0])
+        same = not self.masked and np.all(self.scale == self.scale[0]) and np.all(self.shift == self.shift[0])
         return (float(self.scale[0]), float(self.shift[0])) if same else (0.0, 0.0)
 
     def spelt(self, spell: Spell) -> str:
         if self.op == "scale_shift":
             assert self.scale is not None
             assert self.shift is not None
-            return f"scale_shift {spell(self.scale)} {spell(self.shift)}"
+            return f"scale_shift {spell(self.scale)} {spell(self.shift)}" + (" masked" if self.masked else "")
         if self.op == "multiply_add":
             factor, summand = (f"kept{number}" if number >= 0 else f"{self.value:.9g}" for number in (self.kept, self.added))
             return f"{self.op} {factor} {summand}"
@@ -94,40 +99,59 @@ class Vector(Operator):
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         """As `guarded` leaves it."""
         steps, guard = self.guarded(inputs, rounding)
-        return frozenset(_on_padding(steps, GUARD if guard else values[0], values, rounding) for values in _combinations(inputs))
+        found = _on_padding(steps, guard, _combinations(inputs), rounding)
+        return frozenset(np.unique(found).astype(float).tolist())
 
-    def guarded(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[tuple[Step, ...], bool]:
-        """Steps that keep lanes without a channel finite, and whether v must start as `GUARD` in them; its own steps where they do anyway.
+    def guarded(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[tuple[Step, ...], float | None]:
+        """Steps that keep lanes without a channel finite, and what v must start as in them; its own steps and None where they do anyway.
 
         Weights are zero for such lanes, but 0 x inf is NaN, so one logarithm or division of a zero there would spoil every channel of the
         next convolution.  They are followed through the graph as sets of values; only a chain that would leave the finite numbers changes.
         """
-        cases = list(_combinations(inputs))
-        if all(np.isfinite(_on_padding(self.steps, values[0], values, rounding)) for values in cases):
-            return self.steps, False
-        if all(np.isfinite(_on_padding(self.steps, GUARD, values, rounding)) for values in cases):
-            return self.steps, True
-        # a division by another tensor's: what is beyond the largest number becomes that, in channels too
-        largest = float(np.finfo(rounding).max)
-        clamped: list[Step] = []
-        for step in self.steps:
-            clamped.append(step)
-            if step.op in ("div", "rdiv", "reciprocal", "exp"):
-                clamped += [Step("mins", largest), Step("maxs", -largest)]
-        return tuple(clamped), True
+        cases = _combinations(inputs)
+        # a division by another tensor's, or a square: what is beyond the largest number becomes that, in channels too
+        for bounded in ((), ("div", "rdiv", "reciprocal", "exp"), _BEYOND):
+            steps = _bounded(self.steps, bounded, rounding) if bounded else self.steps
+            for guard in GUARDS if bounded else (None, *GUARDS):
+                if np.isfinite(_on_padding(steps, guard, cases, rounding)).all():
+                    return steps, guard
+        raise UnsupportedError(f"operator {self.name!r}: in no lane without a channel it is a number, and it would spoil all channels")
+
+    def with_mask(self, channels: int) -> Self:
+        """The chain with zeros in lanes without a channel: its last step has a value for every lane where it is a sum or a product with
+        a constant; else one more step is such a product."""
+        *before, last = self.steps or (Step("muls", 1.0),)
+        if last.op == "scale_shift":
+            return replace(self, steps=(*before, replace(last, masked=True)))
+        if last.op not in ("adds", "muls"):
+            before, last = [*before, last], Step("muls", 1.0)
+        scale, shift = (1.0, last.value) if last.op == "adds" else (last.value, 0.0)
+        constants = (np.full(channels, value, np.float32) for value in (scale, shift))
+        return replace(self, steps=(*before, Step("scale_shift", scale=next(constants), shift=next(constants), masked=True)))
 
 
-def _combinations(inputs: Sequence[Values]) -> list[tuple[float, ...]]:
-    return [values for _, values in zip(range(_MANY), product(*(sorted(values) for values in inputs)), strict=False)]
+def _combinations(inputs: Sequence[Values]) -> Floats:
+    """float32 [inputs, cases]: what a lane without a channel may hold in each."""
+    most = max(2, int(_CASES ** (1 / len(inputs))))
+    every = [np.array(sorted(values), np.float32) for values in inputs]
+    some = [values[np.linspace(0, len(values) - 1, min(len(values), most), dtype=np.int64)] for values in every]
+    return np.array(list(product(*some)), np.float32).reshape(-1, len(inputs)).T
 
 
-def _on_padding(steps: tuple[Step, ...], first: float, values: tuple[float, ...], rounding: type[np.floating]) -> float:
-    """The chain where inputs have no channel, v starting as `first`, rounded after every step."""
+def _bounded(steps: tuple[Step, ...], ops: Sequence[str], rounding: type[np.floating]) -> tuple[Step, ...]:
+    """Steps with limits behind those that may be infinite."""
+    largest = float(np.finfo(rounding).max)
+    limits = Step("mins", largest), Step("maxs", -largest)
+    return tuple(each for step in steps for each in ((step, *limits) if step.op in ops else (step,)))
+
+
+def _on_padding(steps: tuple[Step, ...], guard: float | None, cases: Floats, rounding: type[np.floating]) -> Floats:
+    """[cases]: the chain where inputs have no channel, rounded after every step.  guard: what v starts as."""
     there = [_of_one_lane(step) if step.op == "scale_shift" else step for step in steps]
-    start, *tensors = (np.full((1, 1, 1, 1), value, np.float32) for value in (first, *values))
+    tensors = list(cases[:, None, None, None])
     with np.errstate(all="ignore"):
-        v = chain(there, start, tensors, lambda made: made.astype(rounding).astype(np.float32))
-    return float(v[0, 0, 0, 0])
+        v = tensors[0] if guard is None else np.full_like(tensors[0], guard)
+        return chain(there, v, tensors, lambda made: made.astype(rounding).astype(np.float32)).reshape(-1)
 
 
 def _of_one_lane(step: Step) -> Step:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -15,17 +14,14 @@ from compiler.frontend.lower import lower_partition
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.worth import Always, Offload
 from compiler.kinds.build import pack_unit
-from simulator.exact_onnxruntime import session_options
+from simulator.exact_onnxruntime import exact_model, tensors
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.dynamic import dynamic, mlp, transformer
 
 
 def run(model, feeds, fused=True):
-    options = session_options()
-    if not fused:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+    return list(tensors(exact_model(model, fused), feeds, [item.name for item in model.graph.output]).values())
 
 
 def product(op_type, x, w, w_zero, y_rank, **attributes):

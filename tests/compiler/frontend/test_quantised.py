@@ -6,7 +6,6 @@ from itertools import product
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
@@ -20,6 +19,7 @@ from compiler.ir.quantised import elementwise, products
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.kinds.build import pack_unit
 from compiler.text.graph import graph_lines
+from simulator.exact_onnxruntime import exact_model, tensors
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -35,14 +35,7 @@ ON_INTEGERS = (Concat, Dequantise, Pool, Quantise, Reflow, Resample, Shuffle, Lo
 
 
 def onnxruntime_of(model, feeds, as_it_is=False):
-    """int8 activations stay int8, so that all of a model is of integers: by default x86 has some of it in floats."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    if as_it_is:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return dict(zip([item.name for item in model.graph.output], session.run(None, feeds), strict=True))
+    return tensors(exact_model(model, group=not as_it_is), feeds, [item.name for item in model.graph.output])
 
 
 def quantised_model(model, how, seed=0):

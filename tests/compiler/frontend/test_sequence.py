@@ -204,7 +204,6 @@ REFUSED: dict[str, tuple[Callable[[Builder], str], str]] = {
     "product over tokens": (lambda b: b.node("MatMul", [b.node("Transpose", ["x"], perm=[0, 2, 1]), b.normal((7, 4))]), "not the channels"),
     "rows of channels": (lambda b: b.node("MatMul", [b.node("Transpose", ["x"], perm=[0, 2, 1]), "x"]), "would have to be transposed"),
     "norm over tokens": (lambda b: b.node("LayerNormalization", ["x", b.normal((7, 24))], axis=1), "over the channels"),
-    "tokens in another order": (lambda b: b.node("Gather", ["x", ints(b, 2, 0)], axis=1), "side by side"),
     "images apart": (lambda b: b.node("Slice", ["x", ints(b, 0), ints(b, 1), ints(b, 0)]), "images are taken whole"),
 }
 

@@ -1,33 +1,37 @@
-"""Lanes without a channel stay finite, and only chains that need it are changed."""
+"""Lanes without a channel: what chains leave there, that it is finite, and zeros where sums over lanes need them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from compiler.ir.operators import GUARD, Concat, Conv, Step, StepOp, Vector
+from compiler.ir.operators import GUARDS, ZERO, Concat, Conv, MatMul, Pool, Step, StepOp, Vector
+from compiler.ir.padding import assign_with_masks
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.parts import DataType
+from tests.graphs import graph
 
-ZERO = frozenset({0.0})
 
-
-def chain(*ops: StepOp, inputs: int = 1) -> Vector:
-    steps = tuple(Step(op, 1.0, operand=1 if op in ("add", "sub", "mul", "div", "max", "min") else -1) for op in ops)
+def chain(*ops: StepOp, inputs: int = 1, value: float = 1.0) -> Vector:
+    steps = tuple(Step(op, value, operand=1 if op in ("add", "sub", "mul", "div", "max", "min") else -1) for op in ops)
     return Vector("v", tuple("xy"[:inputs]), "z", steps)
 
 
 @pytest.mark.parametrize(
     ("op", "guard"),
     [
-        (chain("relu", "adds"), False),
-        (chain("exp", "adds", "reciprocal"), False),  # 1 / (e^0 + 1)
-        (chain("sqrt"), False),
-        (chain("ln"), True),
-        (chain("reciprocal"), True),
-        (chain("ln", "exp"), False),  # e^-inf is a number again
-        (chain("add", inputs=2), False),
+        (chain("relu", "adds"), None),
+        (chain("exp", "adds", "reciprocal"), None),  # 1 / (e^0 + 1)
+        (chain("sqrt"), None),
+        (chain("ln"), 1.0),
+        (chain("reciprocal"), 1.0),
+        (chain("ln", "exp"), None),  # e^-inf is a number again
+        (chain("add", inputs=2), None),
+        (chain("adds", "ln", value=-5.0), 16.0),  # ln of -5, -4, -6, -1 and -9 is no number
+        (chain("adds", "reciprocal", value=-1.0), None),
     ],
 )
-def test_guard(op: Vector, guard: bool) -> None:
+def test_guard(op: Vector, guard: float | None) -> None:
     steps, found = op.guarded([ZERO] * len(op.inputs), np.float16)
     assert found == guard
     assert steps == op.steps
@@ -37,24 +41,63 @@ def test_values_on_paper() -> None:
     assert chain("adds", "muls").padding([ZERO], np.float32) == {1.0}
     assert chain("ln").padding([ZERO], np.float32) == {0.0}  # ln 1
     assert chain("adds").padding([frozenset({0.0, 2.0})], np.float32) == {1.0, 3.0}
-    assert Concat("c", ("x", "y"), "z").padding([ZERO, frozenset({GUARD})], np.float32) == {0.0, 1.0}
+    assert Concat("c", ("x", "y"), "z").padding([ZERO, frozenset({GUARDS[0]})], np.float32) == {0.0, 1.0}
     conv = Conv("c", "x", "y", np.zeros((1, 1, 1, 1), np.float32), np.zeros(1, np.float32))
     assert conv.padding([frozenset({3.0})], np.float32) == ZERO  # weights are zero there
+    counted = Pool("p", "x", "y", "average", (2, 1), pads=(1, 0, 0, 0), count_include_pad=True)
+    assert {0.0, 1.5, 3.0} < counted.padding([frozenset({3.0})], np.float32)
+    assert counted.padding([ZERO], np.float32) == ZERO
 
 
 def test_a_quotient_of_gaps_is_clamped() -> None:
     """Nothing that v may be makes v / 0 finite."""
     steps, guard = chain("div", inputs=2).guarded([ZERO, ZERO], np.float16)
-    assert guard
+    assert guard == GUARDS[0]
     assert [step.op for step in steps] == ["div", "mins", "maxs"]
     assert chain("div", inputs=2).padding([ZERO, ZERO], np.float16) == {65504.0}
 
 
+def test_a_square_beyond_float16_is_clamped() -> None:
+    op = Vector("v", ("x", "y"), "z", (Step("take", operand=1), Step("square")))
+    assert op.padding([ZERO, frozenset({300.0})], np.float16) == {65504.0}
+    assert op.padding([ZERO, frozenset({300.0})], np.float32) == {90000.0}
+
+
+def test_what_is_nowhere_a_number_is_refused() -> None:
+    op = Vector("v", ("x", "y"), "z", (Step("take", operand=1), Step("ln")))
+    with pytest.raises(UnsupportedError, match="'v'"):
+        op.guarded([ZERO, frozenset({-1.0})], np.float16)
+
+
 def test_no_gaps_no_guard() -> None:
     op = chain("ln")
-    assert op.guarded([frozenset()], np.float16) == (op.steps, False)
+    assert op.guarded([frozenset()], np.float16) == (op.steps, None)
 
 
 def test_a_residual_keeps_its_gaps() -> None:
     conv = Conv("c", "x", "y", np.zeros((1, 1, 1, 1), np.float32), np.zeros(1, np.float32), residual="r", activation="relu")
     assert conv.padding([ZERO, frozenset({-2.0, 3.0})], np.float32) == {0.0, 3.0}
+
+
+@pytest.mark.parametrize("ops", [("exp",), ("adds",), ("exp", "muls"), ("muls", "adds"), ("exp", "scale_shift")])
+def test_a_mask_takes_the_place_of_a_last_sum_or_product(ops: tuple[StepOp, ...]) -> None:
+    scale = np.full(20, 2.0, np.float32)
+    steps = tuple(Step(op, 3.0, scale=scale, shift=scale) if op == "scale_shift" else Step(op, 3.0) for op in ops)
+    op = Vector("v", ("x",), "v", steps)
+    masked = op.with_mask(20)
+    assert len(masked.steps) == len(steps) + (ops[-1] == "exp")
+    assert masked.padding([ZERO], np.float32) == ZERO != op.padding([ZERO], np.float32)
+    x = np.linspace(-2, 2, 20, dtype=np.float32).reshape(1, 20, 1, 1)
+    assert np.array_equal(masked.apply([x]), op.apply([x]))
+
+
+def test_the_nearest_chain_is_masked_once_for_all_readers() -> None:
+    exp = Vector("e", ("x",), "e", (Step("exp"),))
+    pool = Pool("p", "e", "p", "max", (1, 1))
+    products = [MatMul("g", "p", "p", "g", 1, True), MatMul("h", "p", "e", "h", 1, True)]
+    made = assign_with_masks(graph((1, 20, 3, 4), [exp, pool, *products], ["g", "h"]), DataType.float16).graph
+    assert [op.name for op in made.operators] == ["e", "p", "g", "h"]
+    assert isinstance(made.operators[0], Vector)
+    assert [step.op for step in made.operators[0].steps] == ["exp", "scale_shift"]
+    full = assign_with_masks(graph((1, 32, 3, 4), [exp, pool, *products], ["g", "h"]), DataType.float16).graph
+    assert full.operators[0] is exp

@@ -58,6 +58,31 @@ def test_compile_says_what_it_wrote(cli, model, tmp_path):
         assert row["executed_macs"] >= report["macs"]
 
 
+@pytest.mark.parametrize("style", ["function", "epcontext"])
+def test_values_are_unchecked_or_checked_at_once(cli, model, tmp_path, style):
+    out_path = tmp_path / "an out.onnx"
+    words = ("compile", model, "--machine", "edge", "--layerwise", "--style", style, "--out", out_path)
+    code, out, _ = cli(*words)
+    how = f"`tilefarm run '{out_path}' --input random --check`, or " if style == "function" else ""
+    assert (code, out.splitlines()[-1]) == (0, f"values unchecked: {how}compile with --check")
+    code, out, err = cli(*words, "--check")
+    assert (code, err) == (0, "")
+    assert out.count("sanitizer: 0 findings") == 1  # the levels have one program
+    assert out.splitlines()[-3:] == [f"check of level {level}: passed" for level in LEVELS]
+    assert "values unchecked" not in out
+    told = json.loads(cli(*words, "--check", "--json")[1])["check"]
+    assert (told["ok"], told["ports"], told["first_wrong"], list(told["levels"])) == (True, [], None, list(LEVELS))
+    if style == "function":
+        mine = json.loads(cli("run", out_path, "--input", "random", "--level", "slight", "--check", "--json")[1])["check"]
+        assert told["levels"]["slight"] == {key: mine[key] for key in told["levels"]["slight"]}
+    assert json.loads(cli(*words, "--json")[1])["check"] is None
+
+
+def test_what_is_not_written_is_not_checked(cli, model):
+    code, out, err = cli("compile", model, "--machine", "edge", "--dump", "plan", "--check")
+    assert (code, out, err) == (2, "", "tilefarm: --check: checks the file that is written; expected together with --out\n")
+
+
 def test_compile_says_how_far_it_is_where_it_takes_long(cli, model, tmp_path, monkeypatch):
     words = "compile", model, "--machine", "edge", "--out", tmp_path / "out.onnx"
     code, out, err = cli(*words)

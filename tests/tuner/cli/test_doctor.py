@@ -8,13 +8,28 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
+import numpy as np
+import onnx
 import pytest
 
+import compiler
+from compiler import CompiledModel
+from compiler.build import containers_of, package
+from compiler.package import onnx_out
+from simulator.bundle.write import write_bundle
+from simulator.compiled import read_compiled
+from simulator.npu.container import Container
+from simulator.npu.parts import BLOCK_BYTES
+from simulator.npu.program import DdrBuffer
+from simulator.onnx_names import Style
+from tests.models import Builder
 from tests.ray_heads import ray_head
 from tests.tuning import ROOT, quick, save_small
 from tuner import plugins
@@ -134,6 +149,94 @@ def test_the_kernel_cache_is_found(told: Any) -> None:
 
     before, said = size(), told()[1]["kernel cache"]["values"]["bytes"]
     assert before <= said <= size()  # others may compile meanwhile
+
+
+@pytest.fixture(scope="module")
+def two_outputs(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
+    b = Builder(np.random.default_rng(0), (1, 16, 4, 4))
+    y = b.conv("x", 16)
+    return compiler.compile(b.model(b.node("Sigmoid", [y]), y), "edge", layerwise=True)
+
+
+@pytest.fixture
+def looked_at(two_outputs: CompiledModel, told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """looked_at(change, style) -> exit code, states and details of the checks of a file whose container was changed."""
+    monkeypatch.setattr(onnx_out, "_check_ports", lambda graph, container: None)
+
+    def look(change: Callable[[Container], Container], style: Style = "function") -> tuple[int, list[tuple[str, str]]]:
+        containers = containers_of(two_outputs.opened, two_outputs.measured)
+        package(two_outputs.opened, [change(container) for container in containers], tmp_path / "out.onnx", style)
+        code, checks = told(str(tmp_path / "out.onnx"))
+        found = [(checks[name]["state"], checks[name]["detail"]) for name in ("ports of FILE", "values of FILE")]
+        assert checks["values of FILE"]["values"]["faults"] == (None if found[1][0] == "unknown" else [] if found[1][0] == "ok" else ANY)
+        return code, found
+
+    return look
+
+
+AGAIN = "; make it anew: `tilefarm compile MODEL`, or `tilefarm export RUN` where a run made it"
+
+
+def with_buffers(container: Container, buffers: Sequence[DdrBuffer]) -> Container:
+    return replace(container, memory=replace(container.memory, buffers=tuple(buffers)))
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize("style", ["function", "epcontext"])
+def test_a_compiled_file_that_is_right(looked_at: Any, style: Style) -> None:
+    code, (ports, values) = looked_at(lambda container: container, style)
+    assert (code, ports) == (0, ("ok", "in the model's order, of its shapes"))
+    assert values[0] == ("ok" if style == "function" else "unknown")
+    assert values[1].startswith("3 levels, random input; max|out-ref|" if style == "function" else "has no model to compare with")
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize("style", ["function", "epcontext"])
+def test_ports_in_another_order_or_of_another_shape(looked_at: Any, two_outputs: CompiledModel, style: Style) -> None:
+    first, second = (port.name for port in two_outputs.opened.model.graph.output)
+
+    def swapped(container: Container) -> Container:
+        inputs, outputs = container.memory.of_kind("input"), container.memory.of_kind("output")
+        rest = [b for b in container.memory.buffers if b not in (*inputs, *outputs)]
+        return with_buffers(container, [*rest, *inputs, *reversed(outputs)])
+
+    code, (ports, values) = looked_at(swapped, style)
+    assert (code, ports) == (1, ("FAILED", f"Partition0: outputs are {second}, {first}; in the model {first}, {second}{AGAIN}"))
+    assert values[0] == ("ok" if style == "function" else "unknown")
+
+    def flat(container: Container) -> Container:
+        return with_buffers(container, [replace(b, onnx_shape=(1, 256)) if b.name == second else b for b in container.memory.buffers])
+
+    code, (ports, values) = looked_at(flat, style)
+    assert (code, ports) == (1, ("FAILED", f"Partition0: output {second!r} has shape [1, 256], in the model [1, 16, 4, 4]{AGAIN}"))
+    if style == "function":
+        assert values == ("FAILED", f"{second!r}: shape [1, 256], onnxruntime's [1, 16, 4, 4]{AGAIN}")
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_values_that_are_wrong(looked_at: Any, two_outputs: CompiledModel) -> None:
+    def biased(container: Container) -> Container:
+        constants = np.frombuffer(bytes(container.constants), np.uint8).copy()
+        (bias,) = (b for b in container.memory.buffers if b.kind == "constant" and b.name.endswith("/bias"))
+        constants[bias.offset_blocks * BLOCK_BYTES :][:64].view(np.float32)[0] += 1
+        return replace(container, constants=constants)
+
+    first, _ = (port.name for port in two_outputs.opened.model.graph.output)
+    code, (ports, values) = looked_at(biased)
+    assert (code, ports[0], values[0]) == (1, "ok", "FAILED")
+    assert values[1].startswith(f"{first!r}: max|out-ref|/max|ref| 0.")
+    assert values[1].endswith(f" (and 1 more){AGAIN}")
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_what_is_no_compiled_file(two_outputs: CompiledModel, told: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(two_outputs.opened.model, tmp_path / "model.onnx")
+    code, checks = told(str(tmp_path / "model.onnx"))
+    assert (code, checks["values of FILE"]["detail"]) == (1, f"{tmp_path / 'model.onnx'}: holds no container: compile it first")
+    two_outputs.save(tmp_path / "out.onnx")
+    write_bundle(read_compiled(tmp_path / "out.onnx"), tmp_path / "bundle", "")
+    assert main(["doctor", str(tmp_path / "bundle")]) == 2
+    assert "a bundle has no model to be held against; expected the compiled ONNX file" in capsys.readouterr().err
 
 
 def completed(line: str, tmp_path: Path) -> list[str]:

@@ -1,0 +1,102 @@
+"""Lanes without a channel: what they hold, and zeros in them where somebody needs these.
+
+A tensor takes whole planes of lanes, and instructions work on whole blocks, so a function with f(0) other than 0 leaves that in the lanes
+that no channel has.  Most readers do not mind: they are multiplied with weights of zero, or stay lanes without a channel.  A sum over the
+lanes of two computed tensors does (`Operator.requires_zeros`).  Each operator says what it leaves there (`Operator.padding`); where the two
+disagree, the nearest element-wise chain that made it so is masked once for all readers, or the tensor is copied with zeros there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compiler.ir.graph import Graph
+from compiler.ir.layout import Layout, assign, identity_conv
+from compiler.ir.operators import ZERO, Operator, Values, Vector
+from compiler.ir.quantised.parameters import Quantisation
+from simulator.npu.parts import DataType
+
+
+def padding_values(layout: Layout) -> dict[str, Values]:
+    """Tensor -> what lanes without a channel may hold; nothing where every lane has one."""
+    held: dict[str, Values] = {port.tensor: ZERO for port in layout.graph.inputs}
+    held |= dict.fromkeys(layout.graph.constants, ZERO)
+    for op in layout.graph.operators:
+        full = len(layout.placements[op.y].lanes) == layout.placements[op.y].planes * layout.type_of(op.y).lanes
+        held[op.y] = frozenset() if full else op.padding([held[name] for name in op.inputs], layout.type_of(op.y).storage.type)
+    return held
+
+
+def assign_with_masks(graph: Graph, dtype: DataType) -> Layout:
+    """Places for every tensor, with masks in the graph where a reader would not find the zeros that it needs."""
+    while True:
+        layout = assign(graph, dtype)
+        layout = replace(layout, padding=padding_values(layout))
+        wanted = {name for op in layout.graph.operators for name in _missing(op, layout)}
+        if not wanted:
+            return layout
+        graph = _Masks(layout, wanted).applied()
+
+
+def _missing(op: Operator, layout: Layout) -> tuple[str, ...]:
+    """Inputs that lack zeros."""
+    return op.requires_zeros([layout.padding[name] for name in op.inputs], layout.type_of(op.y).storage.type)
+
+
+def _zero(q: Quantisation | None) -> Values:
+    return ZERO if q is None else frozenset({float(q.zero_point[0])})
+
+
+class _Masks:
+    """Of one graph: chains that are masked where they are, and copies of other tensors."""
+
+    def __init__(self, layout: Layout, wanted: set[str]) -> None:
+        self.layout, self.producers = layout, layout.graph.producers()
+        self.chains, self.copied = set[str](), set[str]()
+        for name in sorted(wanted):
+            chains = self._chains(name)
+            if chains is None:
+                self.copied.add(name)
+            else:
+                self.chains |= chains
+
+    def _chains(self, name: str) -> set[str] | None:
+        """Chains after whose masks the tensor has zeros; None where that is not all."""
+        types = self.layout.graph.types
+        if self.layout.padding[name] <= _zero(types.get(name)):
+            return set()
+        op = self.producers.get(name)
+        if op is None:
+            return None
+        if isinstance(op, Vector) and op.steps:
+            return {name}
+        rounding = self.layout.type_of(name).storage.type
+        if not op.padding([_zero(types.get(each)) for each in op.inputs], rounding) <= _zero(types.get(name)):
+            return None
+        found = [self._chains(each) for each in op.inputs]
+        return None if None in found else set().union(*(each for each in found if each is not None))
+
+    def applied(self) -> Graph:
+        graph = self.layout.graph
+        shapes, types, operators = dict(graph.shapes), dict(graph.types), list[Operator]()
+        copies = dict[str, str]()
+        for op in graph.operators:
+            missing = _missing(op, self.layout)
+            for name in missing:
+                if name in self.copied and name not in copies:
+                    copies[name] = f"{name}.masked"
+                    shapes[copies[name]], q = shapes[name], types.get(name)
+                    if q is not None:
+                        types[copies[name]] = q
+                    operators.append(self._copy(name, copies[name], q))
+            if isinstance(op, Vector) and op.y in self.chains:
+                op = op.with_mask(shapes[op.y][1])
+            operators.append(op.with_inputs([copies.get(name, name) if name in missing else name for name in op.inputs]))
+        return replace(graph, operators=tuple(operators), shapes=shapes, types=types)
+
+    def _copy(self, name: str, y: str, q: Quantisation | None) -> Operator:
+        """Of integers a product with one: its weights are zero in other lanes."""
+        shape = self.layout.graph.shapes[name]
+        if q is not None:
+            return identity_conv(f"{y}.copy", name, y, shape, q)
+        return Vector(f"{y}.copy", (name,), y, ()).with_mask(shape[1])
