@@ -85,7 +85,7 @@ def _draw_outputs(builder: GraphBuilder) -> list[str]:
         if floats and builder.chance(probability):
             outputs.append(builder.choose(floats))
     if builder.chance(0.08):
-        (name,) = builder.add("Identity", [builder.choose(outputs)])
+        (name,) = builder.add("Identity", [builder.choose(outputs)], most=np.inf)
         outputs.append(name)
     unique = list(dict.fromkeys(outputs)) or made[-1:]
     return [unique[i] for i in builder.rng.permutation(len(unique))]
