@@ -7,17 +7,24 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import onnx
 
-from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample, schema_of
+from simulator.exact_onnxruntime import REFUSALS
+from simulator.npu.errors import BadInputError
+from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample, schema_of, values_of
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
 from tests.fuzz.operators import OPERATORS, draw_operator
 from tests.fuzz.quantised import QuantisedBuilder
+from tuner.networks.quantise import quantised as quantise
+from tuner.networks.quantiser import Quantiser
 
 _OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")  # beside operators
 
 
 def draw_graph(seed: int, quantised: bool) -> Sample:
-    """The same for the same seed.  quantised: around most operators, with some on integers."""
+    """The same for the same seed.  quantised: around most operators, with some on integers; every fifth by onnxruntime's quantiser."""
+    if quantised and seed % 5 == 4 and (found := _by_quantiser(seed)) is not None:
+        return found
     rng = np.random.default_rng([seed, int(quantised)])
     make: Callable[..., Any] = QuantisedBuilder if quantised else GraphBuilder
     builder = make(rng, int(rng.choice([opset for opset in OPSETS if opset >= 13] if quantised else OPSETS)))
@@ -30,6 +37,18 @@ def draw_graph(seed: int, quantised: bool) -> Sample:
             draw = partial(_draw_on_integers, builder) if quantised and builder.chance(0.12) else partial(draw_operator, builder)
             draw()
     return builder.sample(_draw_outputs(builder))
+
+
+def _by_quantiser(seed: int) -> Sample | None:
+    """The float graph of a seed, quantised with the ranges of its own values; None where onnxruntime cannot."""
+    model, feeds = draw_graph(seed, quantised=False)
+    how = Quantiser(activations="int8" if seed % 2 else "uint8", per_channel=seed % 4 < 2)
+    try:
+        made = onnx.load_model_from_string(quantise(model, {name: array[None] for name, array in feeds.items()}, how))
+        values_of(made, feeds, [port.name for port in made.graph.output])
+    except (BadInputError, *REFUSALS):
+        return None
+    return Sample(made, feeds)
 
 
 def draw_single(name: str, seed: int) -> Sample | None:
@@ -66,7 +85,7 @@ def _draw_outputs(builder: GraphBuilder) -> list[str]:
         if floats and builder.chance(probability):
             outputs.append(builder.choose(floats))
     if builder.chance(0.08):
-        (name,) = builder.add("Identity", [builder.choose(outputs)])
+        (name,) = builder.add("Identity", [builder.choose(outputs)], most=np.inf)
         outputs.append(name)
     unique = list(dict.fromkeys(outputs)) or made[-1:]
     return [unique[i] for i in builder.rng.permutation(len(unique))]

@@ -1,7 +1,7 @@
 """What becomes of a model: compiled, planned in several ways, executed, sanitized, and compared with onnxruntime by position.
 
-A class of outcome for every model; `FAULTS` are those that must not be.  "undefined": the reference is not finite, or onnxruntime makes one
-thing of the model as it is and another of the same optimised, of which the NPU's is one.
+A class of outcome for every model; `FAULTS` are those that must not be.  "undefined": the reference is not finite, a tensor is beyond
+the data type, or onnxruntime makes one thing of the model as it is and another of the same optimised, of which the NPU's is one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate
 from compiler.unit.unit import Unit
 from simulator.compiled import CompiledPiece
-from simulator.exact_onnxruntime import exact_session, tensors
+from simulator.exact_onnxruntime import exact_session
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.container import ContainerError
@@ -41,6 +41,7 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.session import InferenceSession
 from tests.fuzz.builder import Array, Sample
+from tests.fuzz.builder import values_of as plain_values
 from tests.fuzz.perturbed import rounding_explains
 from tests.plans import random_plan
 from tuner.checks.fixed_point import referred
@@ -127,7 +128,7 @@ def judge(sample: Sample, target: Target, seed: int = 0) -> Outcome:
 def expected_of(sample: Sample) -> dict[str, Array]:
     """onnxruntime's outputs of the model as it is, in its order."""
     names = [port.name for port in sample.model.graph.output]
-    return tensors(sample.model, sample.feeds, names)
+    return plain_values(sample.model, sample.feeds, names)
 
 
 class _Trial:
@@ -142,7 +143,8 @@ class _Trial:
         self.programs: Mapping[str, Program] = {}
         self.made: dict[tuple[str, bytes], dict[str, Array]] = {}  # by the programs, of a piece and its inputs
         self.session = InferenceSession(data, compute=self._compute)
-        self.reference = _reference(data, sample, self.session)
+        self.data = data
+        self.reference: Reference = self._refer()
 
     def programs_of(self, plan: str, seed: int) -> Mapping[str, Program] | Infeasible:
         return self.layerwise if plan == "layer by layer" else _programs(self.opened, plan, self.level, seed)
@@ -195,9 +197,20 @@ class _Trial:
         doubtful = {name: one for name, one in checked.compared.items() if not one.ok}
         for name, one in doubtful.items():
             if one.exact or not rounding_explains(self.sample, name, checked.made[name], target.dtype):
+                if self._refer(beyond=True) is not None:
+                    return "undefined"
                 raise _FaultError("value", f"{name!r}: {one}")
         kinds = {self._kind(name, value, target) for name, value in zip(self.expected, made, strict=True) if name not in checked.counted}
         return "undefined" if "undefined" in kinds else "rounding" if doubtful else "right"
+
+    def _refer(self, beyond: bool = False) -> Any:
+        """The reference; or the first tensor that the data type does not hold, None where there is none."""
+        sample, compiled = self.sample, self.session.compiled
+        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
+            path = Path(folder) / "compiled.onnx"
+            path.write_bytes(self.data)
+            found = reference(path, sample.feeds, Stored.of(compiled))
+            return found.beyond if beyond else referred(found, compiled, path, sample.feeds)
 
     def _kind(self, name: str, value: Array, target: Target) -> str:
         """Of an output where each piece was given what the one before it made, beside the model itself.
@@ -207,7 +220,7 @@ class _Trial:
         wanted = self.expected[name]
         if _near(value, wanted) or rounding_explains(self.sample, name, value, target.dtype):
             return "right"
-        if _near(value, np.asarray(exact_session(self.sample.model).run([name], dict(self.sample.feeds))[0])):
+        if self._refer(beyond=True) is not None or _near(value, exact_session(self.sample.model).run([name], dict(self.sample.feeds))[0]):
             return "undefined"
         raise _FaultError("value at its place", f"{name!r}: far from what onnxruntime makes of the model itself")
 
@@ -215,13 +228,6 @@ class _Trial:
 def _near(value: Array, wanted: Array) -> bool:
     most = float(np.abs(wanted.astype(np.float64)).max(initial=0.0)) or 1.0
     return float(np.abs(value.astype(np.float64) - wanted).max(initial=0.0)) <= _NEAR * most
-
-
-def _reference(data: bytes, sample: Sample, session: InferenceSession) -> Reference:
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
-        path = Path(folder) / "compiled.onnx"
-        path.write_bytes(data)
-        return referred(reference(path, sample.feeds, Stored.of(session.compiled)), session.compiled, path, sample.feeds)
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from onnx import ModelProto, helper, numpy_helper
 
-from simulator.exact_onnxruntime import REFUSALS, tensors
+from simulator.exact_onnxruntime import REFUSALS
 from tests.fuzz.as_test import regular, text_of
-from tests.fuzz.builder import Array, MisfitError, Sample, port_of
+from tests.fuzz.builder import Array, MisfitError, Sample, port_of, values_of
 from tests.fuzz.campaign import DIED, Job, judge_in_time
 from tests.fuzz.graphs import draw_graph
 from tests.fuzz.outcome import Outcome, Target, judge
@@ -84,7 +84,7 @@ def with_shapes(sample: Sample) -> Sample:
     if not nodes:
         raise MisfitError
     graph = model.graph
-    made = tensors(sample.model, sample.feeds, [port.name for port in graph.output])
+    made = values_of(sample.model, sample.feeds, [port.name for port in graph.output])
     inputs, constants = (
         [item for item in items if item.name in wanted] for items in (sample.model.graph.input, sample.model.graph.initializer)
     )
@@ -103,7 +103,7 @@ def _copy(sample: Sample) -> Sample:
 
 
 def _tensors(sample: Sample) -> dict[str, Array]:
-    return tensors(sample.model, sample.feeds, [name for node in sample.model.graph.node for name in node.output if name])
+    return values_of(sample.model, sample.feeds, [name for node in sample.model.graph.node for name in node.output if name])
 
 
 def fewer_outputs(sample: Sample) -> Iterator[Sample]:
@@ -199,7 +199,8 @@ def _resized(sample: Sample, constants: Mapping[str, Array], size: int, less: in
 
 
 def regular_values(sample: Sample) -> Iterator[Sample]:
-    """Values that a test can write in a few words."""
+    """Values that a test can write in a few words; scales, which have to fit what they are of, stay."""
+    scales = {name for node in sample.model.graph.node if node.op_type.endswith("Linear") for name in node.input[1:]}
     for name, value in sample.feeds.items():
         if value.size > 4 and not np.array_equal(value, regular(value.shape, value.dtype.name)):
             found = _copy(sample)
@@ -207,7 +208,9 @@ def regular_values(sample: Sample) -> Iterator[Sample]:
             yield found
     for k, item in enumerate(sample.model.graph.initializer):
         array = numpy_helper.to_array(item)
-        if array.size > 4 and array.dtype != np.int64 and not np.array_equal(array, regular(array.shape, array.dtype.name)):
+        if item.name in scales or array.size <= 4 or array.dtype == np.int64:
+            continue
+        if not np.array_equal(array, regular(array.shape, array.dtype.name)):
             found = _copy(sample)
             found.model.graph.initializer[k].CopyFrom(numpy_helper.from_array(regular(array.shape, array.dtype.name), item.name))
             yield found
