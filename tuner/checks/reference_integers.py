@@ -94,8 +94,8 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
                 steps[node.output[0]] = steps[node.input[0]]
         elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (columns_read(node) and node.output[0] in wide)):
             known = False
-        if known:
-            clean.update(node.output)
+        if known:  # floats of a piece are rounded to its own type
+            clean.update(name for name in node.output if given is None or name in wide or types.get(name) in _INTEGERS)
     return FloatBorders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
 
 
