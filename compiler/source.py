@@ -141,7 +141,8 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
     """Load, check, lower what the NPU supports.  Of several pieces one that does not fit the machine is left to the host.
 
     given: the model, where `source.model` is not the file that it is in.  name: of the model, that of the file unless given.
-    Raises `BadInputError`; `UnsupportedError` where nothing of it can run on the NPU; `InfeasibleError` where no piece fits.
+    Raises `BadInputError`, `UnsupportedError` (an `AllOnHostError` where nothing of it can run on the NPU), and `InfeasibleError` where
+    no piece fits.
     """
     check_machine(source.machine)
     found = source.model if given is None else given

@@ -38,11 +38,16 @@ class CompiledPiece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """At least one piece; all are of one model, for one machine, and have the same levels.  Raises `BadInputError` where they are not."""
+    """All pieces are of one model, for one machine, and have the same levels.  Raises `BadInputError` where they are not.
+
+    Without a piece the host runs the model, and all but that raises `BadInputError`.
+    """
 
     pieces: tuple[CompiledPiece, ...]
 
     def __post_init__(self) -> None:
+        if not self.pieces:
+            return
         first = self.pieces[0]
         for other in self.pieces[1:]:
             mine, theirs = _common(first.container), _common(other.container)
@@ -57,6 +62,8 @@ class Compiled:
 
     @property
     def _first(self) -> Container:
+        if not self.pieces:
+            raise BadInputError("nothing of this model runs on the NPU: the host runs it, and there is no program")
         return self.pieces[0].container
 
     @property

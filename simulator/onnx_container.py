@@ -83,8 +83,8 @@ def has_body(view: memoryview, where: str) -> bool:
 def find_containers(view: memoryview, where: str, folder: Path | None = None) -> list[tuple[str, bytes]]:
     """(name of the node, bytes) of every container in the bytes of an ONNX file, in the order of the nodes.
 
-    folder: of the file, where contexts outside it lie.  Raises `BadInputError` for what is no ONNX model, or holds none, or one outside
-    that is not there.
+    folder: of the file, where contexts outside it lie.  A file that is compiled, and holds none, is of a model that the host runs.
+    Raises `BadInputError` for what is no ONNX model, or not compiled, or where one outside is not there.
     """
     found: list[tuple[str, bytes]] = []
     contexts: list[_Context] = []
@@ -103,7 +103,7 @@ def find_containers(view: memoryview, where: str, folder: Path | None = None) ->
     payloads += [each.payload for each in contexts if each.main and each.embedded and each.payload is not None]
     if contexts:
         found += _of_contexts(contexts, where, folder)
-    if not found:
+    if not found and not _is_sealed(view, where):
         raise BadInputError(f"{where}: holds no container: compile it first")
     for _, body in found:
         if body[: len(MAGIC)] != MAGIC:
@@ -112,11 +112,17 @@ def find_containers(view: memoryview, where: str, folder: Path | None = None) ->
     return found
 
 
+def _is_sealed(view: memoryview, where: str) -> bool:
+    """Whether it was written by this program, whoever has saved it since."""
+    at_end = view[-SEAL_BYTES:][: len(SEAL_HEAD)] == SEAL_HEAD
+    return at_end or any(_text(entry, _ENTRY_KEY, where) == SEAL_KEY.encode() for entry in _submessages(view, _MODEL_METADATA, where))
+
+
 def _check_seal(view: memoryview, payloads: Sequence[memoryview], where: str) -> None:
     """Raise `BadInputError` where a file's last field is the digest of another file, or none has been in it."""
     sealed, seal = view[:-SEAL_BYTES], view[-SEAL_BYTES:]
     if seal[: len(SEAL_HEAD)] != SEAL_HEAD:
-        if any(_text(entry, _ENTRY_KEY, where) == SEAL_KEY.encode() for entry in _submessages(view, _MODEL_METADATA, where)):
+        if _is_sealed(view, where):
             return
         raise BadInputError(f"{where}: no digest of its model: cut short, or of an earlier version of tilefarm; compile it again")
     digest, at = hashlib.sha256(), 0

@@ -106,24 +106,26 @@ class InferenceSession:
         else:
             view = memoryview(path_or_bytes) if isinstance(path_or_bytes, bytes) else read_file(path_or_bytes)
             self.compiled = compiled_of(view, where, None if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).parent)
-            memory = self.compiled.pieces[0].container.memory
-            inputs, outputs = ([buffer.name for buffer in memory.of_kind(kind)] for kind in ("input", "output"))
-            self.host = None if is_alone(view, where, inputs, outputs) else _host_nodes(view, where, self.compiled)
+            first = self.compiled.pieces[:1]
+            ports = [[buffer.name for p in first for buffer in p.container.memory.of_kind(kind)] for kind in ("input", "output")]
+            self.host = None if first and is_alone(view, where, *ports) else _host_nodes(view, where, self.compiled)
             self._facts, kinds = model_facts(view, where), tensor_kinds(view, where)
         # what the NPU takes and gives is float32 where the model does not say float16
         self._dtypes = {name: np.dtype(np.float16) for name, kind in kinds.items() if kind == _FLOAT16}
-        (first, *_), (*_, last) = self.compiled.pieces, self.compiled.pieces
-        self._inputs, self._outputs = first.container.memory.of_kind("input"), last.container.memory.of_kind("output")
+        pieces = self.compiled.pieces
+        self._inputs = pieces[0].container.memory.of_kind("input") if pieces else ()
+        self._outputs = pieces[-1].container.memory.of_kind("output") if pieces else ()
         options = sess_options if sess_options is not None else SessionOptions()
         self._profile: Profile | None = None
         if options.enable_profiling:
-            facts = {"file": where, "machine": self.compiled.machine.name, "clock_hz": self.compiled.machine.clock_hz}
+            machine = self.compiled.machine if pieces else None
+            facts = {"file": where, **({} if machine is None else {"machine": machine.name, "clock_hz": machine.clock_hz})}
             self._profile = Profile(str(options.profile_file_prefix), facts)
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Contention levels that have a variant."""
-        return self.compiled.levels
+        """Contention levels that have a variant; none where the host runs all of the model, which is the same at every level."""
+        return self.compiled.levels if self.compiled.pieces else ()
 
     @property
     def container(self) -> Container:
@@ -144,7 +146,7 @@ class InferenceSession:
 
     def get_providers(self) -> list[str]:
         """Who runs the nodes: the NPU, and the host where it has any."""
-        return [PROVIDER] if self.host is None else [PROVIDER, HOST_PROVIDER]
+        return [*([PROVIDER] if self.compiled.pieces else []), *([] if self.host is None else [HOST_PROVIDER])]
 
     def run(
         self,
@@ -201,6 +203,8 @@ class InferenceSession:
                 level = run_options.get_run_config_entry(LEVEL_ENTRY)
             except (KeyError, RuntimeError):  # it has no such entry
                 level = None
+        if not self.compiled.pieces:
+            return ""
         level = self.levels[0] if level is None else level
         self.compiled.variants(level)
         return level

@@ -182,9 +182,9 @@ def finish(
         variants=len({m.digest for m in measured.values()}),
         cost_model=dict(pair for search, run in zip(found, runs, strict=True) for pair in _model_metrics(opened, search, run).items()),
         proposers=() if known else tuple(each for search, run in zip(found, runs, strict=True) for each in _proposers(search, run)),
-        npu_mac_share=mac_share(opened).share,
+        npu_mac_share=mac_share(opened.part).share,
         grouped=None if opened.grouped is None else GroupedSummary(**opened.grouped._asdict()),
-        host=host_nodes(opened),
+        host=host_nodes(opened.part),
         pieces=pieces
         if read is None
         else pieces_read(pieces, found, said, {level: _chosen(choices, plans, m) for level, m in measured.items()}),

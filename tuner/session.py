@@ -125,7 +125,7 @@ def session(
         if not request.quiet:
             operators = sum(len(unit.operators) for unit in opened.units)
             around.say(
-                f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened)}; "
+                f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; "
                 f"starting workers (the first run on a computer compiles kernels, half a minute)"
             )
             beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)

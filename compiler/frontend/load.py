@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 import onnx
@@ -33,6 +34,7 @@ MAX_PROTO_BYTES = 2**31 - 1  # of one message
 MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 _WIDENED = (TensorProto.BFLOAT16,)
 _NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
+_MISFITS = (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError)
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -156,8 +158,7 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
         _check_total(total + skeleton.ByteSize(), where)
         _drop_initialisers_from_inputs(skeleton)
         _fix_inputs(skeleton, shapes or {}, where, set(large))
-        _check_outputs(skeleton, where)
-        libraries.check(skeleton, total, where)
+        libraries.check(_with_shapes(skeleton), total, where)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
     except (LibraryError, onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
@@ -167,19 +168,62 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
         _forget_shapes(skeleton)
     skeleton = _convert_opset(skeleton, total, where)
     try:
-        settled = settle(skeleton, LARGE, total, where)
-    except (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        settled = _settled(skeleton, total, where)
+    except _MISFITS as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
+    _check_outputs(settled, where)
     _check_sizes(settled, where)
+    _name_apart(settled)
     add_zero_points(settled)
     return attach(settled, large)
 
 
+def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
+    """Without the recorded shapes where these are not what follows from the inputs': onnxruntime takes no notice of them either."""
+    try:
+        return settle(skeleton, LARGE, total, where)
+    except _MISFITS as error:
+        _forget_shapes(skeleton)
+        try:
+            return settle(skeleton, LARGE, total, where)
+        except _MISFITS:
+            raise error from None
+
+
+def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
+    """Outputs that say nothing of their shape."""
+    kinds = [(item, item.type) for item in model.graph.output]
+    return [
+        i for i, kind in kinds if not kind.WhichOneof("value") or (kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape"))
+    ]
+
+
+def _with_shapes(model: ModelProto) -> ModelProto:
+    """For the checker, which wants a shape of every output: one of no axes where there is none, which is inferred later."""
+    if not _unshaped(model):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for item in _unshaped(copy):
+        item.type.tensor_type.elem_type = item.type.tensor_type.elem_type or TensorProto.FLOAT
+        item.type.tensor_type.shape.SetInParent()
+    return copy
+
+
 def _check_outputs(model: ModelProto, where: str) -> None:
-    """The checker says that a shape is missing, and not of what."""
-    for item in model.graph.output:
-        if not item.type.WhichOneof("value") or (item.type.HasField("tensor_type") and not item.type.tensor_type.HasField("shape")):
-            raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
+    for item in _unshaped(model):
+        raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
+
+
+def _name_apart(model: ModelProto) -> None:
+    """No two nodes have one name, of which onnxruntime would make an error."""
+    taken = {node.name for node in model.graph.node}
+    seen: set[str] = set()
+    for node in model.graph.node:
+        if node.name and node.name in seen:
+            node.name = next(name for k in count(2) if (name := f"{node.name}.{k}") not in taken)
+            taken.add(node.name)
+        seen.add(node.name)
 
 
 def model_digest(model: ModelProto) -> str:

@@ -13,7 +13,7 @@ from compiler.frontend.columns import SUMMED, left_alone, unshifted
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
 from compiler.frontend.load import digest_of, model_digest
-from compiler.frontend.partition import Partition, partition, whole, without_ends
+from compiler.frontend.partition import AllOnHostError, Partition, partition, whole, without_ends
 from compiler.frontend.quantised import QUANTISED
 from compiler.frontend.quantised_groups import apart, grouped
 from compiler.frontend.recognise import recognise
@@ -69,9 +69,10 @@ def lower_partition(
     """As `lower`, but what is not supported stays with the host: a graph for every piece.  A hollow model is filled then.
 
     offload: what decides which pieces beside the heaviest are worth it; None: that one alone.  able: of a graph with integers, whether
-    the machine can.  no_floats: why it can no other.  Raises UnsupportedError where nothing can run on the NPU, and BadInputError where
+    the machine can.  no_floats: why it can no other.  Raises AllOnHostError where nothing can run on the NPU, and BadInputError where
     memory does not do.
     """
+    given = model
     try:
         model = apart(model, taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data))
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
@@ -90,6 +91,9 @@ def lower_partition(
             host = tuple(replace(why[node.name], name=node.name) if node.name in products & why.keys() else node for node in part.host)
             part = replace(part, host=host)
         return tuple(lower(piece.npu, _digest(part)) for piece in part.pieces), part
+    except AllOnHostError as error:
+        error.part = replace(error.part, model=Hollow(given, data).filled())
+        raise
     except MemoryError:  # within the budget, and yet more than there is
         raise BadInputError(f"model: {NO_ROOM}") from None
 

@@ -91,7 +91,7 @@ class Partition:
     @property
     def whole(self) -> bool:
         """Whether the model is one piece, and the host has nothing to do."""
-        return self.pieces[0].npu is self.model
+        return bool(self.pieces) and self.pieces[0].npu is self.model
 
     def without(self, reasons: Mapping[int, str]) -> Partition:
         """Some pieces, by their numbers, left to the host, and why; the others keep their order."""
@@ -101,6 +101,14 @@ class Partition:
         kept = [piece for k, piece in enumerate(self.pieces) if k not in reasons]
         host = parts.host({i for piece in kept for i in piece.inside}, {}, why)
         return Partition(self.model, _named(kept), tuple(known.get(node.name, node) for node in host))
+
+
+class AllOnHostError(UnsupportedError):
+    """A model of which nothing can run on the NPU.  part: without a piece."""
+
+    def __init__(self, why: str, part: Partition) -> None:
+        super().__init__(f"nothing of it can run on the NPU: {why}")
+        self.part = part
 
 
 def piece_name(number: int) -> str:
@@ -123,7 +131,7 @@ def partition(
     """The heaviest piece of a model from `load_model`; with `offload` also the next ones that are worth it.
 
     model: every operator on integers has its nodes for itself (`quantised_groups.apart`).  able: of each operator on integers as a graph,
-    whether the machine can.  no_floats: why it can no other, or ''.  Raises `UnsupportedError` where nothing of it can run on the NPU.
+    whether the machine can.  no_floats: why it can no other, or ''.  Raises `AllOnHostError` where nothing of it can run on the NPU.
     """
     parts, asked = _Parts(model), None if able is None else Abilities(able, no_floats)
     refused: dict[int, str] = {}
@@ -146,7 +154,7 @@ def partition(
         elif not found_out.operators and not found:
             first = min(refused, key=lambda i: (parts.nodes[i].op_type in ("DequantizeLinear", "QuantizeLinear"), i), default=None)
             said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
-            raise UnsupportedError(f"nothing of it can run on the NPU: {said}")
+            raise AllOnHostError(said, Partition(model, (), parts.host(set(), refused, dict.fromkeys(parts.working, _VIEWS))))
         else:
             why = _VIEWS if not found_out.operators else None
             if found and offload is not None and why is None:

@@ -24,7 +24,7 @@ from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_container
 from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
-from tests.models import Builder
+from tests.models import Builder, reference_outputs
 from tests.partial_models import CONV, PARTIAL, partial_model
 from tuner.checks.check import check_file, random_feeds
 from tuner.cli import main
@@ -135,14 +135,65 @@ def test_compile_says_what_stays_behind(middle: Path, capsys: pytest.CaptureFixt
     assert sum(node["mac_share"] for node in report["host"]) + report["npu_mac_share"] == pytest.approx(1)
 
 
-def test_nothing_to_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
-    onnx.save(b.model(b.node("Sin", ["x"])), tmp_path / "sin.onnx")
-    assert main(["compile", str(tmp_path / "sin.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("tilefarm: nothing of it can run on the NPU: Sin 't1': not supported; supported are ")
-    assert error.count("\n") == 1
-    assert not (tmp_path / "out.onnx").exists()
+def on_host(b: Builder, kind: str) -> onnx.ModelProto:
+    if kind == "views":
+        wide = b.node("Expand", ["x", b.constant(np.array([2, 4, 8, 8], np.int64))])
+        return b.model(b.node("Reshape", [wide, b.constant(np.array([2, 4, 64], np.int64))]))
+    if kind == "an input":
+        model = b.model(b.node("Sin", ["x"]))
+        model.graph.output[0].name = "x"
+        return model
+    return b.model(b.node("Cos", [b.node("Sin", ["x"])]))
+
+
+@pytest.mark.parametrize("kind", ["operators", "views", "an input"])
+def test_what_the_npu_has_nothing_of_is_a_file_that_the_host_runs(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(on_host(Builder(np.random.default_rng(0), (1, 4, 8, 8)), kind), model)
+    words = ["compile", str(model), "--machine", "edge", "--out", str(out)]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("nothing of it can run on the NPU: ")
+    assert lines[0].endswith("; the file is the model itself, run by the host")
+    assert "supported are" not in lines[0]
+    assert any(line.startswith("host, 0 MACs: ") for line in lines) == (kind != "an input")
+    session = InferenceSession(str(out))
+    feeds = random_feeds(session, 0)
+    for run in (session, InferenceSession(out.read_bytes())):
+        assert (run.levels, run.get_providers()) == ((), ["CPUExecutionProvider"])
+        for level in (None, "severe"):
+            for got, expected in zip(run.run(None, feeds, level=level), reference_outputs(onnx.load(model), feeds).values(), strict=True):
+                np.testing.assert_array_equal(got, expected)
+    assert main(["run", str(out), "--input", "random", "--check"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith("onnxruntime ran all of it, so there is nothing to check")
+    assert main([*words, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["operators"], report["pieces"], report["levels"], report["file_bytes"]) == (0, [], {}, out.stat().st_size)
+
+
+def test_nothing_to_run_is_said_where_a_program_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, out = tmp_path / "sin.onnx", tmp_path / "out.onnx"
+    onnx.save(on_host(Builder(np.random.default_rng(0), (1, 4, 8, 8)), "operators"), model)
+    words = ["compile", str(model), "--machine", "edge"]
+    asked = {
+        "--min-npu-share 0.5: nothing of it can run on the NPU: Sin": (3, [*words, "--out", str(out), "--min-npu-share", "0.5"]),
+        "nothing of it can run on the NPU: Sin 't1': not supported; supported are ": (2, [*words, "--dump", "graph"]),
+        "nothing of it can run on the NPU: Sin 't1'": (2, ["tune", *words[1:], "--out", str(tmp_path / "run")]),
+    }
+    for said, (code, call) in asked.items():
+        assert main(call) == code
+        error = capsys.readouterr().err
+        assert error.startswith(f"tilefarm: {said}")
+        assert error.count("\n") == 1
+    assert not out.exists()
+    assert main([*words, "--out", str(out)]) == 0
+    for command in ("simulate", "disasm"):
+        capsys.readouterr()
+        assert main([command, str(out)]) == 2
+        assert "nothing of this model runs on the NPU" in capsys.readouterr().err
+    out.write_bytes(out.read_bytes().replace(b"Sin", b"Cos"))
+    assert main(["run", str(out), "--input", "random"]) == 2
+    assert "damaged" in capsys.readouterr().err
 
 
 def test_refused_nodes_are_grouped_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

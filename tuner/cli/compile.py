@@ -12,7 +12,7 @@ import typer
 
 from compiler.text import STAGES
 from simulator.command import new_app
-from simulator.npu.errors import BadInputError
+from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
@@ -66,13 +66,14 @@ def compile_(
 ) -> int:
     keep_freed_memory()
     from compiler.build import check_out
+    from compiler.frontend.partition import AllOnHostError
     from compiler.plan.plan import Plan
     from compiler.source import Source
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
     from simulator.objective import frames_of
     from tuner.cli.unmeasured import unmeasured_plans
-    from tuner.cli.writing import write_compiled
+    from tuner.cli.writing import write_compiled, write_for_host
     from tuner.measure.host import check_share
     from tuner.networks.load import open_network
 
@@ -88,7 +89,21 @@ def compile_(
     npu = load_machine(machine)
     files = parse_plans(plan or (), tuple(npu.contention), npu.name)
     read = {path: Plan.load(path) for path in dict.fromkeys(files.values())}
-    opened = open_network(Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights, in_run))
+    source = Source(model, npu, DataType[dtype], parse_shapes(shape or ()), random_weights, in_run)
+    try:
+        opened = open_network(source)
+    except AllOnHostError as nothing:
+        why = str(nothing).partition("; supported are ")[0]
+        if min_npu_share is not None:
+            raise InfeasibleError(f"--min-npu-share {min_npu_share:g}: {why}") from None
+        if out is None or stages or plan or in_run > 1:  # there is no program that they could be of
+            raise
+        on_host = write_for_host(nothing.part, source, why, out)
+        if as_json:
+            print_json(on_host.values)
+        for line in () if as_json else (*on_host.lines, f"{out}: {on_host.values['file_bytes']:,} bytes"):
+            print_line(line)
+        return 0
     check_share(opened, min_npu_share)
     plans = {level: read[path] for level, path in files.items()} or unmeasured_plans(opened, layerwise, predicted_by)
     names = {level: str(path) for level, path in files.items()}

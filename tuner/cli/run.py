@@ -11,6 +11,7 @@ import typer
 
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
+from simulator.terminal import print_line
 from tuner.cli.options import Compiled, Json, OneLevel
 from tuner.cli.parse import parse_input
 from tuner.cli.text import finite, print_json, print_table
@@ -53,15 +54,17 @@ def run(
     if floats is not None and not check:
         raise BadInputError(f"--float {floats}: expected together with --check")
     session = InferenceSession(compiled)
-    level = level if level is not None else session.levels[0]
-    session.compiled.variants(level)
+    on_npu = bool(session.compiled.pieces)
+    if on_npu:
+        level = level if level is not None else session.levels[0]
+        session.compiled.variants(level)
     feeds = random_feeds(session, source) if isinstance(source, int) else load_feeds(source)
     try:
         session.checked(feeds)
     except BadInputError as error:
         raise BadInputError(f"--input {given}: {error}") from None
     found: FileCheck | None = None
-    if check:
+    if check and on_npu and level is not None:
         found = check_compiled(compiled, session, feeds, [level], floats)
         outputs = found.outputs
     else:
@@ -71,12 +74,14 @@ def run(
         atomic_write(out, [npz_bytes(outputs)])
     described = {name: _described(value) for name, value in outputs.items()}
     if as_json:
-        told = {} if found is None else {"check": {**found.rows()[level], **found.told()}}
+        told = {} if found is None else {"check": {**found.rows()[found.levels[0].level], **found.told()}}
         print_json({"level": level, "outputs": described, **told})
     else:
         _print_outputs(described)
         if found is not None:
             found.show()
+        if not on_npu:
+            print_line("nothing of it runs on the NPU: onnxruntime ran all of it" + (", so there is nothing to check" if check else ""))
     return 0 if found is None or found.ok else 1
 
 

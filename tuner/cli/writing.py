@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 
 from compiler.beyond import beyond_lines
 from compiler.build import MeasuredModel, containers_of, measure, package
+from compiler.frontend.partition import Partition
+from compiler.package.onnx_out import write_packed
 from compiler.plan.plan import Plan
-from compiler.source import Opened
+from compiler.source import Opened, Source
 from simulator.compiled import Compiled, CompiledPiece
 from simulator.objective import Pace
 from simulator.onnx_names import Style
 from tuner.measure.host import host_nodes, mac_share, work_lines
+from tuner.measure.host_lines import host_lines
 from tuner.measure.macs import program_macs
 from tuner.summary import TensorSummary
 
@@ -33,7 +36,7 @@ def write_compiled(
     measured = measure(opened, plans, names)
     compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
     container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
-    share, dtype = mac_share(opened), opened.source.dtype
+    share, dtype = mac_share(opened.part), opened.source.dtype
     values = {
         "out": None if out is None else str(out),
         "model": opened.name,
@@ -48,7 +51,7 @@ def write_compiled(
         "macs": share.total,
         "npu_mac_share": share.share,
         "grouped": None if opened.grouped is None else opened.grouped._asdict(),
-        "host": [node.model_dump() for node in host_nodes(opened)],
+        "host": [node.model_dump() for node in host_nodes(opened.part)],
         "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
         "operators": sum(len(unit.operators) for unit in opened.units),
         "pieces": compiled.piece_rows(list(measured)),
@@ -57,6 +60,17 @@ def write_compiled(
         "levels": _levels(opened, measured),
     }
     return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+
+
+def write_for_host(part: Partition, source: Source, why: str, out: Path) -> CompiledReport:
+    """Write a model of which nothing runs on the NPU, as it is.  why: of it."""
+    write_packed([], part, out)
+    values: dict[str, Any] = {
+        "out": str(out), "model": source.model.stem, "machine": source.machine.name, "dtype": source.dtype.name, "why": why,
+        "npu_mac_share": mac_share(part).share, "host": [node.model_dump() for node in host_nodes(part)], "operators": 0, "pieces": [],
+        "container_bytes": 0, "file_bytes": out.stat().st_size, "levels": {},
+    }  # fmt: skip
+    return CompiledReport(Compiled(()), values, (f"{why}; the file is the model itself, run by the host", *host_lines(host_nodes(part))))
 
 
 def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.frontend.macs import model_macs
+from compiler.frontend.partition import Partition
 from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
 from tuner.measure.host_lines import host_lines
@@ -45,9 +46,9 @@ class MacShare:
         return f"{self.total:,} MACs, {self.share:.1%} of them on the NPU"
 
 
-def mac_share(opened: Opened) -> MacShare:
-    """Of an opened model; what only constants go into is in neither part."""
-    host, pieces = opened.part.host, [model_macs(piece.npu) for piece in opened.part.pieces]
+def mac_share(part: Partition) -> MacShare:
+    """Of a model; what only constants go into is in neither part."""
+    host, pieces = part.host, [model_macs(piece.npu) for piece in part.pieces]
     uncounted = dict.fromkeys(node.op_type for node in host if node.macs is None)
     return MacShare(
         None if None in pieces else sum(macs or 0 for macs in pieces),
@@ -57,9 +58,9 @@ def mac_share(opened: Opened) -> MacShare:
     )
 
 
-def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:
+def host_nodes(part: Partition) -> tuple[HostNodeSummary, ...]:
     """In the model's order."""
-    total = mac_share(opened).total
+    total = mac_share(part).total
     return tuple(
         HostNodeSummary(
             node=node.name,
@@ -69,21 +70,21 @@ def host_nodes(opened: Opened) -> tuple[HostNodeSummary, ...]:
             macs=node.macs,
             mac_share=node.macs / total if total and node.macs is not None else None,
         )
-        for node in opened.part.host
+        for node in part.host
     )
 
 
 def work_lines(opened: Opened) -> list[str]:
     """What was done to the model, a warning where the host has the larger part, what groups cost, then what the host has."""
-    share = mac_share(opened).share
+    share = mac_share(opened.part).share
     warning = [f"warning: the NPU does {share:.1%} of the MACs, less than half"] if share is not None and share < HALF else []
-    return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened))]
+    return [*opened.notes, *warning, *([] if opened.grouped is None else [opened.grouped.line()]), *host_lines(host_nodes(opened.part))]
 
 
 def check_share(opened: Opened, least: float | None) -> None:
     """Raise `InfeasibleError` where the NPU does less than `least` of the multiply-accumulates, or nobody can tell."""
-    found = mac_share(opened)
+    found = mac_share(opened.part)
     if least is None or (found.share is not None and found.share >= least):
         return
-    most: Sequence[str] = host_lines(host_nodes(opened))[:1]
+    most: Sequence[str] = host_lines(host_nodes(opened.part))[:1]
     raise InfeasibleError("; ".join([f"--min-npu-share {least:g}: {opened.name} on {opened.machine.name}: {found}", *most]))

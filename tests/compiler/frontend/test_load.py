@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -320,11 +321,40 @@ def test_ports_without_a_shape_are_named(tmp_path: Path) -> None:
     for kind in ("output", "input"):
         model = conv_with()
         (port,) = getattr(model.graph, kind)
+        if kind == "output":  # of an operator that nobody knows
+            model.graph.node.append(helper.make_node("Strange", [port.name], ["z"], domain="elsewhere"))
+            model.opset_import.append(helper.make_opsetid("elsewhere", 1))
+            port.name = "z"
         port.type.tensor_type.ClearField("shape")
         assert f"{kind} {port.name!r} has no shape" in refusal(save(model, tmp_path))
-    assert [d.dim_value for d in load_model(save(model, tmp_path), {"x": (1, 4, 8, 8)}).graph.output[0].type.tensor_type.shape.dim][1] == 8
-    model.graph.output[0].ClearField("type")
-    assert "output 'y' has no shape" in refusal(save(model, tmp_path), {"x": (1, 4, 8, 8)})
+
+
+RECORDED: dict[str, Callable[[onnx.ValueInfoProto], None]] = {
+    "no shape": lambda port: port.type.tensor_type.ClearField("shape"),
+    "no type": lambda port: port.ClearField("type"),
+    "no axes": lambda port: port.type.tensor_type.shape.ClearField("dim"),
+    "another batch": lambda port: setattr(port.type.tensor_type.shape.dim[0], "dim_value", 4),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("shapes", [{}, {"x": (1, 4, 8, 8)}], ids=["recorded", "given"])
+def test_shapes_of_outputs_follow_from_those_of_inputs(tmp_path: Path, name: str, shapes: dict[str, tuple[int, ...]]) -> None:
+    model = conv_with()
+    RECORDED[name](model.graph.output[0])
+    loaded = load_model(save(model, tmp_path), shapes)
+    assert [d.dim_value for d in loaded.graph.output[0].type.tensor_type.shape.dim] == [1, 8, 6, 6]
+    assert lower(loaded).outputs[0].onnx_shape == (1, 8, 6, 6)
+
+
+def test_nodes_of_one_name_are_named_apart(tmp_path: Path) -> None:
+    """onnxruntime would not load what is compiled of them."""
+    model = conv_with()
+    names = ["c", "c", "", "", "c.2"]
+    for name in names:
+        model.graph.node.append(helper.make_node("Relu", [model.graph.node[-1].output[0]], [f"r{len(model.graph.node)}"], name=name))
+    model.graph.output[0].name = model.graph.node[-1].output[0]
+    assert [node.name for node in load_model(save(model, tmp_path)).graph.node][-5:] == ["c", "c.3", "", "", "c.2"]
 
 
 def test_light_model_is_brought_up_to_date() -> None:

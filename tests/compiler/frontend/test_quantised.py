@@ -315,3 +315,27 @@ def test_an_operand_of_fewer_axes_is_not_taken_for_its_first_ones(shapes):
     batch.node("QLinearAdd", [*parts, *batch.parameters(q)], elementwise.add(a, q, b, q, q), "com.microsoft")
     with pytest.raises(UnsupportedError, match=r"beside \d axes; one of as many axes is supported"):
         lower(load_model(chain(batch).model))
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 1.0), (1.0, 2.0), (0.5, 2.0)])
+def test_a_factor_of_a_product_is_none_of_its_bias(alpha, beta):
+    """Beside another factor than 1 a bias has no place among integer sums."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "w": rng.integers(-127, 128, (6, 5)).astype(np.int8), "c": rng.integers(-3000, 3000, 5).astype(np.int32),
+        "x_scale": np.float32(0.02), "w_scale": np.float32(0.01), "c_scale": np.float32(0.0002), "y_scale": np.float32(0.05),
+    }  # fmt: skip
+    nodes = [helper.make_node("DequantizeLinear", [name, f"{name}_scale"], [f"{name}.real"]) for name in "xwc"]
+    nodes.append(helper.make_node("Gemm", ["x.real", "w.real", "c.real"], ["y.real"], alpha=alpha, beta=beta))
+    nodes.append(helper.make_node("QuantizeLinear", ["y.real", "y_scale", "zero"], ["y"]))
+    constants["zero"] = np.zeros((), np.int8)
+    graph = helper.make_graph(
+        nodes, "gemm", [helper.make_tensor_value_info("x", onnx.TensorProto.INT8, [3, 6])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.INT8, [3, 5])],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    model = load_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    feeds = {"x": rng.integers(-128, 128, (3, 6)).astype(np.int8)}
+    expected = onnxruntime_of(model, feeds, as_it_is=True)["y"].astype(int)
+    assert np.abs(evaluate(lower(model), feeds)["y"].astype(int) - expected).max() <= 1
+    assert any(isinstance(op, QuantisedConv) for op in lower(model).operators) == (alpha == beta == 1)
