@@ -29,7 +29,7 @@ from compiler.space.order import ordered
 from compiler.space.predicted import by_estimate
 from compiler.unit.unit import Unit
 from simulator.compiled import CompiledPiece
-from simulator.exact_onnxruntime import exact_session
+from simulator.exact_onnxruntime import REFUSALS, exact_session
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.container import ContainerError
@@ -82,8 +82,8 @@ class Target(NamedTuple):
     plans: tuple[str, ...]
 
 
-class _FaultError(Exception):
-    """kind, what, message."""
+class _EndError(Exception):
+    """kind, what, message of an outcome."""
 
 
 def plan_names(genomes: int, predicted: bool = True) -> tuple[str, ...]:
@@ -119,8 +119,8 @@ def judge(sample: Sample, target: Target, seed: int = 0) -> Outcome:
         return found._replace(kind="crash", what=_where(error), message=f"{type(error).__name__}: {error}", plan=plan)
     except TilefarmError as error:
         return found._replace(kind="refused", what=_short(str(error)), message=str(error), plan=plan)
-    except _FaultError as error:
-        return found._replace(kind="wrong", what=error.args[0], message=error.args[1], plan=plan)
+    except _EndError as error:
+        return found._replace(kind=error.args[0], what=error.args[1], message=error.args[2], plan=plan)
     except Exception as error:  # noqa: BLE001  what nobody foresaw is what is looked for
         return found._replace(kind="crash", what=_where(error), message=f"{type(error).__name__}: {error}", plan=plan)
 
@@ -154,14 +154,14 @@ class _Trial:
         wanted = list(self.expected)
         mine = [port.name for port in self.session.get_outputs()]
         if mine != wanted:
-            raise _FaultError("order" if sorted(mine) == sorted(wanted) else "names", f"outputs {mine}, the model's are {wanted}")
+            raise _EndError("wrong", "order" if sorted(mine) == sorted(wanted) else "names", f"outputs {mine}, the model's are {wanted}")
         inputs, given = [port.name for port in self.session.get_inputs()], list(self.sample.feeds)
         if inputs != given:
-            raise _FaultError("order of inputs", f"inputs {inputs}, the model's are {given}")
+            raise _EndError("wrong", "order of inputs", f"inputs {inputs}, the model's are {given}")
         for port in self.session.get_outputs():
             if tuple(port.shape) != self.expected[port.name].shape:
-                raise _FaultError(
-                    "shape", f"output {port.name!r}: declared {port.shape}, the model's is {list(self.expected[port.name].shape)}"
+                raise _EndError(
+                    "wrong", "shape", f"output {port.name!r}: declared {port.shape}, the model's is {list(self.expected[port.name].shape)}"
                 )
 
     def _compute(self, piece: CompiledPiece, given: Mapping[str, Array]) -> dict[str, Array]:
@@ -182,24 +182,24 @@ class _Trial:
         return {b.name: read_output(ddr, b, memory.type_of(b)).reshape(b.onnx_shape) for b in outputs}
 
     def run(self, programs: Mapping[str, Program], target: Target) -> str:
-        """ "right" or "rounding"; raises `_FaultError` for what is wrong."""
+        """ "right" or "rounding"; raises `_EndError` for what is wrong."""
         self.programs, self.made = programs, {}
         for name, program in programs.items():
             program.verify(target.machine)
             if findings := check(program, target.machine):
-                raise _FaultError(f"sanitizer: {findings[0].kind}", f"{name}: {findings[0]}")
+                raise _EndError("wrong", f"sanitizer: {findings[0].kind}", f"{name}: {findings[0]}")
         made = self.session.run(list(self.expected), self.sample.feeds, level=self.level)
         for value, (name, wanted) in zip(made, self.expected.items(), strict=True):
             if value.shape != wanted.shape or value.dtype != wanted.dtype:
                 text = f"output {name!r}: {value.dtype} {list(value.shape)}, onnxruntime's is {wanted.dtype} {list(wanted.shape)}"
-                raise _FaultError("shape", text)
+                raise _EndError("wrong", "shape", text)
         checked = values_of(self.session, self.sample.feeds, self.reference, self.level)
         doubtful = {name: one for name, one in checked.compared.items() if not one.ok}
         for name, one in doubtful.items():
             if one.exact or not rounding_explains(self.sample, name, checked.made[name], target.dtype):
                 if self._refer(beyond=True) is not None:
                     return "undefined"
-                raise _FaultError("value", f"{name!r}: {one}")
+                raise _EndError("wrong", "value", f"{name!r}: {one}")
         kinds = {self._kind(name, value, target) for name, value in zip(self.expected, made, strict=True) if name not in checked.counted}
         return "undefined" if "undefined" in kinds else "rounding" if doubtful else "right"
 
@@ -209,7 +209,10 @@ class _Trial:
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
             path = Path(folder) / "compiled.onnx"
             path.write_bytes(self.data)
-            found = reference(path, sample.feeds, Stored.of(compiled))
+            try:
+                found = reference(path, sample.feeds, Stored.of(compiled))
+            except REFUSALS as error:  # of what it has made itself: the model as it is was executed
+                raise _EndError("undefined", "onnxruntime cannot run it", str(error)) from None
             return found.beyond if beyond else referred(found, compiled, path, sample.feeds)
 
     def _kind(self, name: str, value: Array, target: Target) -> str:
@@ -222,7 +225,7 @@ class _Trial:
             return "right"
         if self._refer(beyond=True) is not None or _near(value, exact_session(self.sample.model).run([name], dict(self.sample.feeds))[0]):
             return "undefined"
-        raise _FaultError("value at its place", f"{name!r}: far from what onnxruntime makes of the model itself")
+        raise _EndError("wrong", "value at its place", f"{name!r}: far from what onnxruntime makes of the model itself")
 
 
 def _near(value: Array, wanted: Array) -> bool:
