@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -167,17 +166,3 @@ def cpu_features() -> tuple[str, ...]:
         return ()
     flags = next((line.split(":", 1)[1].split() for line in text.splitlines() if line.startswith("flags")), [])
     return tuple(name for name in FEATURES if name in flags)
-
-
-@cache
-def multiplies_exactly() -> bool:
-    """Whether uint8 times int8 does not saturate here: the largest pair of products, as onnxruntime has it by default."""
-    a, b = np.full((1, 4), 255, np.uint8), np.full((4, 16), 127, np.int8)
-    node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
-    graph = helper.make_graph(
-        [node], "probe", [helper.make_tensor_value_info("a", TensorProto.UINT8, a.shape)],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, [1, 16])], [numpy_helper.from_array(b, "b")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    (sums,) = _session(model, session_options()).run(None, {"a": a})
-    return bool((sums == 255 * 127 * 4).all())

@@ -21,7 +21,7 @@ def allocations_of(unit: Unit, blocks: Blocks, prefetch: int, window: Window, l1
     """l1: buffers of the storages that stay (see `segment.memory`)."""
     table, rows, buffers, most = _unplaced(unit, blocks, prefetch, window)
     slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
-    return Allocations(_in_ddr(unit), table, np.array(slots, np.int64).reshape(-1, most), rows)
+    return Allocations(_in_ddr(unit), table, np.array(slots, np.int64).reshape(len(table), most), rows)
 
 
 @lru_cache(maxsize=4096)

@@ -284,7 +284,11 @@ class Translator:
             if item.name in given:
                 raise UnsupportedError(f"output {item.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
             given.add(item.name)
-        return tuple(self.hand_over(item) for item in self.model.graph.output)
+        ports = tuple(self.hand_over(item) for item in self.model.graph.output)
+        images = sorted({self.shapes[name][0] for name in (*(op.y for op in self.operators[:1]), *(port.tensor for port in ports))})
+        if len(images) > 1:  # of views of inputs, which are copied
+            raise UnsupportedError(f"outputs and operators on {' and '.join(map(str, images))} images; one number for all is supported")
+        return ports
 
     def hand_over(self, item: ValueInfoProto) -> Port:
         """A tensor that goes to the host."""

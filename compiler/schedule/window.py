@@ -76,10 +76,17 @@ def _operators(bits: int) -> list[int]:
 
 
 def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
-    """bool [loads, operators]: who reads what a load brings; the first of them in the order issues it."""
+    """bool [loads, operators]: who reads what a load brings; the first of them in the order issues it.
+
+    Not who streams the same tensor in chunks of its own: it waits for no slot.
+    """
     specs = unit.operators[blocks.start : blocks.stop]
     pieces = [Piece(load.storage, load.plane, load.planes) for load in blocks.loads]
-    rows = [[any(piece.overlaps(read) for read in spec.reads) for spec in specs] for piece in pieces]
+    staged = [blocks.allocations[load.storage].readers for load in blocks.loads]
+    rows = [
+        [bool(readers >> k & 1) and any(piece.overlaps(read) for read in spec.reads) for k, spec in enumerate(specs)]
+        for piece, readers in zip(pieces, staged, strict=True)
+    ]
     return np.array(rows, np.bool_).reshape(len(pieces), len(specs))
 
 

@@ -74,7 +74,7 @@ class Quantised:
 
     unfused, through: by how many steps integers differ from those of onnxruntime with nothing grouped -> how many do: of every operator
     given the same integers, and from the model's inputs on.  stock: values of the model's outputs that onnxruntime has otherwise by its
-    default options, of so many.  cpu: features of this one.  exact_products: whether its products of uint8 and int8 are.
+    default options, of so many.  cpu: features of this one.
     """
 
     operators: OfOperators
@@ -82,7 +82,6 @@ class Quantised:
     through: Mapping[str, int]
     stock: tuple[int, int]
     cpu: tuple[str, ...]
-    exact_products: bool
     agreement: Agreement | None
 
     @property
@@ -109,7 +108,6 @@ def quantised(expected: IntegerReference, made: Mapping[str, Array], machine: Ma
         told["unfused_through"],
         (told["stock_differing"], told["stock_values"]),
         tuple(told["cpu"]),
-        told["exact_products"],
         agreement(made, expected.floats) if expected.floats else None,
     )
 

@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
-from simulator.exact_onnxruntime import cpu_features, exact_model, multiplies_exactly, tensors
+from simulator.exact_onnxruntime import cpu_features, exact_model, tensors
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 from tuner.checks.cut import BYTES, VIEWS, cut, on_integers
@@ -94,8 +94,8 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
                 steps[node.output[0]] = steps[node.input[0]]
         elif given is None or (types.get(node.output[0]) not in _INTEGERS and not (columns_read(node) and node.output[0] in wide)):
             known = False
-        if known:
-            clean.update(node.output)
+        if known:  # floats of a piece are rounded to its own type
+            clean.update(name for name in node.output if given is None or name in wide or types.get(name) in _INTEGERS)
     return FloatBorders(frozenset(name for name in clean if name in outside or name in wide or types.get(name) in _INTEGERS), steps)
 
 
@@ -125,7 +125,6 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
     stock = _stock(model, feeds)
     told = {
         "cpu": list(cpu_features()),
-        "exact_products": multiplies_exactly(),
         "stock_differing": sum(differing(mine, stock[name]) for name, mine in outputs.items()),
         "stock_values": sum(array.size for array in outputs.values()),
         "kinds": dict(alone.kinds),

@@ -73,7 +73,6 @@ OTHERS = {
     ("tuner/calibrate/programs.py", "encoded"): "digits of a digest",
     ("tuner/calibrate/programs.py", "fixpipe"): "rows of a move that is timed",
     ("tuner/calibrate/programs.py", "im2col"): "rows of a move that is timed",
-    ("simulator/exact_onnxruntime.py", "multiplies_exactly"): "channels of a model",
     ("compiler/ir/quantised/fixed_point.py", "_BITS"): "bits of a multiplier",
     ("tuner/cli/exporting.py", "DIGEST_DIGITS"): "digits",
     ("tuner/contracts/samples.py", "WIDTHS"): "channels of a model",

@@ -1,0 +1,125 @@
+"""Faults that random graphs have found, each cut down to its smallest graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from tests.fuzz.as_test import assert_right, regular
+
+# a host so slow that the NPU gets what it can
+NPU = "edge:host.launch_us=0,host.macs_per_s=1,host.bytes_per_s=1000"
+
+
+def _float(value: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return np.array(value, np.float32)
+
+
+@pytest.mark.parametrize("constant", [_float(1.5), regular([1, 4, 1, 1]), regular([4, 3, 5])])
+def test_a_mean_with_a_constant(constant: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
+    nodes = [helper.make_node("Mean", ["x", "c"], ["y"])]
+    assert_right(nodes, {"x": regular([1, 4, 3, 5])}, {"y": ("float32", [1, 4, 3, 5])}, {"c": constant}, 17, "edge", "float16")
+
+
+@pytest.mark.parametrize("factors", [{"alpha": 0.5}, {"beta": 0.5}, {"alpha": 0.5, "beta": 2.0}, {}])
+def test_a_quantised_gemm_of_two_factors(factors: dict[str, float]) -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "a"], ["x"]),
+        helper.make_node("DequantizeLinear", ["w", "b"], ["v"]),
+        helper.make_node("DequantizeLinear", ["c", "ab"], ["u"]),
+        helper.make_node("Gemm", ["x", "v", "u"], ["z"], **factors),
+        helper.make_node("QuantizeLinear", ["z", "s", "zero"], ["y"]),
+    ]
+    constants = {"a": _float(0.0179290771484375), "b": _float(0.004161834716796875), "w": np.array([[24, -66]], np.int8)}
+    constants |= {
+        "c": np.array([-153, 3097], np.int32),
+        "ab": constants["a"] * constants["b"],
+        "s": _float(0.0125),
+        "zero": np.array(0, np.int8),
+    }
+    assert_right(nodes, {"q": np.array([[33], [-36]], np.int8)}, {"y": ("int8", [2, 2])}, constants, 17, "edge", "float16")
+
+
+def test_integers_taken_backwards() -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["t"]),
+        helper.make_node("Slice", ["t", "starts", "ends", "axes", "steps"], ["u"]),
+        helper.make_node("QuantizeLinear", ["u", "s", "z"], ["y"]),
+    ]
+    places = {"starts": np.array([22]), "ends": np.array([19]), "axes": np.array([1]), "steps": np.array([-1])}
+    constants = {"s": _float(0.0483), "z": np.array(130, np.uint8), **places}
+    assert_right(nodes, {"q": regular([1, 22, 22], "uint8")}, {"y": ("uint8", [1, 2, 22])}, constants, 17, "edge", "float16")
+
+
+def test_a_copy_of_what_lies_where_it_is_wanted() -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["b"]),
+        helper.make_node("QuantizeLinear", ["b", "t"], ["c"]),
+        helper.make_node("DequantizeLinear", ["c", "t", "z"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["e"]),
+        helper.make_node("QuantizeLinear", ["e", "t", "z"], ["f"]),
+    ]
+    constants = {"s": _float(0.0217), "t": _float(0.00778), "z": np.array(127, np.uint8)}
+    outputs = {"c": ("uint8", [1, 1, 1]), "f": ("uint8", [1, 1, 1])}
+    feeds = {"q": np.array([[[188]]], np.uint8)}
+    assert_right(nodes, feeds, outputs, constants, 17, "ethos-u65-512", "float16", plans=("predicted",))
+
+
+def test_outputs_of_two_numbers_of_images() -> None:
+    nodes = [helper.make_node("Reshape", ["x1", "shape"], ["a"]), helper.make_node("Slice", ["x2", "s", "e"], ["b"])]
+    constants = {"shape": np.array([4, -1]), "s": np.array([0]), "e": np.array([2])}
+    feeds = {"x1": regular([1, 2, 2, 2]), "x2": regular([2, 2, 2, 1])}
+    assert_right(nodes, feeds, {"b": ("float32", [2, 2, 2, 1]), "a": ("float32", [4, 2])}, constants, 21, "edge", "float16")
+
+
+def test_copies_alone_planned_by_prediction() -> None:
+    nodes = [
+        helper.make_node("Unsqueeze", ["x1", "c3"], ["t4"]),
+        helper.make_node("Exp", ["x2"], ["t6"]),
+        helper.make_node("Squeeze", ["t6"], ["t10"]),
+    ]
+    feeds = {"x1": regular([1, 2, 1]), "x2": regular([1, 1, 1, 2, 1])}
+    outputs = {"t10": ("float32", [2]), "t6": ("float32", [1, 1, 1, 2, 1]), "t4": ("float32", [1, 2, 1, 1])}
+    assert_right(nodes, feeds, outputs, {"c3": np.array([0])}, 24, "edge", "float16", plans=("predicted",))
+
+
+@pytest.mark.parametrize(("op", "axes"), [("ReduceL2", [1]), ("ReduceMean", [0, 4]), ("ReduceSum", [2, 3])])
+def test_reductions_of_five_axes(op: str, axes: list[int]) -> None:
+    nodes = [helper.make_node(op, ["x", "axes"], ["y"])]
+    shape = [2, 1, 2, 2, 1]
+    outputs = {"y": ("float32", [1 if axis in axes else size for axis, size in enumerate(shape)])}
+    assert_right(nodes, {"x": regular(shape)}, outputs, {"axes": np.array(axes)}, 18, NPU, "float16")
+
+
+def test_a_tensor_in_chunks_and_in_rows_in_a_sliding_segment() -> None:
+    """What streams a right side in chunks of its own does not bring the rows of the same tensor for another operator."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["t3", "c1", "c2"], ["t4"]),
+        helper.make_node("DequantizeLinear", ["t7", "c1"], ["t8"]),
+        helper.make_node("DequantizeLinear", ["t10", "c1"], ["t11"]),
+        helper.make_node("MatMul", ["t8", "t11"], ["t12"]),
+        helper.make_node("DequantizeLinear", ["c16", "c14"], ["t17"]),
+        helper.make_node("MatMul", ["t11", "t17"], ["t18"]),
+        helper.make_node("Reshape", ["t4", "c19"], ["t20"]),
+        helper.make_node("QuantizeLinear", ["t20", "c1", "c2"], ["t21"]),
+        helper.make_node("ConvInteger", ["t21", "c22"], ["t23"]),
+        helper.make_node("QuantizeLinear", ["t12", "c28", "c29"], ["t30"]),
+        helper.make_node("QuantizeLinear", ["t18", "c32", "c33"], ["t34"]),
+    ]
+    feeds = {"t10": regular([1, 6, 28], "int8"), "t7": regular([1, 28, 6], "int8"), "t3": regular([1, 28, 1, 2, 14], "int8")}
+    constants = {
+        "c1": _float(0.0248), "c2": np.array(8, np.int8), "c14": _float(0.00373), "c16": regular([28, 14], "int8"),
+        "c19": np.array([1, 28, 28]), "c22": regular([14, 28, 1], "int8"), "c28": _float(0.3845), "c29": np.array(-57, np.int8),
+        "c32": _float(0.0253), "c33": np.array(4, np.int8),
+    }  # fmt: skip
+    outputs = {"t34": ("int8", [1, 6, 14]), "t23": ("int32", [1, 14, 28]), "t30": ("int8", [1, 28, 28])}
+    assert_right(nodes, feeds, outputs, constants, 22, "edge", "float16", plans=("genome 2",), seed=8)
+
+
+@pytest.mark.parametrize("view", ["Squeeze", "Identity", "Transpose", "Flatten"])
+def test_a_float_of_integers_behind_a_view(view: str) -> None:
+    nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["a"]), helper.make_node(view, ["a"], ["y"])]
+    shape = [] if view == "Squeeze" else [1, 1]
+    assert_right(nodes, {"q": np.array([[-42]], np.int8)}, {"y": ("float32", shape)}, {"s": _float(0.0087)}, 18, NPU, "float16")
