@@ -12,7 +12,9 @@ from onnx import NodeProto, helper, numpy_helper
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.fuzz.builder import MS, Array, Sample, port_of
-from tests.fuzz.outcome import Outcome, Target, judge, outcome_line, plan_names
+from tests.fuzz.outcome import Outcome, judge, outcome_line
+from tests.fuzz.plans import plan_names
+from tests.fuzz.trial import Target
 
 
 def regular(shape: Sequence[int], dtype: str = "float32") -> Array:

@@ -46,6 +46,10 @@ def schema_of(op: str, opset: int) -> onnx.defs.OpSchema | None:
     return None if found.deprecated else found
 
 
+def divisors_of(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
 def port_of(name: str, value: Array) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
 
@@ -233,6 +237,9 @@ class GraphBuilder:
                 wanted |= set(node.input)
         feeds = {name: array for name, array in self.feeds.items() if name in wanted}
         constants = [numpy_helper.from_array(array, name) for name, array in self.constants.items() if name in wanted]
+        if self.chance(0.1):
+            nodes = [*(helper.make_node("Constant", [], [item.name], value=item) for item in constants), *nodes]
+            constants = []
         graph = helper.make_graph(
             nodes, "fuzz", *([port_of(name, self.values[name]) for name in names] for names in (feeds, outputs)), constants
         )

@@ -17,7 +17,9 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.fuzz.graphs import draw_graph
 from tests.fuzz.operators import OPERATORS
-from tests.fuzz.outcome import CLASSES, Outcome, Target, judge, plan_names
+from tests.fuzz.outcome import CLASSES, Outcome, judge
+from tests.fuzz.plans import plan_names
+from tests.fuzz.trial import Target
 
 _TOLD_EVERY_S = 10.0
 SLOW_HOST = "host.launch_us=0,host.macs_per_s=1,host.bytes_per_s=1000"

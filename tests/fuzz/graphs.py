@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx import ModelProto, TensorProto, numpy_helper
 
 from simulator.exact_onnxruntime import REFUSALS
 from simulator.npu.errors import BadInputError
@@ -36,7 +37,24 @@ def draw_graph(seed: int, quantised: bool) -> Sample:
         with builder.whole_or_nothing():
             draw = partial(_draw_on_integers, builder) if quantised and builder.chance(0.12) else partial(draw_operator, builder)
             draw()
-    return builder.sample(_draw_outputs(builder))
+    sample = builder.sample(_draw_outputs(builder))
+    return sample if quantised or builder.chance(0.93) else _as_float16(sample)
+
+
+def _as_float16(sample: Sample) -> Sample:
+    """The same with float16 in place of float32; as it is where onnxruntime does not take that."""
+    made = Sample(ModelProto(), {name: value.astype(np.float16) for name, value in sample.feeds.items()})
+    made.model.CopyFrom(sample.model)
+    for port in (*made.model.graph.input, *made.model.graph.output):
+        port.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for item in made.model.graph.initializer:
+        if item.data_type == TensorProto.FLOAT:
+            item.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(item).astype(np.float16), item.name))
+    try:
+        values_of(*made, [port.name for port in made.model.graph.output])
+    except REFUSALS:
+        return sample
+    return made
 
 
 def _by_quantiser(seed: int) -> Sample | None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.fuzz.builder import MS, Array, GraphBuilder, MisfitError
+from tests.fuzz.builder import MS, Array, GraphBuilder
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _OF_TWO = ("Add", "Mul", "Sub", "Div", "Max", "Min")
@@ -163,16 +163,4 @@ class QuantisedBuilder(GraphBuilder):
         ends = [scale.scale, scale.zero]
         (q,) = self.add(op, [*ends, *parts] if op == "QLinearConcat" else [*parts, *ends], domain=MS, **attributes)
         self.scales[q] = scale
-        return q
-
-    def pick_integers(self, fits: Any = lambda name: True) -> str:
-        """Integers that a node has made, or those of a float tensor."""
-        made = [q for q in self.scales if fits(q)]
-        if made and self.chance(0.5):
-            return str(self.choose(made))
-        return self.quantize(self.pick(fits))
-
-    def require_rank(self, q: str, *ranks: int) -> str:
-        if self.values[q].ndim not in ranks:
-            raise MisfitError
         return q

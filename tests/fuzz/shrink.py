@@ -15,7 +15,8 @@ from tests.fuzz.as_test import regular, text_of
 from tests.fuzz.builder import Array, MisfitError, Sample, port_of, values_of
 from tests.fuzz.campaign import DIED, Job, judge_in_time
 from tests.fuzz.graphs import draw_graph
-from tests.fuzz.outcome import Outcome, Target, judge
+from tests.fuzz.outcome import Outcome, judge
+from tests.fuzz.trial import Target
 
 MOST_TRIALS = 300
 Smaller = Callable[[Sample], Iterator[Sample]]

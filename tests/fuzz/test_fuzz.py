@@ -27,10 +27,11 @@ from tests.fuzz.builder import Sample
 from tests.fuzz.campaign import DIED, Job, Tally, judge_seed, outcomes
 from tests.fuzz.graphs import draw_graph, draw_single
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
-from tests.fuzz.operators import OPERATORS, VIEWS
+from tests.fuzz.operators import OPERATORS
 from tests.fuzz.outcome import Outcome, outcome_line
 from tests.fuzz.perturbed import rounding_explains
 from tests.fuzz.shrink import shrink
+from tests.fuzz.views import VIEWS
 
 ROOT = Path(__file__).parent.parent.parent
 EACH = 125  # graphs of a configuration
@@ -118,7 +119,7 @@ def test_outputs_in_another_order_are_found() -> None:
     """Of a session that has them in the order in which they were made."""
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Sigmoid", ["a"], ["b"])]
     outputs = dict.fromkeys(("b", "a"), ("float32", (1, 4)))
-    backwards = mock.patch("tests.fuzz.outcome.InferenceSession.get_outputs", lambda self: sorted(_ports(self), key=lambda port: port.name))
+    backwards = mock.patch("tests.fuzz.trial.InferenceSession.get_outputs", lambda self: sorted(_ports(self), key=lambda port: port.name))
     with backwards, pytest.raises(AssertionError, match="wrong: order"):
         assert_right(nodes, {"x": regular((1, 4))}, outputs, {}, 17, "edge", "float16", ("layer by layer",))
 

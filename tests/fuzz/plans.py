@@ -1,0 +1,60 @@
+"""Plans of a compiled model by name: layer by layer, as `compile` predicts it, and drawn ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.build import plans_of_pieces
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.quick import quick_genomes
+from compiler.source import Opened
+from compiler.space.decode import decode, decode_all
+from compiler.space.moves import random_genome, repaired
+from compiler.space.order import ordered
+from compiler.space.predicted import by_estimate
+from compiler.unit.unit import Unit
+from simulator.npu.program import Program
+from tests.plans import random_plan
+
+LAYERWISE = "layer by layer"
+
+
+def plan_names(genomes: int, predicted: bool = True) -> tuple[str, ...]:
+    return (LAYERWISE, *(["predicted"] if predicted else []), *(f"genome {k}" for k in range(genomes)))
+
+
+def programs_of(opened: Opened, name: str, level: str, seed: int) -> dict[str, Program] | Infeasible:
+    """Piece -> its program by a plan of one of the other names.  seed: of drawn ones."""
+    plan = _plan(opened, name, level, seed)
+    if isinstance(plan, Infeasible):
+        return plan
+    found = {}
+    for piece, compiler, each in zip(opened.names, opened.compilers, plans_of_pieces(opened, plan, name), strict=True):
+        program = compiler.compile(each)
+        if isinstance(program, Infeasible):
+            return program
+        found[piece] = program
+    return found
+
+
+def _plan(opened: Opened, name: str, level: str, seed: int) -> Plan | Infeasible:
+    plans = {}
+    for at, (piece, compiler) in enumerate(zip(opened.names, opened.compilers, strict=True)):
+        rng = np.random.default_rng([seed, at, int(name.partition(" ")[2] or 0)])
+        if name == "predicted":
+            unit = ordered(compiler.unit, "depth")
+            plan: Plan | Infeasible | None = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit), [level])[level][0])
+        else:
+            plan = _random_plan(compiler.unit, rng)
+        if plan is None or isinstance(plan, Infeasible):
+            return plan or Infeasible(piece, "no plan drawn")
+        plans[piece] = plan
+    return joined(plans)
+
+
+def _random_plan(unit: Unit, rng: np.random.Generator) -> Plan | Infeasible | None:
+    """A genome as a search begins with, or any legal plan: those that no search would try as well."""
+    if rng.integers(2):
+        return random_plan(unit, rng, strips=True)
+    genome = repaired(unit, random_genome(unit, rng), lambda gene: decode(unit, gene) is not None)
+    return None if genome is None else decode_all(unit, genome)
