@@ -30,11 +30,27 @@ class Match:
     alias: dict[str, str] = field(default_factory=dict)
 
 
+class Producers(dict[str, Operator]):
+    """Operators by the tensor that they make.  looked_up: names of tensors that were asked for."""
+
+    def __init__(self, operators: Mapping[str, Operator]) -> None:
+        super().__init__(operators)
+        self.looked_up = set[str]()
+
+    def __getitem__(self, name: str) -> Operator:
+        self.looked_up.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: None = None) -> Operator | None:  # type: ignore[override]
+        self.looked_up.add(name)
+        return super().get(name, default)
+
+
 @dataclass(frozen=True)
 class GraphView:
     """A graph's neighbourhoods, as they are during one sweep."""
 
-    producers: dict[str, Operator]
+    producers: Producers
     uses: Counter[str]  # reads of a tensor; a model output counts as one
     outputs: frozenset[str]
     inputs: frozenset[str]
@@ -77,7 +93,7 @@ def view_of(graph: Graph) -> GraphView:
     uses: Counter[str] = Counter(name for op in graph.operators for name in op.inputs)
     uses.update(port.tensor for port in graph.outputs)
     return GraphView(
-        graph.producers(),
+        Producers(graph.producers()),
         uses,
         frozenset(port.tensor for port in graph.outputs),
         frozenset(port.tensor for port in graph.inputs),
@@ -109,10 +125,13 @@ def _sweep(graph: Graph, rules: Sequence[RewriteRule], fired: dict[str, int]) ->
         if op.y in touched:
             continue
         for rule in rules:
+            view.producers.looked_up.clear()
             match = rule.apply(op, view)
             if match is None or any(item.y in touched for item in match.gone):
                 continue
-            # what a rule saw further up may be gone by now: the next sweep looks again
+            # what a rule saw further up may be another by now, or gone: the next sweep looks again
+            if not touched.isdisjoint(view.producers.looked_up):
+                continue
             read = [name for item in (*match.gone, *match.new) for name in item.inputs]
             if any(name in alias or name in removed for name in (*read, *match.alias.values())):
                 continue

@@ -123,3 +123,15 @@ def test_a_float_of_integers_behind_a_view(view: str) -> None:
     nodes = [helper.make_node("DequantizeLinear", ["q", "s"], ["a"]), helper.make_node(view, ["a"], ["y"])]
     shape = [] if view == "Squeeze" else [1, 1]
     assert_right(nodes, {"q": np.array([[-42]], np.int8)}, {"y": ("float32", shape)}, {"s": _float(0.0087)}, 18, NPU, "float16")
+
+
+def test_channels_of_a_normalisation_picked_twice() -> None:
+    """The scale goes into the product that picks channels, before that is cut to some of them."""
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale"], ["a"]),
+        helper.make_node("Gather", ["a", "places"], ["b"], axis=1),
+        helper.make_node("Slice", ["b", "starts", "ends", "axes", "steps"], ["y"]),
+    ]
+    constants = {"scale": regular([12]), "places": np.array([10, 11, 11, 7])}
+    constants |= {"starts": np.array([2]), "ends": np.array([-5]), "axes": np.array([1]), "steps": np.array([-1])}
+    assert_right(nodes, {"x": regular([1, 12])}, {"y": ("float32", [1, 3])}, constants, 21, "edge", "float16")
