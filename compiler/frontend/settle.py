@@ -92,15 +92,15 @@ def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> 
     for node in model.graph.node:
         rule, shape = SIZES.get(node.op_type), walk.shapes.get(node.input[0] if node.input else "")
         size = None if rule is None or shape is None else rule(node, shape, walk.constants)
-        if size is not None and size != walk.shapes.get(node.output[0]):
-            walk.shapes.pop(node.output[0], None)
-            walk.take(node.output[0], onnx.helper.make_tensor_type_proto(walk.types[node.input[0]].tensor_type.elem_type, size))
-            changed.add(node.output[0])
-        elif not changed.isdisjoint(node.input):
-            for name in node.output:
-                walk.shapes.pop(name, None)
+        if size == walk.shapes.get(node.output[0]) or (size is None and changed.isdisjoint(node.input)):
+            continue
+        for name in node.output:
+            walk.shapes.pop(name, None)
+        changed.update(node.output)
+        if size is None:
             walk.visit(node)
-            changed.update(node.output)
+        else:
+            walk.take(node.output[0], onnx.helper.make_tensor_type_proto(walk.types[node.input[0]].tensor_type.elem_type, size))
     walk.computed.clear()
     walk.write()
     return model
@@ -122,9 +122,9 @@ def _size_of_windows(node: NodeProto, shape: tuple[int, ...], constants: Mapping
 def _size_by_scales(node: NodeProto, shape: tuple[int, ...], constants: Mapping[str, Array]) -> tuple[int, ...] | None:
     """A product is rounded to float32 before it is rounded down."""
     scales = constants.get([*node.input, "", ""][2], np.zeros(0))
-    return (
-        tuple(math.floor(np.float32(a) * np.float32(b)) for a, b in zip(shape, scales, strict=True)) if scales.size == len(shape) else None
-    )
+    if scales.size != len(shape) or "axes" in attributes(node) or not np.isfinite(scales).all():
+        return None
+    return tuple(math.floor(np.float32(size) * np.float32(scale)) for size, scale in zip(shape, scales, strict=True))
 
 
 SIZES: dict[str, Callable[[NodeProto, tuple[int, ...], Mapping[str, Array]], tuple[int, ...] | None]] = {
