@@ -46,10 +46,8 @@ class Compiled:
     pieces: tuple[CompiledPiece, ...]
 
     def __post_init__(self) -> None:
-        if not self.pieces:
-            return
-        first = self.pieces[0]
         for other in self.pieces[1:]:
+            first = self.pieces[0]
             mine, theirs = _common(first.container), _common(other.container)
             for what, value in mine.items():
                 if theirs[what] != value:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto
 
-from compiler.frontend import lower
+from compiler.frontend import load_model, lower
 from compiler.kinds.build import pack_unit
 from compiler.segment.blocks import needed
 from compiler.unit.unit import Unit
@@ -39,7 +39,7 @@ class Case:
 
 def make_case(model: ModelProto, machine: Machine, dtype: DataType, seed: int = 0) -> Case:
     feeds = random_feeds(model, seed)
-    unit, constants = pack_unit(lower(model), machine, dtype)
+    unit, constants = pack_unit(lower(load_model(model)), machine, dtype)
     return Case(model, unit, constants, feeds, reference_outputs(model, feeds))
 
 

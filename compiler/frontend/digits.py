@@ -13,16 +13,16 @@ from onnx import NodeProto
 
 from compiler.frontend.to_graph import Translator
 from compiler.frontend.views import Atom, C, N, P, View, whole
-from compiler.ir.operators import Conv, Pool, Reflow, Resample, Shuffle
+from compiler.ir.operators import Conv, Pool, Reflow, Resample, Shape, Shuffle
 from compiler.ir.operators.quantised_products import kept
 from compiler.ir.taps import Taps, places
 
 ROWS, COLUMNS = 0, 1
 
 
-def line_of(image: tuple[int, int], atom: Atom) -> tuple[int, int] | None:
+def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
     """(image axis, stride along it) of a digit of the pixels; None where it is of neither rows nor columns."""
-    _, w = image
+    w = shape[3]
     if atom.stride % w == 0:
         return ROWS, atom.stride // w
     return (COLUMNS, atom.stride) if w % (atom.size * atom.stride) == 0 else None
@@ -48,24 +48,15 @@ def taken_anew(state: Translator, node: NodeProto, view: View, taken: Mapping[in
         taps = _over_digit(taken[axis], atom.size, atom.stride, state.shapes[view.tensor][1])
         tensor = channels_anew(state, node, view.tensor, taps, fill, out if last else state.fresh(f"{out}.channels"))
         view = view.resized(tensor, {atom: len(taken[axis])})
-    while pixels:
-        _, _, h, w = state.shapes[view.tensor]
-        lines = {found[0]: axis for axis in reversed(pixels) if (found := line_of((h, w), view.axes[axis][0])) is not None}
-        if not lines:
-            view, lines = view.of(in_lines(state, view.tensor, view.axes[pixels[0]][0])), {ROWS: pixels[0]}
-            _, _, h, w = state.shapes[view.tensor]
-        rows, columns = places(range(h)), places(range(w))
-        sizes = {}
-        for line, axis in lines.items():
-            atom, taps = view.axes[axis][0], taken[axis]
-            sizes[atom] = len(taps)
-            if line == ROWS:
-                rows = _over_digit(taps, atom.size, atom.stride // w, h)
-            else:
-                columns = _over_digit(taps, atom.size, atom.stride, w)
-        pixels = [axis for axis in pixels if axis not in lines.values()]
-        y = state.fresh(f"{out}.pixels") if pixels else out
-        view = view.resized(state.emit(Resample(state.name(node), view.tensor, y, rows, columns, fill)), sizes)
+    for axis in pixels:
+        atom, last = view.axes[axis][0], axis == pixels[-1]
+        line = line_of(state.shapes[view.tensor], atom)
+        if line is None:
+            view, line = view.of(in_lines(state, view.tensor, atom)), (ROWS, 1)
+        along = [places(range(size)) for size in state.shapes[view.tensor][2:]]
+        along[line[0]] = _over_digit(taken[axis], atom.size, line[1], len(along[line[0]]))
+        name, y = state.name(node, "" if last else ".pixels"), out if last else state.fresh(f"{out}.pixels")
+        view = view.resized(state.emit(Resample(name, view.tensor, y, along[0], along[1], fill)), {atom: len(taken[axis])})
     return view
 
 

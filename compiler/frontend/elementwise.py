@@ -112,28 +112,23 @@ def _with_constant(op: str, value: Floats | float, constant_first: bool) -> tupl
             value = np.float32(1) / value if not isinstance(value, float) else 1.0 / value
     adds = op in ("Add", "Mean", "Sub", "Sum")
     if isinstance(value, float):
-        return (*lead, Step("adds" if adds else "muls", value), *_halved(op))
-    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero), *_halved(op))
-
-
-def _halved(op: str) -> tuple[Step, ...]:
-    """What is left of a Mean of two behind their sum."""
-    return (Step("muls", 0.5),) if op == "Mean" else ()
+        return (*lead, Step("adds" if adds else "muls", value))
+    return (*lead, Step("scale_shift", scale=one if adds else value, shift=value if adds else zero))
 
 
 def _with(state: Translator, node: NodeProto, view: View, array: NDArray[Any], constant_first: bool) -> None:
     """A tensor and a constant: one value, one per channel, or any other, which then is a tensor too."""
     view, shape = view.of_rank(array.ndim), state.shapes[view.tensor]
-    values = constant_as(view, shape, array)
+    values, halved = constant_as(view, shape, array), (Step("muls", 0.5),) if node.op_type == "Mean" else ()
     if values is None or values.size in (1, values.shape[1]):
         value = _per_channel(state, node, view, array)
-        _chain(state, node, _with_constant(node.op_type, value, constant_first), view)
+        _chain(state, node, (*_with_constant(node.op_type, value, constant_first), *halved), view)
         return
     name, step = node.op_type, BINARY[node.op_type]
     if constant_first and name in ("Sub", "Div"):
         step = "rsub" if name == "Sub" else "rdiv"
     other = state.constant_tensor(node, values, shape)
-    _chain(state, node, (Step(step, operand=1), *_halved(name)), view, (other,))  # type: ignore[arg-type]
+    _chain(state, node, (Step(step, operand=1), *halved), view, (other,))  # type: ignore[arg-type]
 
 
 BINARY = {"Add": "add", "Sum": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Mean": "add"}

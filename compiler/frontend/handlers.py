@@ -45,7 +45,7 @@ def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
         product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
         return
     own = state.shapes[view.tensor]
-    if view.axes == (whole(own, N), (), whole(own, P, C)) and own[1] == stride[0] > 1:
+    if view.axes == (whole(own, N), (), whole(own, P, C)) and own[1] == stride[0] > dilation[0] == 1:
         _conv_of_phases(state, node, weights, bias, pads)
         return
     x = state.image(node)

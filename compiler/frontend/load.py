@@ -200,8 +200,6 @@ def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
 
 def _with_shapes(model: ModelProto) -> ModelProto:
     """For the checker, which wants a shape of every output: one of no axes where there is none, which is inferred later."""
-    if not _unshaped(model):
-        return model
     copy = ModelProto()
     copy.CopyFrom(model)
     for item in _unshaped(copy):

@@ -74,7 +74,7 @@ def _over_pixels(state: Translator, node: NodeProto, tensor: str, atom: Atom, mo
     name = state.name(node, ".pixels")
     if atom.size == h * w:
         return state.emit(whole_image(state, node, tensor, mode, name, state.fresh(name)))
-    line = line_of((h, w), atom)
+    line = line_of(state.shapes[tensor], atom)
     if line is None or line[1] > 1:
         tensor, line = in_lines(state, tensor, atom), (ROWS, 1)
     of, step = atom.size, atom.size if atom.size < state.shapes[tensor][2 + line[0]] else 1

@@ -149,8 +149,6 @@ def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
         given = np.array(values["scales"]) if given is None and "scales" in values else given
         scales = [float(v) for v in (given if given is not None else state.constant(node, 2, "the scales")).reshape(-1)]
         sizes = [math.floor(np.float32(view.shape[axis]) * np.float32(scale)) for scale, axis in zip(scales, axes, strict=True)]
-        wanted = dict(zip(axes, sizes, strict=True))  # onnx rounds their products down without rounding them to float32 before
-        state.expect(node.output[0], tuple(wanted.get(axis, size) for axis, size in enumerate(view.shape)))
     if values.get("antialias", 0) and any(scale < 1 for scale in scales):
         raise state.refuse(node, "antialias where it shrinks; only antialias = 0 is supported")
     values = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", **values} if old else values

@@ -8,7 +8,7 @@ whatever is behind them is inferred anew, in one walk over the nodes.  All that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -82,8 +82,57 @@ def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> Mod
         for node in model.graph.node:
             walk.visit(node)
         if not walk.computed and not walk.typed:
-            return model
+            return _with_sizes_of_runtime(model, most, budget)
         walk.write()
+
+
+def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> ModelProto:
+    """In place: shapes that onnxruntime has otherwise than onnx's rule says, and those behind them."""
+    walk, changed = _Walk(model, most, budget), set[str]()
+    for node in model.graph.node:
+        rule, shape = SIZES.get(node.op_type), walk.shapes.get(node.input[0] if node.input else "")
+        size = None if rule is None or shape is None else rule(node, shape, walk.constants)
+        if size == walk.shapes.get(node.output[0]) or (size is None and changed.isdisjoint(node.input)):
+            continue
+        for name in node.output:
+            walk.shapes.pop(name, None)
+        changed.update(node.output)
+        if size is None:
+            walk.visit(node)
+        else:
+            walk.take(node.output[0], onnx.helper.make_tensor_type_proto(walk.types[node.input[0]].tensor_type.elem_type, size))
+    walk.computed.clear()
+    walk.write()
+    return model
+
+
+def _size_of_windows(node: NodeProto, shape: tuple[int, ...], constants: Mapping[str, Array]) -> tuple[int, ...] | None:
+    """With ceil_mode: a window that starts in the padding behind is dropped."""
+    values, axes = attributes(node), len(shape) - 2
+    kernel, (strides, dilations) = values.get("kernel_shape", ()), (values.get(key, [1] * axes) for key in ("strides", "dilations"))
+    if not values.get("ceil_mode", 0) or values.get("auto_pad", "NOTSET") != "NOTSET" or len(kernel) != axes:
+        return None
+    pads, sizes = values.get("pads", [0] * 2 * axes), []
+    for i, size in enumerate(shape[2:]):
+        count = -(-(size + pads[i] + pads[i + axes] - (kernel[i] - 1) * dilations[i] - 1) // strides[i]) + 1
+        sizes.append(count - ((count - 1) * strides[i] >= size + pads[i]))
+    return *shape[:2], *sizes
+
+
+def _size_by_scales(node: NodeProto, shape: tuple[int, ...], constants: Mapping[str, Array]) -> tuple[int, ...] | None:
+    """A product is rounded to float32 before it is rounded down."""
+    scales = constants.get([*node.input, "", ""][2], np.zeros(0))
+    if scales.size != len(shape) or "axes" in attributes(node) or not np.isfinite(scales).all():
+        return None
+    return tuple(math.floor(np.float32(size) * np.float32(scale)) for size, scale in zip(shape, scales, strict=True))
+
+
+SIZES: dict[str, Callable[[NodeProto, tuple[int, ...], Mapping[str, Array]], tuple[int, ...] | None]] = {
+    "AveragePool": _size_of_windows,
+    "MaxPool": _size_of_windows,
+    "QLinearAveragePool": _size_of_windows,
+    "Resize": _size_by_scales,
+}
 
 
 def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
@@ -153,10 +202,13 @@ class _Walk:
             found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
             found = {name: _of_kind(kind, first) for name, kind in found.items()}
         for name, kind in found.items():
-            self.types[name] = kind
-            dims = known_dims(kind)
-            if name not in self.shapes and dims is not None:
-                self.shapes[name], self.typed[name] = dims, kind
+            self.take(name, kind)
+
+    def take(self, name: str, kind: TypeProto) -> None:
+        """Take a tensor's type for what it is, unless its shape is known."""
+        self.types[name], dims = kind, known_dims(kind)
+        if name not in self.shapes and dims is not None:
+            self.shapes[name], self.typed[name] = dims, kind
 
     def _inferred(self, node: NodeProto, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
         try:

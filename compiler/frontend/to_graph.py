@@ -218,16 +218,6 @@ class Translator:
                 seen = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
                 raise ValueError(f"{label(node)}: {name!r} of shape {list(known)} was lowered to {seen}")
 
-    def expect(self, name: str, shape: tuple[int, ...]) -> None:
-        """Take it that a tensor has this shape where onnx's rule says another one than onnxruntime does; shapes behind it are forgotten."""
-        if self.known_shapes.get(name, shape) == shape:
-            return
-        gone = {name}
-        for node in self.model.graph.node:
-            if not gone.isdisjoint(node.input):
-                gone.update(node.output)
-        self.known_shapes = {other: known for other, known in self.known_shapes.items() if other not in gone}
-
     # -- the walk ---------------------------------------------------------------------------------------------------
 
     def inputs(self) -> tuple[Port, ...]:

@@ -70,15 +70,8 @@ class View:
 
     def covers(self, shape: Shape) -> bool:
         """Whether its atoms run over every value of such a tensor, each once."""
-        for axis, size in enumerate((*shape[:2], shape[2] * shape[3])):
-            stride = 1
-            for atom in self.digits(axis):
-                if atom.stride != stride:
-                    return False
-                stride *= atom.size
-            if stride != size:
-                return False
-        return True
+        sizes = tuple(math.prod(atom.size for atom in self.digits(axis)) for axis in (N, C, P))
+        return sizes == (*shape[:2], shape[2] * shape[3]) and self.resized(self.tensor, {}) == self
 
     def resized(self, tensor: str, sizes: Mapping[Atom, int]) -> View:
         """The same axes over a tensor of which some atoms have other sizes; the strides of all follow."""

@@ -129,14 +129,24 @@ def test_a_handlers_mistake_is_an_error_of_its_own(mistake: str) -> None:
         translate(prepare(model), {**SUPPORTED, "Neg": neg_as(MISTAKES[mistake])})
 
 
-def test_windows_that_onnx_counts_and_onnxruntime_drops() -> None:
-    """What is behind them has other shapes than onnx says."""
-    b = Builder(np.random.default_rng(0), (1, 6, 9, 9))
-    x = b.node("MaxPool", ["x"], kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1)
-    model = b.model(b.conv(b.relu(x), 4))
-    feeds = random_feeds(model)
-    ((name, expected),) = reference_outputs(model, feeds).items()
-    np.testing.assert_allclose(evaluate(lower(prepare(model)), feeds)[name], expected, rtol=1e-4, atol=1e-4)
+SIZES = {
+    "windows": lambda b, x: b.node("MaxPool", [x], kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1),
+    "mean of windows": lambda b, x: b.node("AveragePool", [x], kernel_shape=[1, 1], strides=[3, 2], ceil_mode=1),
+    "scales": lambda b, x: b.node("Resize", [x, "", b.constant(np.array([1, 1, 1.3, 1.3], np.float32))], mode="nearest"),
+}
+
+
+@pytest.mark.parametrize("host", [False, True])
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_onnx_has_otherwise_than_onnxruntime(name: str, host: bool) -> None:
+    """Windows that start in the padding behind, and products that float32 rounds up: whatever is behind them has the right shape too."""
+    b = Builder(np.random.default_rng(0), (1, 6, 9, 10))
+    x = SIZES[name](b, b.relu("x"))
+    model = prepare(b.model(b.conv(b.node("Sin", [x]) if host else b.relu(x), 4), x))
+    values = all_values(model, 0)
+    for item in (*model.graph.output, *model.graph.value_info):
+        assert tuple(d.dim_value for d in item.type.tensor_type.shape.dim) == values[item.name].shape
+    assert agree(model, 0) == (Counter(pieces=2) if host else Counter(whole=1))
 
 
 # -- digits ------------------------------------------------------------------------------------------------------------
@@ -252,12 +262,14 @@ def test_a_1x1_convolution_of_one_pixel_keeps_its_pads() -> None:
             held(model)
 
 
-def test_a_strided_convolution_of_signals_apart() -> None:
-    """A batch that was made of one signal is not its samples a stride apart."""
-    w = np.random.default_rng(0).standard_normal((3, 1, 1)).astype(np.float32)
-    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Conv", ["r", "w"], ["y"], strides=[2])]
+@pytest.mark.parametrize(("shape", "taps", "dilation"), [([3, 1, 2], 1, 1), ([1, 1, 2], 2, 2)])
+def test_a_strided_convolution_of_what_was_channels(shape: list[int], taps: int, dilation: int) -> None:
+    """They are samples a stride apart where that is all that the window does, in one signal: refused, not wrong."""
+    w = np.random.default_rng(0).standard_normal((3, 1, taps)).astype(np.float32)
+    values = {"strides": [2], "dilations": [dilation], "pads": [dilation - 1] * 2}
+    nodes = [helper.make_node("Reshape", ["x", "s"], ["r"]), helper.make_node("Conv", ["r", "w"], ["y"], **values)]
     with pytest.raises(UnsupportedError):
-        lower(prepare(small(nodes, {"x": [1, 6]}, ["y"], {"s": np.array([3, 1, 2], np.int64), "w": w})))
+        lower(prepare(small(nodes, {"x": [1, shape[0] * shape[2]]}, ["y"], {"s": np.array(shape, np.int64), "w": w})))
 
 
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Concat"])
