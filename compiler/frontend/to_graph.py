@@ -285,9 +285,9 @@ class Translator:
                 raise UnsupportedError(f"output {item.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
             given.add(item.name)
         ports = tuple(self.hand_over(item) for item in self.model.graph.output)
-        images = sorted({self.shapes[name][0] for name in (*(op.y for op in self.operators[:1]), *(port.tensor for port in ports))})
-        if len(images) > 1:  # of views of inputs, which are copied
-            raise UnsupportedError(f"outputs and operators on {' and '.join(map(str, images))} images; one number for all is supported")
+        batches = {self.shapes[name][0] for name in (*(op.y for op in self.operators), *(port.tensor for port in ports))}
+        if len(batches) > 1:  # an output that is an input is copied, beside what is computed
+            raise UnsupportedError(f"outputs of {' and '.join(map(str, sorted(batches)))} images; one number for all is supported")
         return ports
 
     def hand_over(self, item: ValueInfoProto) -> Port:

@@ -276,6 +276,14 @@ def test_a_pad_of_nothing_is_its_input() -> None:
     assert len(lower(prepare(model)).operators) == 1
 
 
+@pytest.mark.parametrize("op", ["Relu", "Identity"])
+def test_outputs_of_other_batches(op: str) -> None:
+    """What is handed on as it came is copied by the program too, which goes through the images of all its tensors side by side."""
+    nodes = [helper.make_node(op, ["a"], ["y"]), helper.make_node("Squeeze", ["b"], ["z"])]
+    with pytest.raises(UnsupportedError, match="outputs of 1 and 2 images"):
+        lower(prepare(small(nodes, {"a": [2, 3, 4, 4], "b": [1, 3, 4, 4]}, ["y", "z"], {})))
+
+
 def test_vectors_whose_values_are_no_shapes() -> None:
     """onnx follows them as if they were, and finds that they do not fit."""
     nodes = [
