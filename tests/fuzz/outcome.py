@@ -57,7 +57,7 @@ def judge(sample: Sample, target: Target, seed: int = 0) -> Outcome:
         opened = open_source(Source(Path("fuzz.onnx"), target.machine, target.dtype), sample.model)
         found = found._replace(place=_place(opened), pairs=_pairs(opened))
         if not all(np.isfinite(value).all() for value in expected.values() if value.dtype.kind == "f"):
-            return found._replace(kind="undefined")
+            return found._replace(kind="undefined", what="not finite")
         trial = Trial(sample, expected, opened, target)
         executed = misfits = 0
         for plan in target.plans:
@@ -66,8 +66,8 @@ def judge(sample: Sample, target: Target, seed: int = 0) -> Outcome:
                 misfits += 1
                 continue
             executed += 1
-            kind = trial.run(programs, target)
-            found = found._replace(kind=kind) if kind != "right" else found
+            kind, what = trial.run(programs, target)
+            found = found._replace(kind=kind, what=what) if kind != "right" else found
         plan = ""
         trial.ports.check_names()
         return found._replace(plans=(executed, misfits))

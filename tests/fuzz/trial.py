@@ -36,6 +36,8 @@ from tuner.checks.fixed_point import referred
 from tuner.checks.reference import Reference, Stored, reference
 from tuner.checks.values import values_of
 
+BEYOND = "undefined", "a tensor is beyond the data type"
+CHANGED = "undefined", "onnxruntime makes something else of the model when it optimises it, as the NPU does"
 _NEAR = 0.02  # of the largest magnitude: no fault that is looked for is as small, and rounding of several pieces mostly is
 
 
@@ -88,10 +90,8 @@ def check_on_host(part: Partition, expected: Mapping[str, Array], sample: Sample
     ports.check_names()
     for value, (name, wanted) in zip(ports.run(), expected.items(), strict=True):
         if not _near(value, wanted):
-            same = _near(value, _optimised(sample, name))
-            raise EndError(
-                "undefined" if same else "wrong", "value on the host", f"{name!r}: far from what onnxruntime makes of the model itself"
-            )
+            kind, what = CHANGED if _near(value, _optimised(sample, name)) else ("wrong", "value on the host")
+            raise EndError(kind, what, f"{name!r}: far from what onnxruntime makes of the model itself")
 
 
 class Trial:
@@ -134,8 +134,8 @@ class Trial:
         outputs = memory.of_kind("output")
         return {b.name: read_output(ddr, b, memory.type_of(b)).reshape(b.onnx_shape) for b in outputs}
 
-    def run(self, programs: Mapping[str, Program], target: Target) -> str:
-        """ "right" or "rounding"; raises `EndError` for what is wrong."""
+    def run(self, programs: Mapping[str, Program], target: Target) -> tuple[str, str]:
+        """kind and what of an outcome that is no fault; raises `EndError` for one."""
         self.programs, self.made = programs, {}
         for name, program in programs.items():
             program.verify(target.machine)
@@ -147,10 +147,10 @@ class Trial:
         for name, one in doubtful.items():
             if one.exact or not rounding_explains(self.sample, name, checked.made[name], target.dtype):
                 if self._refer(beyond=True) is not None:
-                    return "undefined"
+                    return BEYOND
                 raise EndError("wrong", "value", f"{name!r}: {one}")
-        kinds = {self._kind(name, value, target) for name, value in zip(self.expected, made, strict=True) if name not in checked.counted}
-        return "undefined" if "undefined" in kinds else "rounding" if doubtful else "right"
+        places = [self._kind(name, value, target) for name, value in zip(self.expected, made, strict=True) if name not in checked.counted]
+        return next((kind for kind in places if kind is not None), ("rounding", "") if doubtful else ("right", ""))
 
     def _refer(self, beyond: bool = False) -> Any:
         """The reference; or the first tensor that the data type does not hold, None where there is none."""
@@ -161,19 +161,17 @@ class Trial:
             try:
                 found = reference(path, sample.feeds, Stored.of(compiled))
             except REFUSALS as error:  # of what it has made itself: the model as it is was executed
-                raise EndError("undefined", "onnxruntime cannot run it", str(error)) from None
+                raise EndError("undefined", "onnxruntime cannot run what it makes of the model", str(error)) from None
             return found.beyond if beyond else referred(found, compiled, path, sample.feeds)
 
-    def _kind(self, name: str, value: Array, target: Target) -> str:
-        """Of an output where each piece was given what the one before it made, beside the model itself.
-
-        "undefined" where onnxruntime makes something else of the model as soon as it optimises it, and value is that.
-        """
-        wanted = self.expected[name]
-        if _near(value, wanted) or rounding_explains(self.sample, name, value, target.dtype):
-            return "right"
-        if self._refer(beyond=True) is not None or _near(value, _optimised(self.sample, name)):
-            return "undefined"
+    def _kind(self, name: str, value: Array, target: Target) -> tuple[str, str] | None:
+        """Of an output where each piece was given what the one before it made, beside the model itself; None where it is near that."""
+        if _near(value, self.expected[name]) or rounding_explains(self.sample, name, value, target.dtype):
+            return None
+        if self._refer(beyond=True) is not None:
+            return BEYOND
+        if _near(value, _optimised(self.sample, name)):
+            return CHANGED
         raise EndError("wrong", "value at its place", f"{name!r}: far from what onnxruntime makes of the model itself")
 
 
