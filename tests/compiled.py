@@ -14,13 +14,12 @@ from compiler.segment.blocks import needed
 from compiler.unit.unit import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
-from simulator.lane_sums import check_lane_sums
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from simulator.npu.program import Program
 from simulator.sanitizer import check
 from simulator.timing import prepare, program_bound, simulate
-from tests.lanes import summed_lanes
+from tests.lane_sums import check_lane_sums, summed_lanes
 from tests.models import Floats, random_feeds, reference_outputs
 
 TOLERANCE = {DataType.float16: 1e-2, DataType.float32: 1e-4}

@@ -21,7 +21,6 @@ from simulator.compiled import CompiledPiece
 from simulator.exact_onnxruntime import REFUSALS, exact_session
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
-from simulator.lane_sums import check_lane_sums
 from simulator.npu.container_file import encode
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
@@ -31,7 +30,7 @@ from simulator.session import InferenceSession
 from tests.fuzz.builder import Array, Sample
 from tests.fuzz.perturbed import rounding_explains
 from tests.fuzz.plans import LAYERWISE, programs_of
-from tests.lanes import summed_lanes
+from tests.lane_sums import check_lane_sums, summed_lanes
 from tuner.checks.fixed_point import referred
 from tuner.checks.reference import Reference, Stored, reference
 from tuner.checks.values import values_of

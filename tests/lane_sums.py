@@ -1,4 +1,4 @@
-"""Does a product sum lanes that no channel has?  They have to add zero; the sanitizer sees blocks, this rule sees values.
+"""A rule of the sanitizer that sees values, not blocks: lanes without a channel that a product sums have to add zero.
 
 A tensor takes whole planes, so a product of two computed tensors sums lanes without a channel as well.  Only who made the program knows
 how many lanes of a sum have one.  Integers are left out: FIXPIPE takes off what their zero points add.
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from compiler.ir.operators import HeadedProduct
+from compiler.unit.unit import Unit
 from simulator.functional import execute
 from simulator.npu import isa
 from simulator.npu.isa import M_ACC, M_K, M_MPAD, M_N1, S0, S1, D
@@ -17,6 +19,12 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import BLOCK_BYTES, FRACTALS, DataType, Memory
 from simulator.npu.program import Program
 from simulator.primitives import Bytes, Words
+
+
+def summed_lanes(unit: Unit) -> dict[int, int]:
+    """Of a unit's products of two tensors, as `check_lane_sums` takes them."""
+    products = [(spec.tag, spec.operator) for spec in unit.operators]
+    return {tag: unit.graph.shapes[op.a][1] // op.heads for tag, op in products if isinstance(op, HeadedProduct)}
 
 
 def check_lane_sums(program: Program, machine: Machine, ddr: Bytes, summed: Mapping[int, int]) -> tuple[str, ...]:
