@@ -101,8 +101,9 @@ def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> 
             walk.visit(node)
         else:
             walk.take(node.output[0], onnx.helper.make_tensor_type_proto(walk.types[node.input[0]].tensor_type.elem_type, size))
-    walk.computed.clear()
-    walk.write()
+    if changed:
+        walk.computed.clear()
+        walk.write()
     return model
 
 
