@@ -55,8 +55,8 @@ def main(
     job, tally, begin = Job(machine, dtype, genomes), Tally(), time.monotonic()
     for seed, found in outcomes(job, range(int(first), int(last)), workers, seconds):
         tally.add(seed, found)
-        if found.fault and not as_json:
-            print(f"seed {seed}: {outcome_line(found)[:300]}", flush=True)
+        if found.fault:
+            sys.stderr.write(f"seed {seed}: {outcome_line(found)[:300]}\n")
     tests = shrunk_tests(job, tally.faults, shrink)
     if as_json:
         print(json.dumps({"seeds": seeds, "machine": machine, "dtype": dtype, **tally.values(), "tests": tests}, indent=1))

@@ -50,7 +50,7 @@ FIRST = (
     "properties/test_rewrite_properties", "scripts/test_help", "scripts/test_make_models", "simulated/test_disk",
     "simulator/test_kernel_cache", "tuner/measure/test_race", "tuner/measure/test_runners", "tuner/store/test_log", "tuner/world",
     "tuner/farm/test_each", "tuner/study/test_study", "tuner",
-    "simulated/test_seeds", "docs", "scripts", "system", "properties",
+    "simulated/test_seeds", "docs", "scripts", "system", "fuzz", "properties",
 )  # fmt: skip
 
 

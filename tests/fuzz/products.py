@@ -14,11 +14,11 @@ from tests.fuzz.builder import SIZES, GraphBuilder, MisfitError, divisors_of
 def draw_matmul(b: GraphBuilder, op: str) -> None:
     """By a constant on either side; by a computed tensor, which may be the same: as it lies, or with its last axes the other way."""
     x = b.pick_rank(3) if b.chance(0.6) else b.pick(lambda name: b.values[name].ndim > 1)
-    if b.chance(0.4):
-        x = b.node(str(b.choose(("Sigmoid", "HardSigmoid", "Softplus"))), [x])
+    if b.chance(0.6):
+        x = b.node(str(b.choose(("Sigmoid", "HardSigmoid", "Softplus", "Exp"))), [x])
     shape = b.shape(x)
     *lead, m, k = shape
-    kind = b.integer(0, 7)
+    kind = b.integer(0, 9)
     if kind == 0:
         b.node(op, [x, b.draw_constant((k, int(b.choose(SIZES))), k**-0.5)])
     elif kind == 1:
@@ -50,7 +50,7 @@ def _draw_heads(b: GraphBuilder, x: str) -> None:
     def apart(name: str, order: Sequence[int]) -> str:
         return b.node("Transpose", [b.node("Reshape", [name], shape=[n, s, heads, c // heads])], perm=list(order))
 
-    other = b.pick(lambda name: b.shape(name) == (n, s, c))
+    other = b.choose((x, b.pick(lambda name: b.shape(name) == (n, s, c))))
     made = b.node("MatMul", [apart(x, (0, 2, 1, 3)), apart(other, (0, 2, 3, 1))])
     if b.chance(0.3):
         made = b.node("Softmax", [b.node("Mul", [made, b.constant(np.array(0.25, np.float32))])], axis=3)

@@ -57,7 +57,7 @@ class QuantisedBuilder(GraphBuilder):
         """Integers of a float tensor of the pool; behind a view mostly with the scale that is in front of it."""
         if x not in self.integers:
             source = self.integers.get(self.sources.get(x, ""))
-            scale = self.scales[source] if source and self.chance(0.7) else self.draw_scale(self.values[x])
+            scale = self.scales[source] if source and self.chance(0.9) else self.draw_scale(self.values[x])
             (q,) = self.add("QuantizeLinear", [x, scale.scale, scale.zero])
             self.integers[x], self.scales[q] = q, scale
         return self.integers[x]
