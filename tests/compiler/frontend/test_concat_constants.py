@@ -65,4 +65,4 @@ def test_a_constant_may_be_some_of_the_channels(made: tuple[ModelProto, dict[str
     assert not isinstance(program, Infeasible)
     case = Case(model, unit, constants, feeds, {"y": expected})
     check_program(case, program)
-    np.testing.assert_allclose(run_program(case, program)[0]["y"].reshape(expected.shape), expected, atol=near)
+    np.testing.assert_allclose(run_program(case, program)[0]["y"].reshape(expected.shape), expected, rtol=near, atol=near)
