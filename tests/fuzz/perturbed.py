@@ -1,8 +1,8 @@
 """Does rounding explain how far a result is off?  The model with every tensor moved by what its type may round, several times.
 
 What `tuner.checks.values` allows is a multiple of a few samples of rounding.  Ill-conditioned graphs move further: here every tensor that a
-node makes is moved, whether the NPU stores it or not, and integers by a step.  A function is computed in steps, some of which are near 1
-where its value is near 0 (an exponential less 1), so its value is moved by what rounds there as well.
+node makes is moved, whether the NPU stores it or not, and integers by a step.  A function or a sum is computed in steps, some of which are
+near 1 where its value is near 0 (an exponential less 1, a mean that is taken off), so its value is moved by what rounds there as well.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from simulator.exact_onnxruntime import session_options
 from simulator.npu.parts import DataType
 from tests.fuzz.builder import Array, Sample, exact, values_of
-from tuner.checks.reference_body import _FUNCTIONS, types_of
+from tuner.checks.reference_body import _LOST_BITS, types_of
 from tuner.checks.values import FACTOR
 
-SAMPLES = 8
+SAMPLES = 16
 _RELATIVE, _ONE = "fuzz.relative", "fuzz.one"
 # relative: some roundings of a value in the type that an operator computes in
 _MOVED = {DataType.float16: 2.0**-10, DataType.float32: 2.0**-21}
@@ -88,7 +88,7 @@ def _with_moves(model: ModelProto, relative: float) -> tuple[ModelProto, dict[st
         for at, name in enumerate(node.output):
             if types.get(name) == TensorProto.FLOAT and node.op_type != "DequantizeLinear":
                 node.output[at] = f"raw.{name}"
-                move_float(f"raw.{name}", name, name, node.op_type in _FUNCTIONS)
+                move_float(f"raw.{name}", name, name, node.op_type in _LOST_BITS)
     kept = type(copy.graph)(node=nodes)
     del copy.graph.node[:]
     copy.graph.node.extend(kept.node)
