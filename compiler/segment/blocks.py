@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compiler.ir.reach import demanded
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.segment.run import Load, reads, ring_storages, run_of, worked
-from compiler.unit.operators import OperatorSpec
+from compiler.unit.operators import OperatorSpec, rounded
 from compiler.unit.unit import Unit
 
 Share = tuple[int, int]  # (i, m): part i of m
@@ -31,7 +31,7 @@ Bools = NDArray[np.bool_]
 class BlockAllocation(NamedTuple):
     """A storage of which a segment keeps [plane, plane + planes) of the block's rows in L1.
 
-    makers, readers: operators of the segment that write and read it, as bits.
+    makers, readers, contiguous: see `run.Allocation`.
     rows: int64 [blocks, 2], what a block's readers and makers touch.  fresh: those of them that a block has to load; where the halo is not
     cached, all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
     held: it lies whole in L1 beyond the segment (`segment.held`); then `highest` are the rows of all images.
@@ -44,6 +44,7 @@ class BlockAllocation(NamedTuple):
     death: int
     makers: int
     readers: int
+    contiguous: bool
     rows: Ints
     fresh: Ints
     cached: bool
@@ -57,8 +58,15 @@ class BlockAllocation(NamedTuple):
         return self.makers > 0
 
     def high(self, slots: int, images: int) -> int:
-        """Rows of one buffer: of the highest block, or of a ring that holds `slots` consecutive blocks."""
-        return int(_ring_rows(self.rows, slots, images > 1)) if self.cached else self.highest
+        """Rows of one buffer: of the highest block, or of a ring that holds `slots` consecutive blocks.
+
+        A ring of whole images has the rows of each one behind the other, and no image that goes on at the ring's beginning.
+        """
+        if not self.cached:
+            return self.highest
+        ring = int(_ring_rows(self.rows, slots, images > 1))
+        first, last = span(self.rows)
+        return rounded(ring, last - first) if self.contiguous and images > 1 else ring
 
     @property
     def made_again(self) -> bool:

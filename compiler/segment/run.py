@@ -33,6 +33,7 @@ class Allocation(NamedTuple):
     """Planes [plane, plane + planes) of a storage that a segment keeps in L1 from operator `birth` to operator `death`.
 
     makers, readers: operators of the segment that write and read it, as bits.
+    contiguous: whether an operator reads all rows of an image at once, one behind the other: it is a right operand.
     """
 
     storage: int
@@ -42,6 +43,7 @@ class Allocation(NamedTuple):
     death: int
     makers: int
     readers: int
+    contiguous: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, 
     inside = tuple(bool(mine) or bool(held >> spec.y.storage & 1) for spec, mine in zip(operators, readers, strict=True))
     used: dict[int, list[tuple[int, Piece]]] = {}
     made: dict[int, list[tuple[int, Piece]]] = {}
-    kept = set()
+    kept, rights = set[int](), set[int]()
     for k, spec in enumerate(operators):
         whole = () if fed >> k & 1 else spec.reads[:1] if streamed >> k & 1 else spec.reads
         for read in whole:
@@ -138,12 +140,12 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, 
         if spec.runs_on == "CUBE":
             kept.add(spec.reads[0].storage)
         if spec.right is not None and not streamed >> k & 1:
-            kept.add(spec.right.storage)
+            rights.add(spec.right.storage)
         if inside[k] and until[k] == k:
             made.setdefault(spec.y.storage, []).append((k, spec.y))
             kept.add(spec.y.storage)
     stays, loads = {}, list[Load]()
-    kept.update(storage for storage in used if held >> storage & 1)
+    kept.update(rights, (storage for storage in used if held >> storage & 1))
     for storage in sorted(kept):
         mine = made.get(storage, []), used.setdefault(storage, [])
         if held >> storage & 1:
@@ -154,6 +156,7 @@ def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, 
             late = {until[k] for k, _ in mine[1]}
             allocation, readers_late = stays[storage], sum(1 << k for k in late)
             stays[storage] = allocation._replace(death=max([allocation.death, *late]), readers=allocation.readers | readers_late)
+        stays[storage] = stays[storage]._replace(contiguous=storage in rights)
         loads += missing
     place = {storage: i for i, storage in enumerate(stays)}
     wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]

@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from simulator.exact_onnxruntime import session_options
 from simulator.npu.parts import DataType
+from simulator.onnx_kinds import widen
 from tests.fuzz.builder import Array, Sample, exact, values_of
 from tuner.checks.reference_body import _LOST_BITS, types_of
 from tuner.checks.values import FACTOR
@@ -35,10 +36,14 @@ def rounding_explains(sample: Sample, name: str, made: Array, dtype: DataType) -
 
 
 def _run(sample: Sample, name: str, relative: float) -> list[Array]:
-    """float64: a tensor as it is, then of moved runs."""
-    model, noises = _with_moves(sample.model, relative)
-    names = [name for node in sample.model.graph.node for name in node.output if name]
-    shapes = {key: value.shape for key, value in {**values_of(sample.model, sample.feeds, names), **sample.feeds}.items()}
+    """float64: a tensor as it is in float32, then of moved runs."""
+    wide = ModelProto()
+    wide.CopyFrom(sample.model)
+    widen(wide, (TensorProto.FLOAT16,))
+    feeds = {key: value.astype(np.float32) if value.dtype == np.float16 else value for key, value in sample.feeds.items()}
+    model, noises = _with_moves(wide, relative)
+    names = [name for node in wide.graph.node for name in node.output if name]
+    shapes = {key: value.shape for key, value in {**values_of(wide, feeds, names), **feeds}.items()}
     if name not in {port.name for port in model.graph.output}:
         model.graph.output.append(helper.make_empty_tensor_value_info(name))
     model.graph.input.extend(helper.make_tensor_value_info(noise, TensorProto.FLOAT, shapes[of]) for noise, of in noises.items())
@@ -48,7 +53,7 @@ def _run(sample: Sample, name: str, relative: float) -> list[Array]:
     for k in range(SAMPLES + 1):
         rng = np.random.default_rng(k)
         moves = {noise: np.float32(k > 0) * rng.uniform(-1, 1, shapes[of]).astype(np.float32) for noise, of in noises.items()}
-        (value,) = session.run([name], {**sample.feeds, **{noise: np.asarray(each) for noise, each in moves.items()}})
+        (value,) = session.run([name], {**feeds, **{noise: np.asarray(each) for noise, each in moves.items()}})
         found.append(value.astype(np.float64))
     return found
 

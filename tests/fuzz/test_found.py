@@ -135,3 +135,11 @@ def test_channels_of_a_normalisation_picked_twice() -> None:
     constants = {"scale": regular([12]), "places": np.array([10, 11, 11, 7])}
     constants |= {"starts": np.array([2]), "ends": np.array([-5]), "axes": np.array([1]), "steps": np.array([-1])}
     assert_right(nodes, {"x": regular([1, 12])}, {"y": ("float32", [1, 3])}, constants, 21, "edge", "float16")
+
+
+def test_a_right_side_whose_rows_another_operator_takes_by_block() -> None:
+    """Its rows lie one behind the other for each image, though the ring of L1 goes round."""
+    nodes = [helper.make_node("MatMul", ["t5", "t10"], ["t11"]), helper.make_node("Elu", ["t10"], ["t16"])]
+    feeds = {"t10": regular([2, 3, 1]), "t5": regular([2, 1, 3])}
+    outputs = {"t16": ("float32", [2, 3, 1]), "t11": ("float32", [2, 1, 1])}
+    assert_right(nodes, feeds, outputs, {}, 18, "edge", "float16", plans=("genome 0",), seed=10426)

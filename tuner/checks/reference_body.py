@@ -169,7 +169,8 @@ def round_tensors(
     values: Sequence[Mapping[str, Array]],
     wide: Collection[str] = (),
 ) -> list[dict[str, Array]]:
-    """Round to float16 what the pieces read as weights and every tensor of theirs that is stored.  `model` is changed; returns more feeds.
+    """Round to float16 what pieces read as weights, each tensor of theirs that is stored, and what a function hands on to an operator
+    that is fused with it.  `model` is changed; returns more feeds.
 
     A scalar `_SCALE` is to be fed as well.  Each piece reads its inputs from `values`, frame by frame; floats but those of `wide` are
     rounded.
@@ -178,7 +179,7 @@ def round_tensors(
     """
     graph, of_piece = model.graph, {k: piece for piece in pieces for k in piece.nodes}
     given: dict[str, str] = {}  # what a piece reads -> the tensor that it stands for
-    nodes = []
+    nodes, functions = [], {} if is_quantised(model) else _FUNCTIONS  # of integers they are tables
     for k, node in enumerate(graph.node):
         nodes.append(node)
         if k not in of_piece:
@@ -188,7 +189,7 @@ def round_tensors(
                 given[_OURS + "given." + name] = name
                 node.input[i] = _OURS + "given." + name
         for i, name in enumerate(node.output):
-            if name in stored:
+            if name in stored or node.op_type in functions:
                 node.output[i] = f"{_OURS}raw.{name}"
                 nodes += _rounding(node.output[i], name, _LOST_BITS.get(node.op_type, 0))
     host = names_read(node for k, node in enumerate(graph.node) if k not in of_piece) | {port.name for port in graph.output}

@@ -162,9 +162,11 @@ def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Comp
     ref, scale = expected.values[name], expected.logits_scale.get(name)
     if out.shape != ref.shape:
         return Compared(np.inf, None, count=ref.size, whose=expected.whose, shapes=(out.shape, ref.shape))
+    half = out.dtype == np.float16
+    dtype = DataType.float16 if half else dtype  # the tensor's own type rounds, whatever computes it
     noise = [relative_error(sample[name], ref, dtype, scale) for sample in expected.rounded]
-    if out.dtype == np.float16 and not noise:  # the tensor's own type rounds, whatever computes it
-        noise = [relative_error(ref.astype(np.float16), ref, DataType.float16, scale)]
+    if half and not noise:
+        noise = [relative_error(ref.astype(np.float16), ref, dtype, scale)]
     found = Compared(relative_error(out, ref, dtype, scale), float(np.max(noise)) if noise else None)
     if not expected.quantised:
         return found

@@ -83,6 +83,16 @@ def test_the_limit_is_four_times_what_rounding_does_between_bounds() -> None:
     assert not Compared(float("nan"), 1.0).ok
 
 
+def test_a_softmax_of_the_host_in_float16_underflows() -> None:
+    """Whatever type the NPU computes in."""
+    logits = np.array([0.0, -20.0], np.float64)
+    exact = np.exp(logits) / np.exp(logits).sum()
+    expected = Reference({"y": exact.astype(np.float32)}, (), {"y": 20.0}, frozenset(), frozenset(), {}, False, 1, None)  # type: ignore[arg-type]
+    assert compare(expected, "y", exact.astype(np.float16), DataType.float32).ok
+    assert not compare(expected, "y", np.array([0.5, 0.5], np.float16), DataType.float32).ok
+    assert not compare(expected, "y", np.array([1.0, 0.0], np.float32), DataType.float32).ok
+
+
 def noisy(rng: Rng) -> ModelProto:
     """Residual blocks on values near 200, whose differences are the output: float16 has steps of an eighth there."""
     b = Builder(rng, (1, 16, 8, 8))
@@ -116,6 +126,24 @@ def test_what_rounding_alone_does_is_no_fault(tmp_path: Path) -> None:
     *_, values = checked(exact)
     assert (values.worst.rounding, values.faults) == (None, ())
     assert values.worst.error < FLOAT32
+
+
+def test_a_function_rounds_whatever_it_is_fused_with(tmp_path: Path) -> None:
+    """Erf of the largest of one tensor is stored under the name of the largest."""
+
+    def rounding(*operators: str) -> float:
+        b = Builder(np.random.default_rng(1), (1, 16, 24, 24))
+        y = "x"
+        for operator in operators:
+            y = b.node(operator, [y])
+        _, path = compiled(b.model(y), tmp_path)
+        *_, values = checked(path)
+        assert values.worst.ok
+        assert values.worst.rounding is not None
+        return values.worst.rounding
+
+    assert rounding("Erf") > 1.5 * rounding("Max")
+    assert rounding("Erf", "Max") == pytest.approx(rounding("Erf"), rel=0.3)
 
 
 def test_a_small_fault_is_found_where_rounding_does_little(tmp_path: Path) -> None:
