@@ -156,15 +156,11 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
     To put a value aside and to take it back are names of values, not moves: a result has the buffer of an operand that nobody reads
     again, or a new one (linear scan, Poletto and Sarkar 1999).
     """
-    steps, guard = op.guarded([into.layout.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
+    steps = op.guarded([into.layout.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
     made: list[tuple[int, ...]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike, summand
     aside: dict[int, int] = {}
     inputs = len(op.inputs)
     v = 0
-    if guard is not None:
-        one = np.ones(into.channels(op.y), np.float32)
-        made.append((_VMADD, 0, v, -1, *_packed(op, "guard_", (one, 0 * one), (0.0, guard), into), -1))
-        v = inputs
     for i, step in enumerate(steps):
         if step.op == "keep":
             aside[step.kept] = v
@@ -177,7 +173,9 @@ def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArra
         if step.op == "scale_shift":
             assert step.scale is not None
             assert step.shift is not None
-            constants = _packed(op, str(i), (step.scale, step.shift), step.of_padding, into)
+            channels = into.channels(op.y)
+            values = np.broadcast_to(step.scale, channels), np.broadcast_to(step.shift, channels)
+            constants = _packed(op, str(i), values, step.of_padding, into)
         elif step.op == "multiply_add":  # of what is put aside no constant is read
             value = np.full(into.channels(op.y), step.value, np.float32)
             constants = (

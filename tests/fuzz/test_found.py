@@ -143,3 +143,9 @@ def test_a_right_side_whose_rows_another_operator_takes_by_block() -> None:
     feeds = {"t10": regular([2, 3, 1]), "t5": regular([2, 1, 3])}
     outputs = {"t16": ("float32", [2, 3, 1]), "t11": ("float32", [2, 1, 1])}
     assert_right(nodes, feeds, outputs, {}, 18, "edge", "float16", plans=("genome 0",), seed=10426)
+
+
+def test_a_quotient_of_channels_that_are_not_there() -> None:
+    nodes = [helper.make_node("LRN", ["x"], ["a"], alpha=0.5, size=3), helper.make_node("Div", ["a", "c"], ["y"])]
+    constants = {"c": 2 + np.abs(regular([18, 1]))}
+    assert_right(nodes, {"x": regular([3, 5, 18, 5])}, {"y": ("float32", [3, 5, 18, 5])}, constants, 21, "edge", "float16")

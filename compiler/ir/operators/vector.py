@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal, Self
@@ -11,11 +11,13 @@ from typing import Literal, Self
 import numpy as np
 
 from compiler.ir.operators.base import Floats, Operator, Shape, Spell, Values
-from simulator.npu.errors import UnsupportedError
 
 # What a lane without a channel may start as, the first one that stays finite: ln, reciprocal, square root and division take 1
 GUARDS = (1.0, -1.0, *(sign * 4.0**power for power in range(1, 7) for sign in (1, -1)))
-_BEYOND = ("div", "rdiv", "reciprocal", "exp", "square", "mul", "muls", "scale_shift", "multiply_add", "add", "adds", "sub", "rsub")
+_QUOTIENTS = ("div", "rdiv", "reciprocal", "exp")
+# Steps that may be infinite: a division by another tensor's, then a square
+_BEYOND = (_QUOTIENTS, (*_QUOTIENTS, "square", "mul", "muls", "scale_shift", "multiply_add", "add", "adds", "sub", "rsub"))
+_UNDEFINED = ("div", "rdiv", "reciprocal", "ln", "sqrt")  # on some finite numbers
 _CASES = 4096  # combinations of operands that are looked at; of an operand that may be more, some values between its least and greatest
 
 StepOp = Literal[
@@ -33,7 +35,7 @@ class Step:
     rsub, rdiv: other op v.  take: v becomes other.  other: inputs[operand], or what `keep` put aside last under the number `kept`.
     multiply_add: v * factor + summand, rounded once: what is put aside under `kept` and `added`, or `value` where that is -1.
     gelu: v * (1 + erf(v / sqrt 2)) / 2.
-    masked: of a scale_shift: lanes without a channel become zero.
+    padding: of a scale_shift: what lanes without a channel become, whatever they were.
     """
 
     op: StepOp
@@ -41,23 +43,26 @@ class Step:
     operand: int = -1
     kept: int = -1
     added: int = -1
-    scale: Floats | None = None  # [c]
-    shift: Floats | None = None  # [c]
-    masked: bool = False
+    scale: Floats | None = None  # [c], or [1]: of all channels
+    shift: Floats | None = None
+    padding: float | None = None
 
     @property
     def of_padding(self) -> tuple[float, float]:
         """(scale, shift) of lanes without a channel: that of all channels where it is one, so that such a lane stays as finite; else 0."""
         assert self.scale is not None
         assert self.shift is not None
-        same = not self.masked and np.all(self.scale == self.scale[0]) and np.all(self.shift == self.shift[0])
+        if self.padding is not None:
+            return 0.0, self.padding
+        same = np.all(self.scale == self.scale[0]) and np.all(self.shift == self.shift[0])
         return (float(self.scale[0]), float(self.shift[0])) if same else (0.0, 0.0)
 
     def spelt(self, spell: Spell) -> str:
         if self.op == "scale_shift":
             assert self.scale is not None
             assert self.shift is not None
-            return f"scale_shift {spell(self.scale)} {spell(self.shift)}" + (" masked" if self.masked else "")
+            padding = "" if self.padding is None else f" padding {self.padding:.9g}"
+            return f"scale_shift {spell(self.scale)} {spell(self.shift)}{padding}"
         if self.op == "multiply_add":
             factor, summand = (f"kept{number}" if number >= 0 else f"{self.value:.9g}" for number in (self.kept, self.added))
             return f"{self.op} {factor} {summand}"
@@ -98,36 +103,40 @@ class Vector(Operator):
 
     def padding(self, inputs: Sequence[Values], rounding: type[np.floating]) -> Values:
         """As `guarded` leaves it."""
-        steps, guard = self.guarded(inputs, rounding)
-        found = _on_padding(steps, guard, _combinations(inputs), rounding)
+        found = _on_padding(self.guarded(inputs, rounding), _combinations(inputs), rounding)
         return frozenset(np.unique(found).astype(float).tolist())
 
-    def guarded(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[tuple[Step, ...], float | None]:
-        """Steps that keep lanes without a channel finite, and what v must start as in them; its own steps and None where they do anyway.
+    def guarded(self, inputs: Sequence[Values], rounding: type[np.floating]) -> tuple[Step, ...]:
+        """Steps that keep lanes without a channel finite: its own where they do anyway.
 
         Weights are zero for such lanes, but 0 x inf is NaN, so one logarithm or division of a zero there would spoil every channel of the
         next convolution.  They are followed through the graph as sets of values; only a chain that would leave the finite numbers changes.
         """
         cases = _combinations(inputs)
-        # a division by another tensor's, or a square: what is beyond the largest number becomes that, in channels too
-        for bounded in ((), ("div", "rdiv", "reciprocal", "exp"), _BEYOND):
+        finite = (steps for steps in self._guards(rounding) if np.isfinite(_on_padding(steps, cases, rounding)).all())
+        return next(finite)
+
+    def _guards(self, rounding: type[np.floating]) -> Iterator[tuple[Step, ...]]:
+        """Cheapest first.  The last is finite on any finite inputs."""
+        for bounded in ((), *_BEYOND):  # what is beyond the largest number becomes that, in channels too
             steps = _bounded(self.steps, bounded, rounding) if bounded else self.steps
-            for guard in GUARDS if bounded else (None, *GUARDS):
-                if np.isfinite(_on_padding(steps, guard, cases, rounding)).all():
-                    return steps, guard
-        raise UnsupportedError(f"operator {self.name!r}: in no lane without a channel it is a number, and it would spoil all channels")
+            if not bounded:
+                yield steps
+            yield from ((_guard(value), *steps) for value in GUARDS)
+        steps = _bounded(self.steps, _BEYOND[-1], rounding)
+        yield tuple(each for step in steps for each in ((_guard(GUARDS[0]), step) if step.op in _UNDEFINED else (step,)))
 
     def with_mask(self, channels: int) -> Self:
         """The chain with zeros in lanes without a channel: its last step has a value for every lane where it is a sum or a product with
         a constant; else one more step is such a product."""
         *before, last = self.steps or (Step("muls", 1.0),)
         if last.op == "scale_shift":
-            return replace(self, steps=(*before, replace(last, masked=True)))
+            return replace(self, steps=(*before, replace(last, padding=0.0)))
         if last.op not in ("adds", "muls"):
             before, last = [*before, last], Step("muls", 1.0)
         scale, shift = (1.0, last.value) if last.op == "adds" else (last.value, 0.0)
         constants = (np.full(channels, value, np.float32) for value in (scale, shift))
-        return replace(self, steps=(*before, Step("scale_shift", scale=next(constants), shift=next(constants), masked=True)))
+        return replace(self, steps=(*before, Step("scale_shift", scale=next(constants), shift=next(constants), padding=0.0)))
 
 
 def _combinations(inputs: Sequence[Values]) -> Floats:
@@ -145,13 +154,17 @@ def _bounded(steps: tuple[Step, ...], ops: Sequence[str], rounding: type[np.floa
     return tuple(each for step in steps for each in ((step, *limits) if step.op in ops else (step,)))
 
 
-def _on_padding(steps: tuple[Step, ...], guard: float | None, cases: Floats, rounding: type[np.floating]) -> Floats:
-    """[cases]: the chain where inputs have no channel, rounded after every step.  guard: what v starts as."""
+def _guard(value: float) -> Step:
+    """What v is in lanes without a channel from here on."""
+    return Step("scale_shift", scale=np.ones(1, np.float32), shift=np.zeros(1, np.float32), padding=value)
+
+
+def _on_padding(steps: tuple[Step, ...], cases: Floats, rounding: type[np.floating]) -> Floats:
+    """[cases]: the chain where inputs have no channel, rounded after every step."""
     there = [_of_one_lane(step) if step.op == "scale_shift" else step for step in steps]
     tensors = list(cases[:, None, None, None])
     with np.errstate(all="ignore"):
-        v = tensors[0] if guard is None else np.full_like(tensors[0], guard)
-        return chain(there, v, tensors, lambda made: made.astype(rounding).astype(np.float32)).reshape(-1)
+        return chain(there, tensors[0], tensors, lambda made: made.astype(rounding).astype(np.float32)).reshape(-1)
 
 
 def _of_one_lane(step: Step) -> Step:

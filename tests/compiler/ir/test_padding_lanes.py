@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from compiler.ir.operators import GUARDS, ZERO, Concat, Conv, MatMul, Pool, Step, StepOp, Vector
 from compiler.ir.padding import assign_with_masks
-from simulator.npu.errors import UnsupportedError
 from simulator.npu.parts import DataType
 from tests.graphs import graph
 
@@ -32,9 +35,9 @@ def chain(*ops: StepOp, inputs: int = 1, value: float = 1.0) -> Vector:
     ],
 )
 def test_guard(op: Vector, guard: float | None) -> None:
-    steps, found = op.guarded([ZERO] * len(op.inputs), np.float16)
-    assert found == guard
-    assert steps == op.steps
+    steps = op.guarded([ZERO] * len(op.inputs), np.float16)
+    assert [step.padding for step in steps] == ([] if guard is None else [guard]) + [None] * len(op.steps)
+    assert steps[-len(op.steps) :] == op.steps
 
 
 def test_values_on_paper() -> None:
@@ -51,8 +54,8 @@ def test_values_on_paper() -> None:
 
 def test_a_quotient_of_gaps_is_clamped() -> None:
     """Nothing that v may be makes v / 0 finite."""
-    steps, guard = chain("div", inputs=2).guarded([ZERO, ZERO], np.float16)
-    assert guard == GUARDS[0]
+    guard, *steps = chain("div", inputs=2).guarded([ZERO, ZERO], np.float16)
+    assert guard.padding == GUARDS[0]
     assert [step.op for step in steps] == ["div", "mins", "maxs"]
     assert chain("div", inputs=2).padding([ZERO, ZERO], np.float16) == {65504.0}
 
@@ -63,15 +66,27 @@ def test_a_square_beyond_float16_is_clamped() -> None:
     assert op.padding([ZERO, frozenset({300.0})], np.float32) == {90000.0}
 
 
-def test_what_is_nowhere_a_number_is_refused() -> None:
+def test_a_guard_stands_where_no_number_in_front_helps() -> None:
     op = Vector("v", ("x", "y"), "z", (Step("take", operand=1), Step("ln")))
-    with pytest.raises(UnsupportedError, match="'v'"):
-        op.guarded([ZERO, frozenset({-1.0})], np.float16)
+    assert [step.op for step in op.guarded([ZERO, frozenset({-1.0})], np.float16)] == ["take", "scale_shift", "ln"]
+    quotient = Vector("v", ("x", "y", "z"), "z", (Step("mul", operand=1), Step("div", operand=2)))
+    assert quotient.padding([ZERO, ZERO, ZERO], np.float16) == {65504.0}
+
+
+@given(
+    st.lists(st.sampled_from(get_args(StepOp)), min_size=1, max_size=6),
+    st.lists(st.frozensets(st.sampled_from([-60000.0, -1.0, 0.0, 2.0, 60000.0]), min_size=1), min_size=2, max_size=2),
+    st.sampled_from([-60000.0, -1.0, 0.0, 3.0]),
+)
+def test_every_chain_can_be_kept_finite(ops: list[StepOp], inputs: list[frozenset[float]], value: float) -> None:
+    several = np.array([value, 1.0], np.float32)
+    steps = [Step("keep", kept=0), *(Step(op, value, operand=1, kept=0, added=0, scale=several, shift=several) for op in ops)]
+    assert np.isfinite(sorted(Vector("v", ("x", "y"), "z", tuple(steps)).padding(inputs, np.float16))).all()
 
 
 def test_no_gaps_no_guard() -> None:
     op = chain("ln")
-    assert op.guarded([frozenset()], np.float16) == (op.steps, None)
+    assert op.guarded([frozenset()], np.float16) == op.steps
 
 
 def test_a_residual_keeps_its_gaps() -> None:
