@@ -1,4 +1,4 @@
-"""onnx's passes over a model, each in a process that a model may kill.
+"""Passes of onnx and onnxruntime over a model, each in a process that a model may kill.
 
 They are C++ and Python that trust their model: a constant may be folded into any size.  So one process for each of ours runs them
 (`compiler.frontend.library_process`), with a limit to its memory and to its computing for each request; it is started before it is needed,
@@ -31,6 +31,7 @@ _DOING = {
     "convert": "converting its opset",
     "infer": "inferring its shapes",
     "evaluate": "folding its constants",
+    "create_session": "loading it into onnxruntime",
 }
 _MAIN = Path(__file__).with_name("library_process.py")
 # one thread each: stacks and arenas of more would count as memory
@@ -63,6 +64,11 @@ def infer(model: ModelProto, model_bytes: int, where: str, values: bool) -> Mode
 def evaluate(model: ModelProto, model_bytes: int) -> ModelProto:
     """onnx's reference evaluator: the outputs of a model without inputs, as initialisers."""
     return _PROCESS.ask("evaluate", model, model_bytes)
+
+
+def create_session(model: ModelProto, model_bytes: int, where: str) -> None:
+    """onnxruntime's session, as the model is."""
+    _PROCESS.ask("create_session", model, model_bytes, where)
 
 
 def start() -> None:

@@ -1,9 +1,9 @@
-"""What runs in the process of the libraries: onnx's checker, converter, shape inference and evaluator.
+"""What runs in the process of the libraries: onnx's checker, converter, shape inference and evaluator, and onnxruntime's loader.
 
 Started by its path (`compiler.frontend.libraries`), so that it imports nothing of this project and is ready sooner.  Requests come on
 stdin, answers go to the file that stdout was: a line of JSON, then as many bytes as it says.
 
-All but the evaluator are one C++ module of onnx, from bytes to bytes.  Python's part of onnx, with numpy, takes eight times as long to
+All of onnx but the evaluator is one C++ module, from bytes to bytes.  Python's part of onnx, with numpy, takes eight times as long to
 import as that module, and is left out until the evaluator wants it.
 """
 
@@ -67,7 +67,20 @@ def evaluate(body: bytes) -> bytes:
     return answer.SerializeToString()
 
 
-ANSWERS: dict[str, Callable[..., bytes]] = {"check": check, "convert": convert, "infer": infer, "evaluate": evaluate}
+def create_session(body: bytes) -> bytes:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    onnxruntime.InferenceSession(body, options, providers=["CPUExecutionProvider"])
+    return b""
+
+
+ANSWERS: dict[str, Callable[..., bytes]] = {
+    "check": check, "convert": convert, "infer": infer, "evaluate": evaluate, "create_session": create_session,
+}  # fmt: skip
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from compiler.frontend import libraries
 from compiler.frontend.attributes import check_attributes, one_line
+from compiler.frontend.budget import tensor_bytes
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import LARGE, Hollow, Large, attach, detach, taken_out
@@ -35,6 +37,7 @@ MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
 _WIDENED = (TensorProto.BFLOAT16,)
 _NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 _MISFITS = (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError)
+_SOURCE_LINE = re.compile(r"^(Fatal error: |/\S+:\d+ .*?\) (?=[A-Z]))")
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -136,6 +139,20 @@ def _size_bytes(tensor: TensorProto) -> int:
     if min(tensor.dims, default=0) < 0 or tensor.data_type not in _NUMPY_TYPES:
         return 0
     return math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+
+
+def check_session(model: ModelProto, where: str) -> None:
+    """Whether onnxruntime takes a loaded model, hollow or not: it runs what the NPU does not, and says what is right.
+
+    Large weights are inputs there.  Raises BadInputError with onnxruntime's message.
+    """
+    skeleton, large = detach(model, LARGE)
+    try:
+        libraries.create_session(skeleton, sum(map(tensor_bytes, large.values())), where)
+    except LibraryError as error:
+        text = " ".join(str(error).split()).rpartition("[ONNXRuntimeError]")[2].split(" : ")[-1]
+        why = one_line(_SOURCE_LINE.sub("", text))
+        raise BadInputError(f"{where}: onnxruntime, which checks what is compiled, does not load it: {why}") from None
 
 
 def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:

@@ -8,7 +8,8 @@ from pathlib import Path
 from onnx import ModelProto
 
 from compiler.frontend import load_model
-from compiler.frontend.load import Shapes
+from compiler.frontend.load import Shapes, check_session
+from compiler.frontend.partition import AllOnHostError
 from compiler.source import Opened, Source, open_source
 from tuner.networks import quantiser
 from tuner.networks.kept import quantised_network
@@ -23,9 +24,20 @@ def load_network(model: str | Path, shapes: Shapes | None = None, *, random_weig
 
 
 def open_network(source: Source) -> Opened:
-    """`open_source` of what `resolve` finds, which the source of the answer names.  Raises as `open_source`."""
+    """`open_source` of what `resolve` finds, which the source of the answer names.
+
+    Raises as `open_source`, and `BadInputError` for a file that onnxruntime does not load.
+    """
     found, seed = resolve(source.model, source.random_weights)
-    return open_source(replace(source, model=found, random_weights=seed), _built(found), title(found))
+    built = _built(found)
+    try:
+        opened = open_source(replace(source, model=found, random_weights=seed), built, title(found))
+    except AllOnHostError as nothing:
+        check_session(nothing.part.model, str(found))
+        raise
+    if built is None:
+        check_session(opened.model, str(found))
+    return opened
 
 
 def _built(found: Path) -> ModelProto | bytes | None:

@@ -78,6 +78,27 @@ def test_values_are_unchecked_or_checked_at_once(cli, model, tmp_path, style):
     assert json.loads(cli(*words, "--json")[1])["check"] is None
 
 
+@pytest.mark.parametrize(("onnx_type", "domain"), [("Relu", ""), ("Cosh", "my.own")])
+@pytest.mark.parametrize("first", ["Relu", "Sign"])
+def test_what_onnxruntime_refuses_is_not_compiled(cli, tmp_path, onnx_type, domain, first):
+    """In front of it an operator of the NPU, or none."""
+    helper, kinds = onnx.helper, onnx.TensorProto
+    nodes = [
+        helper.make_node(first, ["x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["b"], to=kinds.INT16),
+        helper.make_node(onnx_type, ["b"], ["y"], domain=domain),
+    ]
+    ports = helper.make_tensor_value_info("x", kinds.FLOAT, [1, 16]), helper.make_tensor_value_info("y", kinds.INT16, [1, 16])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("my.own", 1)]
+    path, out = tmp_path / "refused.onnx", tmp_path / "out.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:]), opset_imports=opsets, ir_version=8), path)
+    code, said, err = cli("compile", path, "--machine", "edge", "--out", out)
+    why = "my.own:Cosh(-1) is not a registered function/op" if domain else "Could not find an implementation for Relu(14) node"
+    assert (code, said, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"tilefarm: {path}: onnxruntime, which checks what is compiled, does not load it: {why}")
+    assert not out.exists()
+
+
 def test_what_is_not_written_is_not_checked(cli, model):
     code, out, err = cli("compile", model, "--machine", "edge", "--dump", "plan", "--check")
     assert (code, out, err) == (2, "", "tilefarm: --check: checks the file that is written; expected together with --out\n")
