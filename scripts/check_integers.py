@@ -20,7 +20,6 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from simulator.exact_onnxruntime import cpu_features  # noqa: E402
 from tuner.checks.integers import differences, integers_of, summary  # noqa: E402
 from tuner.networks.load import load_network  # noqa: E402
 from tuner.networks.quantise import quantised, random_samples  # noqa: E402
@@ -42,7 +41,6 @@ def main(
     details: Annotated[bool, typer.Option(help="A line for each kind of operator.")] = False,
 ) -> None:
     """Compare every operator of quantised models with onnxruntime, from its own integers."""
-    print(f"CPU: {' '.join(cpu_features()) or 'not told'}")
     wrong = False
     for name in models:
         model = load_network(name)

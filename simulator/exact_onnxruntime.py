@@ -26,7 +26,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 Array = NDArray[Any]
 # what a session raises of a model that it does not take, or of values that it does not
 REFUSALS = (ort.Fail, ort.InvalidArgument, ort.InvalidGraph, ort.InvalidProtobuf, ort.NotImplemented, ort.RuntimeException, RuntimeError)
-FEATURES = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8")  # what the kernels are chosen by
 # operator -> inputs of each of its products: the first factor, its zero point, the second factor, its zero point
 _PRODUCTS: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
     "ConvInteger": ((0, 2, 1, 3),),
@@ -156,13 +155,3 @@ def _make_unsigned(graph: GraphProto, signed: Mapping[str, bool], ours: str = _O
     kept = GraphProto(node=nodes)  # a copy, before what they belong to goes
     del graph.node[:]
     graph.node.extend(kept.node)
-
-
-def cpu_features() -> tuple[str, ...]:
-    """Those of `FEATURES` that this CPU has, as Linux says; () elsewhere."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ()
-    flags = next((line.split(":", 1)[1].split() for line in text.splitlines() if line.startswith("flags")), [])
-    return tuple(name for name in FEATURES if name in flags)

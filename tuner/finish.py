@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import NamedTuple
 
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
 from compiler.build import MeasuredModel, containers_of, measure, package
-from compiler.package import write_body
+from compiler.package import file_with_body
 from compiler.plan.plan import Plan, joined
 from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError
@@ -337,11 +334,7 @@ def _values(opened: Opened, folder: RunFolder[LocalPlace], same_as: Mapping[str,
     session = InferenceSession(folder.best)
     feeds = random_feeds(session, 0)
     values: dict[str, Values] = {}
-    with ExitStack() as stack:
-        body: Path = folder.best
-        if style != "function":  # that file has no body
-            body = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder.path / ".tmp"))) / "body.onnx"
-            write_body(opened.written, body)
+    with file_with_body(opened.written, folder.best, style, folder.path / ".tmp") as body:
         expected = referred(reference(body, feeds, Stored.of(session.compiled)), session.compiled, folder.best, feeds, body)
         for level, twin in same_as.items():
             values[level] = values_of(session, feeds, expected, level) if twin is None else values[twin]

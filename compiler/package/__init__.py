@@ -1,6 +1,6 @@
 """Compiled ONNX out, and back in."""
 
-from compiler.package.onnx_out import onnx_bytes, variant_table, write_body, write_onnx
+from compiler.package.onnx_out import file_with_body, onnx_bytes, variant_table, write_body, write_onnx
 from simulator.onnx_container import read_container
 
-__all__ = ["onnx_bytes", "read_container", "variant_table", "write_body", "write_onnx"]
+__all__ = ["file_with_body", "onnx_bytes", "read_container", "variant_table", "write_body", "write_onnx"]

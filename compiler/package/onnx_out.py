@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
@@ -87,6 +89,17 @@ def write_body(part: Partition, out_path: str | Path) -> None:
     chunks = _function_style(part, [[] for _ in part.pieces])
     _check_size(chunks, out_path, "its weights alone are too large to run it elsewhere")
     atomic_write(Path(out_path), chunks)
+
+
+@contextmanager
+def file_with_body(part: Partition, compiled: Path, style: Style, folder: Path | None = None) -> Iterator[Path]:
+    """A file with the model of a compiled one: that file, or a temporary one where its style has none.  Raises as `write_body`."""
+    if style == "function":
+        yield compiled
+        return
+    with TemporaryDirectory(prefix="tilefarm-", dir=folder) as temporary:
+        write_body(part, Path(temporary) / "body.onnx")
+        yield Path(temporary) / "body.onnx"
 
 
 def onnx_bytes(part: Partition, containers: Sequence[bytes]) -> bytes:
@@ -202,7 +215,7 @@ def _container_attributes(each: PackedPiece) -> list[Chunk]:
 
 
 def _epcontext_style(part: Partition, compiled: Sequence[PackedPiece], origin: str, beside: str | None) -> list[Chunk]:
-    """By onnxruntime's EP-context design: one context for all nodes, which the first one has; see `compiler.package.epcontext`."""
+    """By onnxruntime's EP-context design (docs/run-folder.md): one context for all nodes, which the first one has."""
     host = _Host(part)
     rest = _shell(part, host)
     if host.nodes:

@@ -106,7 +106,9 @@ class Trial:
         self.made: dict[tuple[str, bytes], dict[str, Array]] = {}  # by the programs, of a piece and its inputs
         self.session = InferenceSession(data, compute=self._compute)
         self.ports = Ports(self.session, expected, sample)
-        self.data = data
+        self.folder = tempfile.TemporaryDirectory(prefix="fuzz-")  # as long as the reference, which asks more of the file later
+        self.path = Path(self.folder.name) / "compiled.onnx"
+        self.path.write_bytes(data)
         self.reference: Reference = self._refer()
 
     def programs_of(self, plan: str, seed: int) -> Mapping[str, Program] | Infeasible:
@@ -144,6 +146,8 @@ class Trial:
         checked = values_of(self.session, self.sample.feeds, self.reference, self.level)
         doubtful = {name: one for name, one in checked.compared.items() if not one.ok}
         for name, one in doubtful.items():
+            if not np.isfinite(self.reference.values[name]).all():  # of the model as it is they are
+                return CHANGED
             if one.exact or not rounding_explains(self.sample, name, checked.made[name], target.dtype):
                 if self._refer(beyond=True) is not None:
                     return BEYOND
@@ -154,14 +158,12 @@ class Trial:
     def _refer(self, beyond: bool = False) -> Any:
         """The reference; or the first tensor that the data type does not hold, None where there is none."""
         sample, compiled = self.sample, self.session.compiled
-        with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
-            path = Path(folder) / "compiled.onnx"
-            path.write_bytes(self.data)
+        with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
             try:
-                found = reference(path, sample.feeds, Stored.of(compiled))
+                found = reference(self.path, sample.feeds, Stored.of(compiled))
             except REFUSALS as error:  # of what it has made itself: the model as it is was executed
                 raise EndError("undefined", "onnxruntime cannot run what it makes of the model", str(error)) from None
-            return found.beyond if beyond else referred(found, compiled, path, sample.feeds)
+            return found.beyond if beyond else referred(found, compiled, self.path, sample.feeds)
 
     def _kind(self, name: str, value: Array, target: Target) -> tuple[str, str] | None:
         """Of an output where each piece was given what the one before it made, beside the model itself; None where it is near that."""

@@ -21,7 +21,6 @@ import compiler
 import tuner.onnx_backend as backend
 from compiler.build import containers_of, package
 from compiler.package import onnx_out
-from compiler.package.epcontext import check_epcontext
 from simulator.bundle.write import write_bundle
 from simulator.compiled import read_compiled
 from simulator.npu.container import Container
@@ -29,6 +28,7 @@ from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession
+from tests.epcontext_rules import check_epcontext
 from tuner.cli import main
 
 Array = NDArray[Any]

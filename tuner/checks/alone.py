@@ -74,14 +74,13 @@ class Quantised:
 
     unfused, through: by how many steps integers differ from those of onnxruntime with nothing grouped -> how many do: of every operator
     given the same integers, and from the model's inputs on.  stock: values of the model's outputs that onnxruntime has otherwise by its
-    default options, of so many.  cpu: features of this one.
+    default options, of so many.
     """
 
     operators: OfOperators
     unfused: Mapping[str, int]
     through: Mapping[str, int]
     stock: tuple[int, int]
-    cpu: tuple[str, ...]
     agreement: Agreement | None
 
     @property
@@ -107,7 +106,6 @@ def quantised(expected: IntegerReference, made: Mapping[str, Array], machine: Ma
         told["unfused"],
         told["unfused_through"],
         (told["stock_differing"], told["stock_values"]),
-        tuple(told["cpu"]),
         agreement(made, expected.floats) if expected.floats else None,
     )
 

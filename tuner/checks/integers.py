@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, numpy_helper
 
 from compiler.frontend.attributes import one_line
-from simulator.exact_onnxruntime import REFUSALS, cpu_features, exact_model, tensors
+from simulator.exact_onnxruntime import REFUSALS, exact_model, tensors
 from simulator.npu.errors import BadInputError
 from tuner.checks.integer_nodes import formula_of
 
@@ -42,11 +42,10 @@ class Computed:
 
 @dataclass(frozen=True, eq=False)
 class Integers:
-    """nodes: in the order of the optimised graph.  outputs: of the model, by name.  cpu: which features it ran with."""
+    """nodes: in the order of the optimised graph.  outputs: of the model, by name."""
 
     nodes: tuple[Computed, ...]
     outputs: Mapping[str, Array]
-    cpu: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def integers_of(model: ModelProto, feeds: Mapping[str, Array]) -> Integers:
         Computed(node, tuple(values[name] if name else None for name in node.input), tuple(values[name] for name in node.output if name))
         for node in graph.node
     )
-    return Integers(nodes, {name: values[name] for name in outputs}, cpu_features())
+    return Integers(nodes, {name: values[name] for name in outputs})
 
 
 def differences(integers: Integers) -> tuple[Difference, ...]:

@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
-from simulator.exact_onnxruntime import cpu_features, exact_model, tensors
+from simulator.exact_onnxruntime import exact_model, tensors
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 from tuner.checks.cut import BYTES, VIEWS, cut, on_integers
@@ -124,7 +124,6 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
     through = tensors(exact_model(model, group=False), feeds, every)
     stock = _stock(model, feeds)
     told = {
-        "cpu": list(cpu_features()),
         "stock_differing": sum(differing(mine, stock[name]) for name, mine in outputs.items()),
         "stock_values": sum(array.size for array in outputs.values()),
         "kinds": dict(alone.kinds),

@@ -157,7 +157,7 @@ def _integers(found: Quantised) -> dict[str, Any]:
         "operators": operators, "values": values, "differing": wrong, "first": found.operators.first or None, "kinds": by_kind,
         "left_out": list(found.operators.left_out), "fixed_point_steps": found.operators.steps and dict(found.operators.steps),
         "unfused_steps": dict(found.unfused), "unfused_through_steps": dict(found.through),
-        "stock": {"differing": found.stock[0], "of": found.stock[1]}, "cpu": list(found.cpu),
+        "stock": {"differing": found.stock[0], "of": found.stock[1]},
         "faults": list(found.faults), "float": None,
     }  # fmt: skip
     if found.agreement is not None:
@@ -180,8 +180,7 @@ def _print_integers(found: Quantised) -> None:
     for what, steps in (("each operator", found.unfused), ("from the inputs on", found.through)):
         said = ", ".join(f"{int(count):,} by {step}" for step, count in steps.items()) or "none"
         print_line(f"onnxruntime without groups, {what}: values off {said} steps")
-    cpu = " ".join(found.cpu) or "not told"
-    print_line(f"onnxruntime's default options: {found.stock[0]:,} of {found.stock[1]:,} values of the outputs are others (CPU: {cpu})")
+    print_line(f"onnxruntime's default options: {found.stock[0]:,} of {found.stock[1]:,} values of the outputs are others")
     if found.agreement is not None:
         same, choices = found.agreement.top1
         print_line(f"float model: top-1 agrees in {same:,} of {choices:,}, SQNR {found.agreement.sqnr_db:.1f} dB")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -127,16 +126,13 @@ def compile_(
 
 def _checked(opened: Opened, out: Path, style: Style) -> FileCheck:
     """The file that was just written, with random inputs."""
-    from compiler.package import write_body
+    from compiler.package import file_with_body
     from simulator.session import InferenceSession
     from tuner.checks.check import random_feeds
     from tuner.cli.checking import check_compiled
 
     session = InferenceSession(out)
-    with TemporaryDirectory(prefix="tilefarm-") as folder:
-        body = out if style == "function" else Path(folder) / "body.onnx"
-        if style != "function":  # that file has no body
-            write_body(opened.written, body)
+    with file_with_body(opened.written, out, style) as body:
         return check_compiled(out, session, random_feeds(session, 0), session.levels, body=body)
 
 

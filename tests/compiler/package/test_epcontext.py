@@ -15,13 +15,13 @@ from onnx import ModelProto, NodeProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from compiler.build import containers_of, default_plans, measure, package
-from compiler.package.epcontext import ATTRIBUTES, RULES, check_epcontext
 from compiler.source import Source, open_source
 from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import find_containers, read_file
 from simulator.session import InferenceSession
+from tests.epcontext_rules import ATTRIBUTES, RULES, check_epcontext
 from tests.models import small_model
 from tests.piece_models import piece_model
 from tuner.checks.check import random_feeds
