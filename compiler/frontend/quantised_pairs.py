@@ -36,12 +36,13 @@ def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attribute
     largest = max(computed, key=lambda i: math.prod(shapes[i]), default=0)
     view, x_q = views[largest] if views else integers_read(state, node)
     y_q = parameters(state, node, 6, x_q.dtype)
-    if constant and math.prod(shapes[constant[0]]) == 1 and len(shapes[constant[0]]) <= len(view.shape):
+    rank = max(map(len, shapes.values()))
+    view = view.of_rank(rank)
+    if constant and math.prod(shapes[constant[0]]) == 1:
         _with_one_value(mode, state, node, view, constant[0], x_q, y_q)
         return
-    same = all(other.axes == view.axes for other, _ in views.values())
-    rows, rank = state.in_rows_of, len(view.shape)
-    tensors = {i: rows(views[i][0].tensor, view.tensor) if same else _aligned(state, node, i, rank) for i in computed}
+    same = all(other.of_rank(rank).axes == view.axes for other, _ in views.values())
+    tensors = {i: state.in_rows_of(views[i][0].tensor, view.tensor) if same else _aligned(state, node, i, rank) for i in computed}
     types = {i: views[i][1] for i in computed}
     for i in constant:
         found = _per_channel(mode, state, node, view, i, x_q, y_q)

@@ -149,3 +149,18 @@ def test_a_quotient_of_channels_that_are_not_there() -> None:
     nodes = [helper.make_node("LRN", ["x"], ["a"], alpha=0.5, size=3), helper.make_node("Div", ["a", "c"], ["y"])]
     constants = {"c": 2 + np.abs(regular([18, 1]))}
     assert_right(nodes, {"x": regular([3, 5, 18, 5])}, {"y": ("float32", [3, 5, 18, 5])}, constants, 21, "edge", "float16")
+
+
+@pytest.mark.parametrize("shapes", [([2], [1, 2]), ([1, 2], [2]), ([1], [1, 1, 1]), ([3, 2], [1, 2, 1, 2])])
+@pytest.mark.parametrize("op", ["Mul", "Add"])
+def test_a_quantised_pair_of_other_numbers_of_axes(op: str, shapes: tuple[list[int], list[int]]) -> None:
+    """The result has the axes of the longer shape, whichever operand has more values."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["p", "s"], ["a"]),
+        helper.make_node("DequantizeLinear", ["q", "s"], ["b"]),
+        helper.make_node(op, ["a", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "t"], ["y"]),
+    ]
+    feeds = {name: regular(shape, "uint8") for name, shape in zip("pq", shapes, strict=True)}
+    outputs = {"y": ("uint8", np.broadcast_shapes(*shapes))}
+    assert_right(nodes, feeds, outputs, {"s": _float(0.0193), "t": _float(0.0309)}, 13, "ethos-u65-512", "float16")
