@@ -229,6 +229,17 @@ def test_values_that_are_wrong(looked_at: Any, two_outputs: CompiledModel) -> No
 
 
 @pytest.mark.usefixtures("no_ray")
+def test_a_file_that_the_host_runs(told: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    b = Builder(np.random.default_rng(0), (1, 16, 4, 4))
+    onnx.save(b.model(b.node("Cos", ["x"])), tmp_path / "model.onnx")
+    assert main(["compile", str(tmp_path / "model.onnx"), "--machine", "edge", "--out", str(tmp_path / "out.onnx")]) == 0
+    capsys.readouterr()
+    code, checks = told(str(tmp_path / "out.onnx"))
+    assert (code, checks["values of FILE"]["state"]) == (0, "ok")
+    assert checks["values of FILE"]["detail"] == "nothing of it runs on the NPU; onnxruntime runs the model as it is"
+
+
+@pytest.mark.usefixtures("no_ray")
 def test_what_is_no_compiled_file(two_outputs: CompiledModel, told: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     onnx.save(two_outputs.opened.model, tmp_path / "model.onnx")
     code, checks = told(str(tmp_path / "model.onnx"))
