@@ -56,7 +56,10 @@ def _numbers(kind: type[IntEnum]) -> str:
 def _pieces(compiled: Compiled) -> str:
     count = len(compiled.pieces)
     if count == 1:
-        return "The NPU runs one piece of the model, `piece0`.\nWhat the model does before and behind it, if anything, is the host's, and is not in this bundle."
+        return (
+            "The NPU runs one piece of the model, `piece0`.\n"
+            "What the model does before and behind it, if anything, is the host's, and is not in this bundle."
+        )
     return (
         f"The NPU runs the model in {count} pieces, `piece0` to `piece{count - 1}`, one after the other, all with one variant.\n"
         f"Each has a DDR image of its own; inputs and outputs in `{MEMORY}` have the names of the model's tensors.\n"
