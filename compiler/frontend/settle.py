@@ -108,11 +108,13 @@ def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> 
 
 
 def _size_of_windows(node: NodeProto, shape: tuple[int, ...], constants: Mapping[str, Array]) -> tuple[int, ...] | None:
-    """With ceil_mode: a window that starts in the padding behind is dropped."""
+    """With ceil_mode: a window that starts in the padding behind is dropped, and auto_pad counts as it does without."""
     values, axes = attributes(node), len(shape) - 2
     kernel, (strides, dilations) = values.get("kernel_shape", ()), (values.get(key, [1] * axes) for key in ("strides", "dilations"))
-    if not values.get("ceil_mode", 0) or values.get("auto_pad", "NOTSET") != "NOTSET" or len(kernel) != axes:
+    if not values.get("ceil_mode", 0) or len(kernel) != axes:
         return None
+    if str(values.get("auto_pad", "")).startswith("SAME"):
+        return *shape[:2], *(-(-size // stride) for size, stride in zip(shape[2:], strides, strict=True))
     pads, sizes = values.get("pads", [0] * 2 * axes), []
     for i, size in enumerate(shape[2:]):
         count = -(-(size + pads[i] + pads[i + axes] - (kernel[i] - 1) * dilations[i] - 1) // strides[i]) + 1
