@@ -164,3 +164,9 @@ def test_a_quantised_pair_of_other_numbers_of_axes(op: str, shapes: tuple[list[i
     feeds = {name: regular(shape, "uint8") for name, shape in zip("pq", shapes, strict=True)}
     outputs = {"y": ("uint8", np.broadcast_shapes(*shapes))}
     assert_right(nodes, feeds, outputs, {"s": _float(0.0193), "t": _float(0.0309)}, 13, "ethos-u65-512", "float16")
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_LOWER", "SAME_UPPER"])
+def test_a_mean_of_auto_pad_and_ceil_mode(auto_pad: str) -> None:
+    nodes = [helper.make_node("AveragePool", ["x"], ["y"], auto_pad=auto_pad, ceil_mode=1, kernel_shape=[1], strides=[2])]
+    assert_right(nodes, {"x": regular([1, 2, 10])}, {"y": ("float32", [1, 2, 5])}, {}, 21, "edge", "float16")

@@ -132,7 +132,6 @@ def test_a_handlers_mistake_is_an_error_of_its_own(mistake: str) -> None:
 SIZES = {
     "windows": lambda b, x: b.node("MaxPool", [x], kernel_shape=[2, 2], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1),
     "mean of windows": lambda b, x: b.node("AveragePool", [x], kernel_shape=[1, 1], strides=[3, 2], ceil_mode=1),
-    "windows of auto_pad": lambda b, x: b.node("AveragePool", [x], kernel_shape=[1, 1], strides=[2, 2], auto_pad="SAME_LOWER", ceil_mode=1),
     "scales": lambda b, x: b.node("Resize", [x, "", b.constant(np.array([1, 1, 1.3, 1.3], np.float32))], mode="nearest"),
 }
 
