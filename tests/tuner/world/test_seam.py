@@ -31,7 +31,6 @@ OUTSIDE = {
     ("driver.py", "tuner.world.local"): "says which world",
     ("driver.py", "tuner.world.real"): "says which world",
     ("finish.py", "tuner.world.local"): "ends with files that onnxruntime reads",
-    ("finish.py", "tempfile"): "ends with files that onnxruntime reads",
     ("farm/each.py", "tuner.world.real"): "says which world: studies and sweeps are not driven in another one",
 }
 
