@@ -5,6 +5,7 @@ session = simulator.InferenceSession("RUN/best.onnx")
 """
 
 import sys
+from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING
 
 from simulator.npu.lazily import lazily
@@ -20,19 +21,24 @@ not compared with, or learned from; `tests/compiler/test_measured.py` says when 
 
 
 class _BeforeNumba:
-    """Finds no module; is asked for numba first, and says where compiled kernels are kept, and how they are loaded.
+    """Finds numba, and says where kernels are kept, how they are loaded, and how they are compiled.
 
     That takes reading all sources, which is longer than commands take that have no kernels.
     """
 
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "numba":
-            sys.meta_path.remove(self)
-            from simulator.kernel_cache import own_folder
-            from simulator.kernel_loading import load_without_compiler
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name != "numba":
+            return None
+        sys.meta_path.remove(self)
+        from simulator.kernel_cache import own_folder
+        from simulator.kernel_compiling import compile_as_wholes
+        from simulator.kernel_loading import changed_spec, load_without_compiler
 
-            own_folder()
-            load_without_compiler()
+        own_folder()
+        load_without_compiler()
+        if name in sys.modules:
+            compile_as_wholes(sys.modules[name])
+        return changed_spec(name, None, compile_as_wholes)
 
 
 sys.meta_path.insert(0, _BeforeNumba())

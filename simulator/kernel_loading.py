@@ -7,7 +7,7 @@ of that.  It takes a third of the time that the kernels of a command do, and is 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -44,16 +44,21 @@ class _Caching:
         if name != _CACHING:
             return None
         sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+        return changed_spec(name, path, _load_alone)
 
-            def execute_and_change(module: ModuleType) -> None:
-                execute(module)
-                _load_alone(module)
 
-            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
-        return spec
+def changed_spec(name: str, path: Sequence[str] | None, change: Callable[[Any], None]) -> ModuleSpec | None:
+    """Of a module that is to be changed as soon as it is imported."""
+    spec = PathFinder.find_spec(name, path)
+    if spec is not None and spec.loader is not None:
+        execute = spec.loader.exec_module
+
+        def execute_and_change(module: ModuleType) -> None:
+            execute(module)
+            change(module)
+
+        spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+    return spec
 
 
 def _load_alone(caching: Any) -> None:

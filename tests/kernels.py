@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.kernel_cache import _note
+from simulator.kernel_compiling import compiles_part
 
 ROOT = Path(__file__).parent.parent
 _VARIABLE = "TILEFARM_TESTS_COMPILING"
@@ -60,7 +61,7 @@ def wait_for_those_compiled_beside() -> None:
     load, compiling = Cache.load_overload, jobs.compiling
 
     def patient(cache: Any, *what: Any) -> Any:
-        while (found := load(cache, *what)) is None:
+        while (found := load(cache, *what)) is None and not compiles_part():
             if _ended(path, fcntl.LOCK_NB):
                 Cache.load_overload = load
                 return load(cache, *what)

@@ -1,0 +1,123 @@
+"""How kernels are compiled: each as a whole, with all that it calls.
+
+numba makes a kernel of every function that another one calls: with wrappers for Python, machine code, and a file in the cache.  The code
+that it optimises there holds all that this function calls in turn, and the caller optimises it again, so what lies ten calls deep is
+optimised ten times.  Here a function that is compiled for a caller is a part: LLVM code as it is lowered, which is linked into the kernel
+that Python calls, and optimised once, there.  A part that Python calls later is compiled again, as a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_KNOWN = "0.68."  # numba's own modules are changed, so other versions compile as they do
+
+
+_depth = 0  # of functions that are being compiled, each for the one before it
+
+
+def compiles_part() -> bool:
+    """Whether what is compiled now is a part of a kernel."""
+    return _depth > 1
+
+
+class _Part:
+    """Stands for the entry point of a part, by which numba tells functions apart."""
+
+
+def compile_as_wholes(numba: Any) -> None:
+    """Have numba compile so.  numba: the module, imported."""
+    if not numba.__version__.startswith(_KNOWN):
+        return
+    from numba.core import caching, codegen, cpu, dispatcher, lowering, sigutils
+    from numba.core.compiler_lock import global_compiler_lock
+
+    compile_one, add_overload = dispatcher.Dispatcher.compile, dispatcher.Dispatcher.add_overload
+    load_overload, save_overload = caching.Cache.load_overload, caching.Cache.save_overload
+    get_executable = cpu.CPUContext.get_executable
+    pointer_of = codegen.JITCodeLibrary.get_pointer_to_function
+    wrappers = {name: getattr(lowering.BaseLower, name) for name in ("create_cpython_wrapper", "create_cfunc_wrapper")}
+
+    def compile_at_depth(self: Any, signature: Any) -> Any:
+        global _depth
+        with global_compiler_lock:
+            arguments = tuple(sigutils.normalize_signature(signature)[0])
+            known = self.overloads.get(arguments)
+            if _depth == 0 and known is not None and isinstance(known.entry_point, _Part):
+                del self.overloads[arguments]
+            _depth += 1
+            try:
+                return compile_one(self, signature)
+            finally:
+                _depth -= 1
+
+    def executable_of_kernels(self: Any, made: Any, function: Any, environment: Any) -> Any:
+        if compiles_part():
+            return _Part()
+        made.finalize_whole()
+        return get_executable(self, made, function, environment)
+
+    def add_kernels(self: Any, made: Any) -> None:
+        if isinstance(made.entry_point, _Part):  # Python does not find it
+            self.overloads[tuple(made.signature.args)] = made
+        else:
+            add_overload(self, made)
+
+    def load_kernels(self: Any, signature: Any, context: Any) -> Any:
+        return None if compiles_part() else load_overload(self, signature, context)
+
+    def save_kernels(self: Any, signature: Any, made: Any) -> None:
+        if not isinstance(made.entry_point, _Part):
+            save_overload(self, signature, made)
+
+    def wrap_kernels(name: str) -> Any:
+        return lambda self, *options: wrappers[name](self, *options) if not compiles_part() else None
+
+    def finalize_part(self: Any) -> None:
+        self._raise_if_finalized()
+        for other in self._linking_libraries:
+            self._reload_init.update(other._reload_init)
+        self._finalized = self.is_part = True
+
+    def finalize_whole(self: Any) -> None:
+        if self._finalized and not self.is_part:
+            return
+        for other in _called(self):
+            self._reload_init.update(other._reload_init)
+            self._final_module.link_in(other._get_module_for_linking(), preserve=True)
+        self.is_part = False
+        self._optimize_final_module()
+        self._final_module.verify()
+        self._finalize_final_module()
+
+    def pointer_to_function(self: Any, name: str) -> Any:
+        self.finalize_whole()
+        return pointer_of(self, name)
+
+    changes: dict[Any, dict[str, Any]] = {
+        dispatcher.Dispatcher: {"compile": compile_at_depth, "add_overload": add_kernels},
+        cpu.CPUContext: {"get_executable": executable_of_kernels},
+        caching.Cache: {"load_overload": load_kernels, "save_overload": save_kernels},
+        lowering.BaseLower: {name: wrap_kernels(name) for name in wrappers},
+        codegen.CPUCodeLibrary: {"is_part": False, "finalize": finalize_part, "finalize_whole": finalize_whole},
+        codegen.JITCodeLibrary: {"get_pointer_to_function": pointer_to_function},
+    }
+    for changed, members in changes.items():
+        for name, member in members.items():
+            setattr(changed, name, member)
+
+
+def _called(library: Any) -> Iterator[Any]:
+    """Libraries of all that one calls, callers first: a definition is linked only where something asks for it already."""
+    seen, order = set[int](), list[Any]()
+
+    def visit(caller: Any) -> None:
+        for other in caller._linking_libraries:
+            if id(other) not in seen:
+                seen.add(id(other))
+                visit(other)
+                order.append(other)
+
+    visit(library)
+    return reversed(order)
