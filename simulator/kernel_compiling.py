@@ -8,13 +8,26 @@ that Python calls, and optimised once, there.  A part that Python calls later is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 _KNOWN = "0.68."  # numba's own modules are changed, so other versions compile as they do
-
-
 _depth = 0  # of functions that are being compiled, each for the one before it
+_functions = 0  # that this process has compiled
+
+
+class CompiledKernel(NamedTuple):
+    """functions: of the kernel and its parts, those that no other kernel of this process has.  Seconds of CPU and of wall time."""
+
+    name: str
+    functions: int
+    cpu_s: float
+    wall_s: float
+
+
+listeners: list[Callable[[CompiledKernel | None], None]] = []
+"""Called when a kernel begins to be compiled, with None, and when it is."""
 
 
 def compiles_part() -> bool:
@@ -36,6 +49,8 @@ def compile_as_wholes(numba: Any) -> None:
     compile_one, add_overload = dispatcher.Dispatcher.compile, dispatcher.Dispatcher.add_overload
     load_overload, save_overload = caching.Cache.load_overload, caching.Cache.save_overload
     get_executable = cpu.CPUContext.get_executable
+    function_compiler: Any = vars(dispatcher)["_FunctionCompiler"]
+    compile_types = function_compiler.compile
     pointer_of = codegen.JITCodeLibrary.get_pointer_to_function
     wrappers = {name: getattr(lowering.BaseLower, name) for name in ("create_cpython_wrapper", "create_cfunc_wrapper")}
 
@@ -46,13 +61,26 @@ def compile_as_wholes(numba: Any) -> None:
             known = self.overloads.get(arguments)
             if _depth == 0 and known is not None and isinstance(known.entry_point, _Part):
                 del self.overloads[arguments]
+            cpu_s, wall_s, functions = time.process_time(), time.perf_counter(), _functions
             _depth += 1
             try:
-                return compile_one(self, signature)
+                found = compile_one(self, signature)
             finally:
                 _depth -= 1
+            if _depth == 0 and _functions > functions:
+                name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
+                took = time.process_time() - cpu_s, time.perf_counter() - wall_s
+                _tell(CompiledKernel(name, _functions - functions, *took))
+            return found
+
+    def compile_in_turn(self: Any, *what: Any) -> Any:
+        if not compiles_part():
+            _tell(None)
+        return compile_types(self, *what)
 
     def executable_of_kernels(self: Any, made: Any, function: Any, environment: Any) -> Any:
+        global _functions
+        _functions += 1
         if compiles_part():
             return _Part()
         made.finalize_whole()
@@ -97,6 +125,7 @@ def compile_as_wholes(numba: Any) -> None:
 
     changes: dict[Any, dict[str, Any]] = {
         dispatcher.Dispatcher: {"compile": compile_at_depth, "add_overload": add_kernels},
+        function_compiler: {"compile": compile_in_turn},
         cpu.CPUContext: {"get_executable": executable_of_kernels},
         caching.Cache: {"load_overload": load_kernels, "save_overload": save_kernels},
         lowering.BaseLower: {name: wrap_kernels(name) for name in wrappers},
@@ -106,6 +135,11 @@ def compile_as_wholes(numba: Any) -> None:
     for changed, members in changes.items():
         for name, member in members.items():
             setattr(changed, name, member)
+
+
+def _tell(kernel: CompiledKernel | None) -> None:
+    for listener in listeners:
+        listener(kernel)
 
 
 def _called(library: Any) -> Iterator[Any]:

@@ -15,9 +15,12 @@ from _pytest.pathlib import import_path
 from hypothesis import settings
 
 from tests.kernels import compile_beside, wait_for_those_compiled_beside
+from tuner.cli import kernel_progress
 
 # Where it is set, every process that a test starts compiles the two hundred modules of the tree before it begins
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Tests know all that a command says, but not whether a kernel is compiled in it
+kernel_progress.EVERY_S, kernel_progress._FEW = float("inf"), 0
 # Several processes of tests have a core each: threads of theirs would wait for one another, busily
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 

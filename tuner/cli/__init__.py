@@ -22,6 +22,7 @@ from simulator.command import new_app
 from simulator.npu.errors import TilefarmError
 from simulator.terminal import print_line, say
 from tuner.cli.group import later_group
+from tuner.cli.kernel_progress import kernel_progress
 
 DEBUG = "--debug"
 
@@ -95,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             _details(error, words, debug)
 
-    return command.run(app, "tilefarm", words, seen, lambda error: _bug(error, words, debug))
+    with kernel_progress():
+        return command.run(app, "tilefarm", words, seen, lambda error: _bug(error, words, debug))
 
 
 def _bug(error: Exception, words: Sequence[str], debug: bool) -> str:
