@@ -22,7 +22,7 @@ from simulator.command import new_app
 from simulator.npu.errors import TilefarmError
 from simulator.terminal import print_line, say
 from tuner.cli.group import later_group
-from tuner.cli.kernel_progress import kernel_progress
+from tuner.cli.kernel_progress import report_kernels
 
 DEBUG = "--debug"
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             _details(error, words, debug)
 
-    with kernel_progress():
+    with report_kernels():
         return command.run(app, "tilefarm", words, seen, lambda error: _bug(error, words, debug))
 
 

@@ -15,7 +15,7 @@ _FEW = 20  # kernels that a cache has where nearly all are missing
 
 
 @contextmanager
-def kernel_progress() -> Iterator[None]:
+def report_kernels() -> Iterator[None]:
     """Says it on stderr: where the cache is empty when the first kernel is compiled, and then every few seconds."""
     begun = said = 0.0
     done = 0

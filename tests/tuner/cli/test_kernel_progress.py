@@ -21,7 +21,7 @@ def test_what_is_said(cached: int, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(kernel_progress, "EVERY_S", 5.0)
     monkeypatch.setattr(kernel_progress, "_FEW", 20)
     before = list(listeners)
-    with kernel_progress.kernel_progress():
+    with kernel_progress.report_kernels():
         for kernel in (None, CompiledKernel("one", 1, 3.0, 3.0), None, CompiledKernel("two", 3, 0.5, 0.5), None):
             listeners[-1](kernel)
     assert listeners == before
