@@ -126,7 +126,7 @@ def session(
             operators = sum(len(unit.operators) for unit in opened.units)
             around.say(
                 f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; "
-                f"starting workers (the first run on a computer compiles kernels, half a minute)"
+                f"starting workers (the first run of a version on a computer compiles kernels, a minute or two)"
             )
             beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
             proposes = known.line if known.said else proposer_line(config, prior)

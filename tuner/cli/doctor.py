@@ -134,7 +134,7 @@ def _kernel_cache() -> CheckResult:
 
     folder = own_folder()
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
-    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for half a minute"
+    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for a minute or two"
     text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
     return CheckResult(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
 

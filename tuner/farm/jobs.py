@@ -196,7 +196,7 @@ class JobRunner:
         self._heard: FirstReadings | None = FirstReadings(len(facts.levels)) if facts.differs else None
 
     def warm(self, whole: bool) -> None:
-        """Kernels are compiled here where nobody has yet: in a job, half a minute for one would look like a job that hangs.
+        """Kernels are compiled here where nobody has yet: in a job, a minute of them would look like a job that hangs.
 
         whole: those that programs need too.
         """

@@ -82,7 +82,7 @@ class EvaluatorSpec:
     target: str = NPU
 
     def __call__(self) -> Evaluator:
-        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet (half a minute, once).
+        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet.
 
         What a worker has and remembers are hundreds of thousands of objects, next to none of them garbage that only a collector finds.
         Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
