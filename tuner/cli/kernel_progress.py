@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from simulator.kernel_cache import own_folder
 from simulator.kernel_compiling import CompiledKernel, listeners
 from simulator.terminal import say
 
@@ -25,6 +24,8 @@ def report_kernels() -> Iterator[None]:
         done += kernel is not None
         now = time.monotonic()
         if not begun:
+            from simulator.kernel_cache import own_folder  # numba is there, and has asked for it
+
             begun = said = now
             if len(list(own_folder().rglob("*.nbi"))) < _FEW:
                 say("compiling kernels, once for this version on this computer: a minute or two")

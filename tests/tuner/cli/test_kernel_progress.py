@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator import kernel_cache
 from simulator.kernel_compiling import CompiledKernel, listeners
 from tuner.cli import kernel_progress
 
@@ -16,7 +17,7 @@ def test_what_is_said(cached: int, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for number in range(cached):
         (tmp_path / f"{number}.nbi").touch()
     seconds = iter([100.0, 103.0, 106.5, 107.0, 112.0])
-    monkeypatch.setattr(kernel_progress, "own_folder", lambda: tmp_path)
+    monkeypatch.setattr(kernel_cache, "own_folder", lambda: tmp_path)
     monkeypatch.setattr(time, "monotonic", lambda: next(seconds))
     monkeypatch.setattr(kernel_progress, "EVERY_S", 5.0)
     monkeypatch.setattr(kernel_progress, "_FEW", 20)
