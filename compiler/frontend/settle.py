@@ -113,7 +113,7 @@ def _size_of_windows(node: NodeProto, shape: tuple[int, ...], constants: Mapping
     kernel, (strides, dilations) = values.get("kernel_shape", ()), (values.get(key, [1] * axes) for key in ("strides", "dilations"))
     if not values.get("ceil_mode", 0) or len(kernel) != axes:
         return None
-    if str(values.get("auto_pad", "")).startswith("SAME"):
+    if values.get("auto_pad", "NOTSET").startswith("SAME"):
         return *shape[:2], *(-(-size // stride) for size, stride in zip(shape[2:], strides, strict=True))
     pads, sizes = values.get("pads", [0] * 2 * axes), []
     for i, size in enumerate(shape[2:]):

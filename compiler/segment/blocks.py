@@ -65,8 +65,10 @@ class BlockAllocation(NamedTuple):
         if not self.cached:
             return self.highest
         ring = int(_ring_rows(self.rows, slots, images > 1))
+        if not self.contiguous or images == 1:
+            return ring
         first, last = span(self.rows)
-        return rounded(ring, last - first) if self.contiguous and images > 1 else ring
+        return rounded(ring, last - first)
 
     @property
     def made_again(self) -> bool:

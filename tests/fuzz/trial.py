@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -146,30 +146,34 @@ class Trial:
         checked = values_of(self.session, self.sample.feeds, self.reference, self.level)
         doubtful = {name: one for name, one in checked.compared.items() if not one.ok}
         for name, one in doubtful.items():
-            if not np.isfinite(self.reference.values[name]).all():  # of the model as it is they are
+            if name in self.expected and not np.isfinite(self.reference.values[name]).all():  # those of the model as it is are
                 return CHANGED
             if one.exact or not rounding_explains(self.sample, name, checked.made[name], target.dtype):
-                if self._refer(beyond=True) is not None:
+                if self._is_beyond():
                     return BEYOND
                 raise EndError("wrong", "value", f"{name!r}: {one}")
         places = [self._kind(name, value, target) for name, value in zip(self.expected, made, strict=True) if name not in checked.counted]
         return next((kind for kind in places if kind is not None), ("rounding", "") if doubtful else ("right", ""))
 
-    def _refer(self, beyond: bool = False) -> Any:
-        """The reference; or the first tensor that the data type does not hold, None where there is none."""
+    def _refer(self) -> Reference:
         sample, compiled = self.sample, self.session.compiled
         with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
             try:
                 found = reference(self.path, sample.feeds, Stored.of(compiled))
             except REFUSALS as error:  # of what it has made itself: the model as it is was executed
                 raise EndError("undefined", "onnxruntime cannot run what it makes of the model", str(error)) from None
-            return found.beyond if beyond else referred(found, compiled, self.path, sample.feeds)
+            return referred(found, compiled, self.path, sample.feeds)
+
+    def _is_beyond(self) -> bool:
+        """Whether the data type does not hold a tensor."""
+        with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
+            return self.reference.beyond is not None
 
     def _kind(self, name: str, value: Array, target: Target) -> tuple[str, str] | None:
         """Of an output where each piece was given what the one before it made, beside the model itself; None where it is near that."""
         if _near(value, self.expected[name]) or rounding_explains(self.sample, name, value, target.dtype):
             return None
-        if self._refer(beyond=True) is not None:
+        if self._is_beyond():
             return BEYOND
         if _near(value, _optimised(self.sample, name)):
             return CHANGED

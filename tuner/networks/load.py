@@ -33,7 +33,8 @@ def open_network(source: Source) -> Opened:
     try:
         opened = open_source(replace(source, model=found, random_weights=seed), built, title(found))
     except AllOnHostError as nothing:
-        check_session(nothing.part.model, str(found))
+        if built is None:
+            check_session(nothing.part.model, str(found))
         raise
     if built is None:
         check_session(opened.model, str(found))
