@@ -25,11 +25,11 @@ def main(
     dtype: Annotated[str, typer.Option(metavar="T", help="float16 or float32.")] = "float16",
 ) -> None:
     """Compile a model for a machine, with a plan or by prediction: the same bytes every time."""
-    from compiler.build import check_out
     from compiler.face import compile
     from compiler.plan.plan import Plan
+    from simulator.outputs import check_out
 
-    check_out(out)
+    check_out(out, [model, Path(machine), *([] if plan is None else [plan])])
     compiled = compile(model, machine, None if plan is None else Plan.load(plan), dtype=dtype)
     compiled.save(out)
     for level in compiled.levels:

@@ -10,7 +10,6 @@ A model that the NPU supports as a whole is one piece; what takes a unit or a co
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -273,14 +272,3 @@ def package(opened: Opened, containers: Sequence[Container], out: Path, style: S
     packed = [PackedPiece(piece, each, tuple(encode_chunks(each))) for piece, each in zip(opened.written.pieces, containers, strict=True)]
     write_packed(packed, opened.written, out, style, opened.source.model.name)
     return sum(each.size_bytes for each in packed)
-
-
-def check_out(out: Path) -> None:
-    """Say before the work, not after it, that a file cannot be written there.  Raises `BadInputError`."""
-    folder = out.parent
-    if out.is_dir():
-        raise BadInputError(f"--out {out}: is a folder; give a file")
-    if not folder.is_dir():
-        raise BadInputError(f"--out {out}: folder {folder} does not exist")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInputError(f"--out {out}: folder {folder} is not writable")

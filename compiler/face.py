@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from compiler.build import MeasuredModel, check_out, containers_of, default_by_level, measure, package
+from compiler.build import MeasuredModel, containers_of, default_by_level, measure, package
 from compiler.plan.plan import Plan
 from compiler.quick import quick_plans
 from compiler.source import Opened, Source, open_source
@@ -17,6 +17,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from simulator.objective import Objective, Pace, frames_of
 from simulator.onnx_names import Style
+from simulator.outputs import check_out
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class CompiledModel:
     def save(self, path: str | os.PathLike[str], style: Style = "function") -> None:
         """Write the compiled ONNX file, whole or not at all.  Raises `BadInputError`, `UnsupportedError`."""
         out = Path(path)
-        check_out(out)
+        check_out(out, [self.opened.source.model])
         package(self.opened, containers_of(self.opened, self.measured), out, style)
 
     def _of(self, level: str) -> MeasuredModel:

@@ -30,11 +30,14 @@ def main(
     from simulator.feeds import load_feeds, npz_bytes
     from simulator.npu.errors import BadInputError
     from simulator.npu.files import atomic_write
+    from simulator.outputs import check_out
     from simulator.sequence import simulate_all
     from simulator.session import InferenceSession
 
     if out is not None and given is None:
         raise BadInputError(f"--out {out}: goes with --input")
+    if out is not None and given is not None:
+        check_out(out, [file, given])
     session = InferenceSession(file)
     compiled: Compiled = session.compiled
     for name in compiled.levels if level is None else (compiled.variants(level)[0].level,):

@@ -29,6 +29,7 @@ from compiler.frontend.wire import Data, tensor_pieces
 from compiler.frontend.zero_points import add_zero_points
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import CONVERTED, widen, widened
+from simulator.onnx_names import DOMAIN, SEAL_KEY
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
@@ -94,6 +95,8 @@ def _parsed(data: bytes, where: str) -> ModelProto:
         raise BadInputError(f"{where}: not an ONNX file, or cut short ({one_line(error)})") from None
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise BadInputError(f"{where}: not an ONNX model: it has no graph")
+    if any(entry.key == SEAL_KEY for entry in model.metadata_props) or any(node.domain == DOMAIN for node in model.graph.node):
+        raise BadInputError(f"{where}: is compiled already, by tilefarm; expected the model that it was made of")
     return model
 
 

@@ -108,11 +108,11 @@ def test_a_bug_is_told_from_an_error(capsys: pytest.CaptureFixture[str], monkeyp
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("compiler.build.check_out", lambda _: 1 // 0)
+    monkeypatch.setattr("simulator.outputs.check_out", lambda *_: 1 // 0)
     words = ["model.onnx", "--machine", "edge", "--out", "x.onnx"]
     assert run(compiling, "python -m compiler", words) == 70
     assert "ZeroDivisionError" in capsys.readouterr().err
-    monkeypatch.setattr("compiler.build.check_out", interrupted)
+    monkeypatch.setattr("simulator.outputs.check_out", interrupted)
     assert run(compiling, "python -m compiler", words) == 130
 
 

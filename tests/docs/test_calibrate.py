@@ -87,7 +87,7 @@ def test_a_board_that_answers_nonsense_is_one_line(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["--out", "nowhere/found.yaml"], "--out nowhere/found.yaml: no such folder as nowhere"),
+        (["--out", "nowhere/found.yaml"], "--out nowhere/found.yaml: folder nowhere does not exist"),
         (["--out", "found.yaml", "--networks", "light:squeezenet"], "--networks goes with --check"),
         (["--out", "found.yaml", "--runner", "no_such"], "--runner no_such: unknown"),
     ],

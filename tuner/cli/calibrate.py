@@ -13,6 +13,7 @@ from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, say
 from tuner.cli import options
+from tuner.cli.group import FILE, READ
 from tuner.cli.text import print_json, print_next, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ app = new_app()
 def calibrate(
     runner: options.RunnerName,
     machine: options.MachineName,
-    out: Annotated[Path, typer.Option(metavar="FILE.yaml", help="Where to write the machine file.")],
+    out: Annotated[Path, FILE, typer.Option(metavar="FILE.yaml", help="Where to write the machine file.")],
     *,
     readings: Annotated[int, typer.Option(metavar="N", min=8, help="Of each micro-program, at most; fewer where all is known.")] = 256,
     tries: Annotated[int, typer.Option(metavar="N", min=1, help="Of a reading that fails.")] = 3,
@@ -35,7 +36,7 @@ def calibrate(
         int | None, typer.Option("--check", metavar="N", min=2, help="Measure and predict N segments of networks too.")
     ] = None,
     networks: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Whose segments --check draws: light:NAME, made:NAME or files.")
+        str | None, READ, typer.Option(metavar="A,B", help="Whose segments --check draws: light:NAME, made:NAME or files.")
     ] = None,
     seed: options.Seed = 0,
     quiet: options.Quiet = False,
@@ -54,8 +55,6 @@ def calibrate(
 
     if networks is not None and check is None:
         raise BadInputError("--networks goes with --check")
-    if not out.parent.is_dir():
-        raise BadInputError(f"--out {out}: no such folder as {out.parent}")
     given = load_machine(machine)
     bench = Bench(find_runner(runner, timeout_s) or measure, 1, tries)
     board = ProbedBoard(runner, bench, given, (lambda line: None) if quiet else say)

@@ -15,6 +15,7 @@ from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.terminal import print_line
 from tuner.cli import options
 from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
+from tuner.cli.group import FOLDER, READ
 from tuner.cli.heap import keep_freed_memory
 from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import ddr_text, print_json, print_pace, print_pieces, print_table
@@ -35,6 +36,7 @@ def compile_(
     out: options.CompiledOut = None,
     plan: Annotated[
         list[str] | None,
+        READ,
         typer.Option(metavar="PLAN.json", help="A plan for all levels, or level=PLAN.json for each; the best by prediction unless given."),
     ] = None,
     layerwise: Annotated[bool, typer.Option("--layerwise", help="Every operator by itself, in place of the best by prediction.")] = False,
@@ -56,7 +58,9 @@ def compile_(
         ),
     ] = None,
     dump_to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="With --dump: into files [PIECE.][LEVEL.]STAGE.txt there; the report is printed.")
+        Path | None,
+        FOLDER,
+        typer.Option(metavar="DIR", help="With --dump: into files [PIECE.][LEVEL.]STAGE.txt there; the report is printed."),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check the file at once, every level, as `run --check --input random` does; exit 1 on a fault.")
@@ -64,7 +68,6 @@ def compile_(
     as_json: options.Json = False,
 ) -> int:
     keep_freed_memory()
-    from compiler.build import check_out
     from compiler.frontend.partition import AllOnHostError
     from compiler.plan.plan import Plan
     from compiler.source import Source
@@ -79,9 +82,7 @@ def compile_(
     in_run = frames_of(objective, frames)
     model, random_weights = options.named(model, random_weights)
     stages = _stages(dump or (), dump_to, out, as_json)
-    if out is not None:
-        check_out(out)
-    elif check:
+    if out is None and check:
         raise BadInputError("--check: checks the file that is written; expected together with --out")
     if plan and (layerwise or predicted_by is not None):
         raise BadInputError(f"{'--layerwise' if layerwise else '--model'}: makes plans, so it does not go with --plan")

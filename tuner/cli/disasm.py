@@ -10,6 +10,7 @@ import typer
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_text
+from tuner.cli.group import FILE
 from tuner.cli.options import Compiled, OneLevel
 
 app = new_app()
@@ -20,15 +21,12 @@ def disasm(
     compiled: Compiled,
     level: OneLevel = None,
     core: Annotated[int | None, typer.Option(metavar="N", help="One core; all unless given.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="F", help="Write the text there; stdout unless given.")] = None,
+    out: Annotated[Path | None, FILE, typer.Option(metavar="F", help="Write the text there; stdout unless given.")] = None,
 ) -> None:
-    from compiler.build import check_out
     from simulator.bundle.read import read_model
     from simulator.npu.asm import print_core
     from simulator.npu.files import atomic_write
 
-    if out is not None:
-        check_out(out)
     file = read_model(compiled)
     level = level if level is not None else file.levels[0]
     machine = file.machine

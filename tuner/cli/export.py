@@ -14,6 +14,7 @@ from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.compile import show
+from tuner.cli.group import FOLDER
 from tuner.cli.options import CompiledOut, Json, Variants
 from tuner.cli.text import print_json
 
@@ -26,6 +27,7 @@ def export(
     out: CompiledOut = None,
     bundle: Annotated[
         Path | None,
+        FOLDER,
         typer.Option(metavar="DIR", help="Write flat binaries, memory map and the controller in C there: for a run time without Python."),
     ] = None,
     plan: Annotated[
@@ -39,7 +41,6 @@ def export(
     style: Annotated[onnx_names.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
-    from compiler.build import check_out
     from simulator.bundle.write import check_bundle_folder
     from simulator.compiled import read_compiled
     from tuner.cli.exporting import bundle_facts, few_plans, run_plans
@@ -56,8 +57,6 @@ def export(
                 raise BadInputError(f"{name}: {run} is compiled already; it goes with a run folder")
         _show(bundle_facts(read_compiled(run), bundle, str(run)), as_json)
         return
-    if out is not None:
-        check_out(out)
     if variants is not None and (plan is not None or plans is not None):
         raise BadInputError(f"--variants {variants}: chooses the plans, so it goes with neither --plan nor --plans")
     opened, saved = open_tuned(run)

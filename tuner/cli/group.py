@@ -12,10 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from importlib import import_module
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperGroup
+
+
+class PathUse(NamedTuple):
+    """What a command does with the path that a parameter is: in its annotation.  A `Path` without is read."""
+
+    writes: bool
+    folder: bool = False
+
+
+READ, FILE, FOLDER = PathUse(False), PathUse(True), PathUse(True, folder=True)
 
 
 def without_threads() -> None:
@@ -54,7 +65,7 @@ class _Later(MutableMapping[str, Any]):
             line = self._lines[name]  # KeyError: no command of that name, whatever module has it
             app = import_module(f"{__package__}.{name}").app
             for command in app.registered_commands:
-                command.callback = _spread(command.callback)
+                command.callback = _guard_inputs(_spread(command.callback))
             made = typer.main.get_command(app)
             made.name, made.help = name, "\n\n".join(filter(None, (line, made.help)))
             self._made[name] = made
@@ -96,3 +107,42 @@ def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
     vars(spread)["__signature__"] = signature.replace(parameters=parameters)
     spread.__annotations__ = {one.name: one.annotation for one in parameters}
     return spread
+
+
+def path_uses(function: Callable[..., Any]) -> dict[str, PathUse]:
+    """Of the parameters of a command that are paths, or may be."""
+    uses = {}
+    for name, one in inspect.signature(function, eval_str=True).parameters.items():
+        marks = [mark for mark in getattr(one.annotation, "__metadata__", ()) if isinstance(mark, PathUse)]
+        if marks or "Path" in str(getattr(one.annotation, "__origin__", "")):
+            uses[name] = marks[0] if marks else READ
+    return uses
+
+
+def _guard_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind a look at what it is to write: a place for it, and none of its inputs (`simulator.outputs`)."""
+    uses = path_uses(function)
+    if not any(use.writes for use in uses.values()):
+        return function
+
+    @wraps(function)
+    def guarded(**values: Any) -> Any:
+        from simulator.outputs import check_apart, check_out
+
+        inputs = [path for name, use in uses.items() if not use.writes for path in _paths(values.get(name))]
+        for name, use in uses.items():
+            if use.writes and values.get(name) is not None:
+                (check_apart if use.folder else check_out)(values[name], inputs, f"--{name.replace('_', '-')}")
+        return function(**values)
+
+    return guarded
+
+
+def _paths(value: object) -> Iterator[Path]:
+    """Of an option: PATH, LEVEL=PATH, PATH,PATH, a URL of a folder here, or several of them."""
+    if isinstance(value, list):
+        for one in value:
+            yield from _paths(one)
+    elif value is not None:
+        text = str(value)
+        yield from (Path(part) for part in {text, text.partition("=")[2], text.removeprefix("file://"), *text.split(",")} if part)

@@ -9,6 +9,7 @@ import typer
 
 from simulator.command import new_app
 from simulator.terminal import print_line
+from tuner.cli.group import FOLDER
 from tuner.cli.options import Json, RunFolder
 from tuner.cli.text import print_json
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 app = new_app(no_args_is_help=True)
 
-NewFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder; RUN stays as it is.")]
+NewFolder = Annotated[Path, FOLDER, typer.Option("--out", metavar="DIR", help="A new folder; RUN stays as it is.")]
 
 
 @app.command()

@@ -17,10 +17,13 @@ from simulator.npu.parts import DTypeName
 from simulator.objective import Objective as ObjectiveName
 from simulator.terminal import say
 from tuner import request
+from tuner.cli.group import FILE, READ
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 CompiledOut = Annotated[
-    Path | None, typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file; not needed with --dump, --bundle.")
+    Path | None,
+    FILE,
+    typer.Option("--out", metavar="OUT.onnx", help="Where to write the compiled ONNX file; not needed with --dump, --bundle."),
 ]
 Compiled = Annotated[Path, typer.Argument(metavar="OUT.onnx", help="A compiled ONNX file, or a bundle (`export --bundle`).")]
 
@@ -34,6 +37,7 @@ def machine_names(incomplete: str) -> list[str]:
 
 MachineName = Annotated[
     str,
+    READ,
     typer.Option("--machine", metavar="M", help="A preset (see `tilefarm machines`) or a YAML file.", autocompletion=machine_names),
 ]
 DType = Annotated[DTypeName, typer.Option(help="Data type on the NPU; products are accumulated in float32.")]
@@ -67,7 +71,7 @@ RunCandidates = Annotated[int | None, typer.Option(metavar="N", min=1, help="Mea
 RunMeasurements = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Readings per run, task x level x repeat, finals among them.")
 ]
-Config = Annotated[str | None, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
+Config = Annotated[str | None, READ, typer.Option(metavar="F", help="Settings laid over the default: a preset or a YAML file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting laid over the others; repeatable.")]
 Address = Annotated[str | None, typer.Option(metavar="A", help="Ray cluster; else RAY_ADDRESS, else a local one is started.")]
 MirrorUrl = Annotated[
@@ -133,6 +137,7 @@ class LoadOptions:
 
     trace: Annotated[
         str | None,
+        READ,
         typer.Option("--trace", metavar="T", help="Load over time: a file, or step:SEED, periodic:SEED, bursty:SEED, adversarial:SEED."),
     ] = None
     controller: Annotated[

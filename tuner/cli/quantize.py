@@ -12,6 +12,7 @@ from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli import options
+from tuner.cli.group import FILE
 from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json
 from tuner.networks.quantiser import ActivationName, FormatName
@@ -22,7 +23,7 @@ app = new_app()
 @app.command()
 def quantize(
     model: options.Model,
-    out: Annotated[Path, typer.Option("--out", metavar="Q.onnx", help="Where to write the quantised model.")],
+    out: Annotated[Path, FILE, typer.Option("--out", metavar="Q.onnx", help="Where to write the quantised model.")],
     data: Annotated[
         Path | None, typer.Option(metavar="X.npz", help="Samples that ranges are taken from: an array [samples, ...] for every input.")
     ] = None,
@@ -38,14 +39,12 @@ def quantize(
 ) -> None:
     import onnx
 
-    from compiler.build import check_out
     from simulator.feeds import load_feeds
     from simulator.npu.files import atomic_write
     from tuner.networks.load import load_network
     from tuner.networks.quantise import check_data, expected_data, quantised
     from tuner.networks.quantiser import Quantiser
 
-    check_out(out)
     loaded = load_network(model, parse_shapes(shape or ()), random_weights=random_weights)
     if data is None:
         raise BadInputError(f"--data: missing; expected an .npz file with {expected_data(loaded)}")

@@ -10,6 +10,7 @@ import typer
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
+from tuner.cli.group import FILE, READ
 from tuner.cli.options import Json
 from tuner.cli.text import print_json
 
@@ -21,12 +22,12 @@ app = new_app()
 
 @app.command()
 def report(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="The folder of a run, a study or a sweep, or its URL.")],
-    out: Annotated[Path | None, typer.Option(metavar="F.html", help="Where to write the page. (default: DIR/report.html)")] = None,
+    folder: Annotated[str, READ, typer.Argument(metavar="DIR", help="The folder of a run, a study or a sweep, or its URL.")],
+    out: Annotated[Path | None, FILE, typer.Option(metavar="F.html", help="Where to write the page. (default: DIR/report.html)")] = None,
     as_json: Json = False,
 ) -> None:
-    from compiler.build import check_out
     from simulator.npu.files import atomic_write
+    from simulator.outputs import check_out
     from tuner.world.local import LocalPlace
     from tuner.world.url import place
 

@@ -12,6 +12,7 @@ import typer
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
+from tuner.cli.group import FILE, READ
 from tuner.cli.options import Compiled, Json, OneLevel
 from tuner.cli.parse import parse_input
 from tuner.cli.text import finite, print_json, print_table
@@ -27,7 +28,9 @@ app = new_app()
 @app.command()
 def run(
     compiled: Compiled,
-    given: Annotated[str, typer.Option("--input", metavar="X.npz|random[:SEED]", help="Arrays by input name, or standard normal values.")],
+    given: Annotated[
+        str, READ, typer.Option("--input", metavar="X.npz|random[:SEED]", help="Arrays by input name, or standard normal values.")
+    ],
     level: OneLevel = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare with onnxruntime, run the sanitizer, recompute cycles; exit 1 on a fault.")
@@ -36,10 +39,9 @@ def run(
         Path | None,
         typer.Option("--float", metavar="MODEL", help="With --check: the model before it was quantised; top-1 agreement and SQNR."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="Y.npz", help="Write the outputs, float32 by name.")] = None,
+    out: Annotated[Path | None, FILE, typer.Option(metavar="Y.npz", help="Write the outputs, float32 by name.")] = None,
     as_json: Json = False,
 ) -> int:
-    from compiler.build import check_out
     from simulator.feeds import load_feeds, npz_bytes
     from simulator.npu.files import atomic_write
     from simulator.session import InferenceSession
@@ -47,8 +49,6 @@ def run(
     from tuner.cli.checking import check_compiled
 
     source = parse_input(given)
-    if out is not None:
-        check_out(out)
     if check and os.path.isdir(compiled):
         raise BadInputError(f"--check: {compiled} is a bundle, which has no model to compare with; check the compiled ONNX file")
     if floats is not None and not check:

@@ -11,6 +11,7 @@ from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, say
 from tuner.cli import options, searching
+from tuner.cli.group import FOLDER
 from tuner.cli.text import print_json, print_next, print_table
 from tuner.measure.merit import speedup
 
@@ -21,7 +22,7 @@ app = new_app()
 def study(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx", help="Networks, as in tune, in the order in which they are run.")],
     machine: options.MachineName,
-    out: Annotated[Path, typer.Option(metavar="STUDY", help="Study folder: new, empty, or with --resume an earlier one.")],
+    out: Annotated[Path, FOLDER, typer.Option(metavar="STUDY", help="Study folder: new, empty, or with --resume an earlier one.")],
     *,
     trials: Annotated[int, typer.Option(metavar="N", min=1, help="Trials in all.")] = 50,
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per network and trial, with seeds 0..K-1.")] = 1,

@@ -12,6 +12,7 @@ import typer
 from simulator.command import new_app
 from simulator.terminal import print_line, say
 from tuner.cli import options, searching
+from tuner.cli.group import FOLDER, READ
 from tuner.cli.parse import parse_tags
 from tuner.cli.text import print_json, print_next, print_table
 from tuner.measure.merit import speedup
@@ -26,9 +27,11 @@ app = new_app()
 def sweep(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL.onnx", help="Models: ONNX files, light:NAME or made:NAME.")],
     machine: Annotated[
-        list[str], typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.", autocompletion=options.machine_names)
+        list[str],
+        READ,
+        typer.Option("--machine", metavar="M", help="A preset or a YAML file; repeatable.", autocompletion=options.machine_names),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the sweep: new, empty, or with --resume an earlier one.")],
+    out: Annotated[Path, FOLDER, typer.Option(metavar="DIR", help="Folder of the sweep: new, empty, or with --resume an earlier one.")],
     *,
     seeds: Annotated[int, typer.Option(metavar="K", min=1, help="Runs per model and machine, with seeds 0..K-1.")] = 1,
     candidates: options.RunCandidates = None,

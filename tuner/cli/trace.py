@@ -11,6 +11,7 @@ import typer
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
+from tuner.cli.group import FILE
 from tuner.cli.options import Compiled, LoadOptions
 
 app = new_app()
@@ -19,7 +20,7 @@ app = new_app()
 @app.command()
 def trace(
     compiled: Compiled,
-    out: Annotated[Path, typer.Option(metavar="T.json[.gz]", help="The trace, for ui.perfetto.dev or chrome://tracing.")],
+    out: Annotated[Path, FILE, typer.Option(metavar="T.json[.gz]", help="The trace, for ui.perfetto.dev or chrome://tracing.")],
     level: Annotated[
         str | None, typer.Option(metavar="L", help="Contention level; the first one unless given. With --controller static: what runs.")
     ] = None,
@@ -27,11 +28,9 @@ def trace(
     load: LoadOptions,
 ) -> None:
     contended = load.given()
-    from compiler.build import check_out
 
     if not out.name.endswith((".json", ".json.gz")):
         raise BadInputError(f"--out {out}: a trace is called .json, or .json.gz to have it compressed")
-    check_out(out)
     if contended:
         from tuner.cli.contention import served_events
 

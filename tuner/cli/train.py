@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from simulator.command import new_app
-from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, say
 from tuner.cli import options
+from tuner.cli.group import FILE, READ
 from tuner.cli.text import print_json, print_next, print_table
 
 app = new_app()
@@ -21,8 +21,8 @@ CARD = ".json"  # behind the model's name
 
 @app.command()
 def train(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders, or URLs: of any networks, machines and levels.")],
-    out: Annotated[Path, typer.Option(metavar="MODEL", help="The model's file; its card is MODEL.json.")],
+    runs: Annotated[list[str], READ, typer.Argument(metavar="RUN...", help="Run folders, or URLs: of any networks, machines and levels.")],
+    out: Annotated[Path, FILE, typer.Option(metavar="MODEL", help="The model's file; its card is MODEL.json.")],
     *,
     trials: Annotated[
         int, typer.Option(metavar="N", min=0, help="Other settings of the model to try, by Optuna; the best on unseen networks is taken.")
@@ -43,8 +43,6 @@ def train(
     from tuner.store.runfolder import write_json
     from tuner.world.local import LocalPlace
 
-    if not out.resolve().parent.is_dir():
-        raise BadInputError(f"--out {out}: no folder {out.resolve().parent}; expected one that is there")
     settings = load_config(config, overrides or ()).model
     logged = read_logged(runs)
     if not quiet:

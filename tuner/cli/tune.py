@@ -11,6 +11,7 @@ from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli import options
+from tuner.cli.group import FOLDER
 from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
 from tuner.cli.searching import UNCONFIRMED, resumable
 from tuner.cli.text import print_json, print_levels, print_next, print_proposers, print_robust, print_unconfirmed
@@ -22,7 +23,7 @@ app = new_app()
 def tune(
     model: options.Model,
     machine: options.MachineName,
-    out: Annotated[Path, typer.Option(metavar="RUN", help="Run folder: new, empty, or with --resume an earlier one.")],
+    out: Annotated[Path, FOLDER, typer.Option(metavar="RUN", help="Run folder: new, empty, or with --resume an earlier one.")],
     *,
     candidates: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Budget: measured programs. (default: budget.candidates)")

@@ -1,0 +1,71 @@
+"""What a command is to write, looked at before its work: it can be written, and is nothing that the command reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from simulator.npu.errors import BadInputError
+from simulator.onnx_names import EP_ATTRIBUTE, EP_OP
+
+_PAGE = ".html"  # a run's page lies in its folder, and is made of it, not read
+
+
+def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> None:
+    """Of a file.  inputs: files, and folders with all that is in them; what is not there is none.  Raises `BadInputError`."""
+    folder = out.parent
+    if out.is_dir():
+        raise BadInputError(f"{option} {out}: is a folder; give a file")
+    if not folder.is_dir():
+        raise BadInputError(f"{option} {out}: folder {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise BadInputError(f"{option} {out}: folder {folder} is not writable")
+    check_apart(out, inputs, option)
+
+
+def check_apart(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
+    """Raise `BadInputError` where a file or folder is an input, by whatever links, or a file that an input consists of."""
+    if (own := _identity(out)) is None:
+        return
+    for path in inputs:
+        for part in _parts(path, out.is_file()):
+            if _identity(part) == own:
+                of = "" if part == path else f", of {path}"
+                raise BadInputError(f"{option} {out}: is the input {part}{of}; give another name")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The same for all links to a file; None where there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):  # ValueError: a NUL in what a model calls a file
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _parts(path: Path, files: bool) -> Iterator[Path]:
+    """An input itself, and where asked the files in it, or beside it for a model."""
+    yield path
+    if files and path.is_dir():
+        yield from (part for part in path.rglob("*") if part.suffix != _PAGE and part.is_file())
+    elif files and path.is_file():
+        yield from files_beside(path)
+
+
+def files_beside(path: Path) -> Iterator[Path]:
+    """External data of a model's file, and the containers of one that is compiled; none of another file."""
+    import onnx  # takes long, and most outputs are new
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from onnx.external_data_helper import _get_all_tensors, uses_external_data
+
+    try:
+        model = onnx.load_model(path, format="protobuf", load_external_data=False)
+    except (DecodeError, OSError, ValueError):
+        return
+    for tensor in filter(uses_external_data, _get_all_tensors(model)):
+        yield from (path.parent / entry.value for entry in tensor.external_data if entry.key == "location")
+    for node in model.graph.node:
+        attributes = {item.name: item for item in node.attribute} if node.op_type == EP_OP else {}
+        if EP_ATTRIBUTE in attributes and "embed_mode" in attributes and not attributes["embed_mode"].i:
+            yield path.parent / os.fsdecode(attributes[EP_ATTRIBUTE].s)
