@@ -14,7 +14,7 @@ from compiler.build import MeasuredModel, containers_of, measure, package
 from compiler.package import file_with_body
 from compiler.plan.plan import Plan, joined
 from compiler.source import Opened
-from simulator.npu.errors import InfeasibleError
+from simulator.npu.errors import InfeasibleError, TilefarmError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import BASELINE
 from simulator.npu.parts import Engine
@@ -58,6 +58,7 @@ from tuner.summary import (
     TensorSummary,
     rounded_pace,
 )
+from tuner.world.crash import one_line
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
 
@@ -122,8 +123,12 @@ def finish(
     package(opened, containers_of(opened, measured), folder.best, request.style)
     first_with = {m.digest: level for level, m in reversed(measured.items())}
     same_as = {level: None if first_with[m.digest] == level else first_with[m.digest] for level, m in measured.items()}
-    values = _values(opened, folder, same_as, request.style)
-    faults = {level: values[level].faults for level in levels}
+    try:
+        values, missing = _values(opened, folder, same_as, request.style), ""
+    except (TilefarmError, OSError) as error:  # a search is not thrown away for want of a comparison
+        values, missing = {}, f"not compared with onnxruntime: {one_line(error)}"
+    faults = tuple(f"level {level}: {fault}" for level in values if same_as[level] is None for fault in values[level].faults)
+    unconfirmed = (missing,) if missing else faults
     beyond = next((found.beyond for found in values.values() if found.beyond is not None), None)
     assert isinstance(folder.identity, RunIdentity)
     known = bool(folder.identity.champions)
@@ -145,13 +150,15 @@ def finish(
     failures = sum((each.failures for each in counted), Counter[str]())
     bounds = [Bound(unit) for unit in opened.units]
     rows = {
-        level: _level(opened, level, measured, base, same_as[level], values[level].worst, [bound.of(level) for bound in bounds])
+        level: _level(
+            opened, level, measured, base, same_as[level], values[level].worst if values else None, [bound.of(level) for bound in bounds]
+        )
         for level in levels
     }
     pieces = _pieces(opened, found, measured)
     summary = Summary(
-        status="unconfirmed" if any(faults.values()) else "done",
-        unconfirmed=tuple(f"level {level}: {fault}" for level in levels if same_as[level] is None for fault in faults[level]),
+        status="unconfirmed" if unconfirmed else "done",
+        unconfirmed=unconfirmed,
         first_beyond=None if beyond is None else TensorSummary.of(beyond, opened.source.dtype),
         weights_beyond=tuple(TensorSummary.of(weight, opened.source.dtype) for weight in opened.weights_beyond),
         run=folder.run,
@@ -295,7 +302,7 @@ def _level(
     measured: Mapping[str, MeasuredModel],
     base: Mapping[str, MeasuredModel],
     same_as: str | None,
-    values: Compared,
+    values: Compared | None,
     bounds: Sequence[Terms],
 ) -> LevelSummary:
     mine = measured[level]
@@ -323,9 +330,9 @@ def _level(
         baseline_layerwise_cycles=baseline,
         speedup=baseline / timing.cycles,
         variant_cycles={other: m.timings[level].cycles if level in m.timings else None for other, m in measured.items()},
-        max_rel_error=values.error,
-        rounding_rel_error=values.rounding,
-        limit_rel_error=values.limit,
+        max_rel_error=values and values.error,
+        rounding_rel_error=values and values.rounding,
+        limit_rel_error=values and values.limit,
     )
 
 

@@ -206,7 +206,7 @@ class LevelSummary(_Part):
     variant_cycles: every level's variant at this level; null for one that does not fit what it grants.
     max_rel_error: max|out - ref| / max|ref| against onnxruntime, before a final softmax, of the tensor that is nearest to its limit; null
     where that is not finite.  rounding_rel_error: what rounding alone does to it, null in float32 or where that is not finite.
-    limit_rel_error: the largest error of a right program.
+    limit_rel_error: the largest error of a right program.  All are null where nothing could be compared.
     """
 
     ddr: Level
@@ -228,7 +228,7 @@ class LevelSummary(_Part):
     variant_cycles: dict[str, int | None]
     max_rel_error: Finite
     rounding_rel_error: Finite
-    limit_rel_error: float
+    limit_rel_error: Finite
 
 
 def rounded_pace(cycles: int, frames: int, clock_hz: int) -> dict[str, float]:
@@ -239,7 +239,7 @@ def rounded_pace(cycles: int, frames: int, clock_hz: int) -> dict[str, float]:
 class Summary(_Part):
     """The whole file.
 
-    status: `unconfirmed` where the values of a level are not onnxruntime's.  unconfirmed: what is wrong with them, a line each.
+    status: `unconfirmed` where the values of a level are not onnxruntime's, or could not be compared.  unconfirmed: why, a line each.
     first_beyond: where values are not finite, the first tensor in the order of the graph that the data type does not hold, if any.
     weights_beyond: weights that it does not hold.
     stopped: why each search ended: its budget was spent, nothing was gained any more (`budget.plateau`), or nothing new was left to try.

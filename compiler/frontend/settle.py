@@ -91,7 +91,7 @@ def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> 
     walk, changed = _Walk(model, most, budget), set[str]()
     for node in model.graph.node:
         rule, shape = SIZES.get(node.op_type), walk.shapes.get(node.input[0] if node.input else "")
-        size = None if rule is None or shape is None else rule(node, shape, walk.constants)
+        size = None if rule is None or shape is None else rule(node, shape, walk)
         if size == walk.shapes.get(node.output[0]) or (size is None and changed.isdisjoint(node.input)):
             continue
         for name in node.output:
@@ -107,7 +107,7 @@ def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> 
     return model
 
 
-def _size_of_windows(node: NodeProto, shape: tuple[int, ...], constants: Mapping[str, Array]) -> tuple[int, ...] | None:
+def _size_of_windows(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
     """With ceil_mode: a window that starts in the padding behind is dropped, and auto_pad counts as it does without."""
     values, axes = attributes(node), len(shape) - 2
     kernel, (strides, dilations) = values.get("kernel_shape", ()), (values.get(key, [1] * axes) for key in ("strides", "dilations"))
@@ -122,16 +122,25 @@ def _size_of_windows(node: NodeProto, shape: tuple[int, ...], constants: Mapping
     return *shape[:2], *sizes
 
 
-def _size_by_scales(node: NodeProto, shape: tuple[int, ...], constants: Mapping[str, Array]) -> tuple[int, ...] | None:
+def _size_by_scales(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
     """A product is rounded to float32 before it is rounded down."""
-    scales = constants.get([*node.input, "", ""][2], np.zeros(0))
+    scales = walk.constants.get([*node.input, "", ""][2], np.zeros(0))
     if scales.size != len(shape) or "axes" in attributes(node) or not np.isfinite(scales).all():
         return None
     return tuple(math.floor(np.float32(size) * np.float32(scale)) for size, scale in zip(shape, scales, strict=True))
 
 
-SIZES: dict[str, Callable[[NodeProto, tuple[int, ...], Mapping[str, Array]], tuple[int, ...] | None]] = {
+def _size_given(node: NodeProto, shape: tuple[int, ...], walk: _Walk) -> tuple[int, ...] | None:
+    """Of a transposed convolution: onnx's rule leaves axes out behind one that is smaller than the input's."""
+    values, weights = attributes(node), walk.shapes.get(node.input[1])
+    if weights is None or len(values.get("output_shape", ())) != len(shape) - 2:
+        return None
+    return shape[0], weights[1] * values.get("group", 1), *values["output_shape"]
+
+
+SIZES: dict[str, Callable[[NodeProto, tuple[int, ...], _Walk], tuple[int, ...] | None]] = {
     "AveragePool": _size_of_windows,
+    "ConvTranspose": _size_given,
     "MaxPool": _size_of_windows,
     "QLinearAveragePool": _size_of_windows,
     "Resize": _size_by_scales,

@@ -109,7 +109,10 @@ def _result(summary: dict[str, Any]) -> str:
             f"{at['balance']:.2f}", plan, *([at["shared_moved_bytes"]] if shared else []),
         ))  # fmt: skip
         rounding = "" if at["rounding_rel_error"] is None else error_text(at["rounding_rel_error"])
-        errors.append((name, error_text(at["max_rel_error"]), rounding, error_text(at["limit_rel_error"])))
+        compared = at["limit_rel_error"] is not None
+        errors.append(
+            (name, *((error_text(at["max_rel_error"]), rounding, error_text(at["limit_rel_error"])) if compared else ("", "", "")))
+        )
     each = [(name, *(_fitting(at["variant_cycles"].get(other, "")) for other in levels)) for name, at in levels.items()]
     matrix = table(("<at level", *(f"variant {name}" for name in levels)), each)
     values = table(("<level", "max error", "of rounding", "limit"), errors)

@@ -97,6 +97,7 @@ CASES: dict[str, Make] = {
     "transposed conv depthwise": transposed(21, kernel=(4, 4), groups=21, strides=[2, 2], pads=[1, 1, 1, 1]),
     "transposed conv dilated": transposed(4, strides=[1, 2], dilations=[2, 1]),
     "transposed conv of a shape": transposed(4, strides=[3, 3], output_shape=[28, 29]),
+    "transposed conv of a smaller shape": transposed(4, strides=[1, 1], output_shape=[8, 9]),
     "transposed conv same": transposed(4, kernel=(3, 4), strides=[2, 3], auto_pad="SAME_UPPER"),
 }
 
