@@ -10,17 +10,21 @@ need not compile them again, which takes minutes: what numba takes for the folde
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.own_folders import private_folder, unwritable, user_cache
+from simulator.terminal import say
 
 _VARIABLE = "NUMBA_CACHE_DIR"
 _PREFIX = "kernels-"
@@ -28,6 +32,7 @@ _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _KEPT_DAYS = 30
 _SHARED = "of"
+_BEAT_S, _PATIENCE_S = 1.0, 10.0  # of a lease: how often it is renewed; without that for so long, who had it has ended
 
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:
@@ -55,7 +60,7 @@ def _texts(root: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _has_kernel(text: bytes) -> bool:
-    return b"njit" in text
+    return b"njit" in text and b"\nfrom numba import " in text  # a line that this file has not
 
 
 def sources_digest(root: Path) -> str:
@@ -74,16 +79,16 @@ def _digest(sources: dict[Path, bytes]) -> str:
 def own_folder() -> Path:
     """Tell numba where: below NUMBA_CACHE_DIR, or the user's cache folder.  Returns the folder.
 
-    Where nothing can be written there, numba goes on to its other places.
+    Where nothing can be written there, below the temporary folder, with what could be read; said once.  Raises `BadInputError`.
     """
     given = os.environ.get(_VARIABLE)
     if given and Path(given).name.startswith(_PREFIX):  # from the process that started this one
         given = str(Path(given).parent)
-    base = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilefarm"
+    base = Path(given) if given else user_cache()
     sources = kernel_sources(Path(__file__).resolve().parents[1])
-    folder = base / f"{_PREFIX}{_digest(sources)}"
+    folder = _writable(base, f"{_PREFIX}{_digest(sources)}")
     if not folder.exists():
-        _forget_old(base)
+        _forget_old(folder.parent)
     with suppress(OSError):
         _share(folder, Path(__file__).absolute().parents[1], sorted({path.parent for path, text in sources.items() if _has_kernel(text)}))
     os.environ[_VARIABLE] = str(folder)
@@ -92,31 +97,87 @@ def own_folder() -> Path:
     return folder
 
 
+def _writable(base: Path | None, name: str) -> Path:
+    """The folder of this name in `base`, or in one of the user's own among temporary files."""
+    why = "no home folder, and no XDG_CACHE_HOME" if base is None else unwritable(base)
+    if base is not None and not why:
+        return base / name
+    where = "" if base is None else f"{base}: "
+    try:
+        spare = private_folder()
+    except BadInputError as error:
+        raise BadInputError(f"no folder for compiled kernels ({where}{why}); set {_VARIABLE} to one that can be written; {error}") from None
+    if base is not None:
+        _copy_kernels(base / name, spare / name)
+    say(f"compiled kernels are kept in {spare} ({where}{why}); {_VARIABLE} names another folder")
+    return spare / name
+
+
+def _copy_kernels(source: Path, target: Path) -> None:
+    """Those of a cache that is only read: files, without the rights of its folders."""
+    if target.exists():
+        return
+    for path in source.rglob("*"):
+        with suppress(OSError):
+            if path.is_file():
+                copy = target / path.relative_to(source)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+
+
 @contextmanager
 def compiling() -> Iterator[bool]:
     """Whether whoever asks is to compile every kernel that a search needs, inside; noted at the end, unless inside raises.
 
-    One process of a computer at a time: the workers of a first run wait for one of them, and load what it has compiled.  Where no file
-    can be written, every process compiles for itself.
+    One process at a time, of all that share the folder: the workers of a first run wait for one of them, and load what it has compiled.
+    It holds a lease, a file that it touches: network file systems have no locks, or none between computers.
     """
     note = _note()
-    if note.is_file():
+    lease = note.with_suffix(".lease")
+    try:
+        here = _leased(note, lease)
+    except OSError:  # a full disk: every process compiles for itself
+        yield True
+        return
+    if not here:
         yield False
         return
-    with ExitStack() as held:
+    done = threading.Event()
+    threading.Thread(target=_renew, args=(lease, done), name="kernel-lease", daemon=True).start()
+    try:
+        yield True
+        with suppress(OSError):
+            note.touch()
+    finally:
+        done.set()
+        with suppress(OSError):
+            lease.unlink()
+
+
+def _leased(note: Path, lease: Path) -> bool:
+    """Take the lease, and wait for that; False where there is a note instead.  Raises OSError where no file can be written."""
+    renewed, since_s = -1, 0.0
+    while not note.is_file():
         try:
-            note.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(note.with_suffix(".lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
-        except OSError:
-            yield True
-            return
-        if not note.is_file():
-            yield True
-            with suppress(OSError):
-                note.touch()
-            return
-    yield False
+            lease.parent.mkdir(parents=True, exist_ok=True)
+            lease.touch(exist_ok=False)
+            return True
+        except FileExistsError:
+            now_s = time.monotonic()
+        with suppress(FileNotFoundError):
+            # by this computer's time between changes: the file's times are another computer's
+            if (last := lease.stat().st_mtime_ns) != renewed:
+                renewed, since_s = last, now_s
+            elif now_s - since_s > _PATIENCE_S:
+                lease.unlink()
+        time.sleep(0.1)
+    return False
+
+
+def _renew(lease: Path, done: threading.Event) -> None:
+    while not done.wait(_BEAT_S):
+        with suppress(OSError):
+            os.utime(lease)
 
 
 def _numbas_name(folder: Path) -> str:
@@ -142,11 +203,14 @@ def _share(folder: Path, root: Path, parts: list[Path]) -> None:
 
 
 def _note() -> Path:
-    """One for all trees that share, and one for each that does not."""
+    """One for all trees that share, and one for each that does not; for each kind of processor, whose kernels no other one loads."""
+    from llvmlite import binding  # type: ignore[import-untyped]
+
     folder, root = own_folder(), Path(__file__).absolute().parents[1]
-    if (folder / _numbas_name(root / _PACKAGES[0])).is_symlink():
-        return folder / "compiled"
-    return folder / f"compiled-{hashlib.blake2b(str(root).encode(), digest_size=8).hexdigest()}"
+    kind = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
+    if not (folder / _numbas_name(root / _PACKAGES[0])).is_symlink():
+        kind += f" {root}"
+    return folder / f"compiled-{hashlib.blake2b(kind.encode(), digest_size=8).hexdigest()}"
 
 
 def _forget_old(base: Path) -> None:

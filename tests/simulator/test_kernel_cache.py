@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from simulator.kernel_cache import kernel_sources, sources_digest
+from simulator import kernel_cache
+from simulator.kernel_cache import _PATIENCE_S, kernel_sources, sources_digest
 from tests.tuning import ROOT
 
 ASK = "import simulator, numba; from simulator.npu.access import MAX_RANGES; print(numba.config.CACHE_DIR)"
@@ -132,8 +133,84 @@ def test_one_process_compiles_while_others_wait(tmp_path: Path) -> None:
     assert [numbers[0] for _, numbers in workers()] == [0, 0, 0]
 
 
-def test_where_nothing_can_be_written_everybody_compiles(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "file")}
+def test_a_lease_that_nobody_renews_is_taken(tmp_path: Path) -> None:
+    """As of a process that was killed; also with a clock of another computer."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    killed = subprocess.Popen([sys.executable, "-c", WORKER.replace("0.4", "600")], env=env, stdout=subprocess.PIPE)
+    while not (leases := list(tmp_path.rglob("*.lease"))):
+        time.sleep(0.05)
+    killed.kill()
+    killed.communicate()
+    os.utime(leases[0], (2e9, 2e9))
+    began = time.monotonic()
     told = subprocess.run([sys.executable, "-c", WORKER], env=env, capture_output=True, text=True, check=True).stdout
     assert told.startswith("1 ")
+    assert _PATIENCE_S <= time.monotonic() - began < 3 * _PATIENCE_S
+    assert not leases[0].exists()
+
+
+def test_where_files_cannot_be_made_everybody_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_cache, "_note", lambda: tmp_path / "file" / "note")
+    (tmp_path / "file").write_text("")
+    for _ in range(2):
+        with kernel_cache.compiling() as here:
+            assert here
+
+
+def test_each_kind_of_processor_has_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llvmlite import binding
+
+    here = kernel_cache._note()
+    assert kernel_cache._note() == here
+    monkeypatch.setattr(binding, "get_host_cpu_name", lambda: "another")
+    assert kernel_cache._note() != here
+
+
+LOADS = """
+import simulator
+from simulator.kernel_cache import own_folder
+from simulator import kernels_for_a_test
+kernels_for_a_test.twice(21)
+print(own_folder(), sum(kernels_for_a_test.twice.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.parametrize("why", ["a file", "no home"])
+def test_kernels_of_a_cache_that_cannot_be_written_are_kept_among_temporary_files(why: str, copy: Path, tmp_path: Path) -> None:
+    (copy / "simulator/kernels_for_a_test.py").write_text(
+        "from numba import njit\n\n\n@njit(cache=True)\ndef twice(x):\n    return 2 * x\n"
+    )
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    env = {key: value for key, value in os.environ.items() if key not in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "HOME")}
+    env |= {"PYTHONPATH": str(copy), "TMPDIR": str(tmp_path / "tmp")}
+    words = [sys.executable, "-c", LOADS]
+    if why == "a file":
+        env["HOME"] = str(tmp_path / "file")
+    else:
+        words[2] = f"import pathlib; pathlib.Path.home = classmethod(lambda _: (_ for _ in ()).throw(RuntimeError()))\n{LOADS}"
+    private = tmp_path / "tmp" / f"tilefarm-{os.getuid()}"
+    for hits in "01":  # the second process finds what the first one has compiled
+        done = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [str(private / f"kernels-{sources_digest(copy)}"), hits]
+        assert f"compiled kernels are kept in {private}" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    private.chmod(0o777)
+    done = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True, check=False)
+    assert "no folder for compiled kernels" in done.stderr.splitlines()[-1]
+    assert done.returncode
+
+
+def test_a_cache_that_is_only_read_is_used(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, temporary = tmp_path / "cache", tmp_path / "tmp"
+    (base / "kernels-1/of/simulator").mkdir(parents=True)
+    (base / "kernels-1/of/simulator/one.nbi").write_bytes(b"kernel")
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setattr(kernel_cache, "unwritable", lambda _: "Read-only file system")  # of root nothing is kept back
+    folder = kernel_cache._writable(base, "kernels-1")
+    assert folder.is_relative_to(temporary)
+    assert (folder / "of/simulator/one.nbi").read_bytes() == b"kernel"
+    assert f"{base}: Read-only file system" in capsys.readouterr().err

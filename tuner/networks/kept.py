@@ -12,6 +12,7 @@ from onnx import ModelProto
 
 from compiler.frontend.load import model_digest
 from simulator.npu.files import atomic_write
+from simulator.npu.own_folders import private_folder, user_cache
 from tuner.networks import quantise
 from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import QuantisedName
@@ -43,7 +44,8 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
 
 
 def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilefarm" / "quantised"
+    """Raises `BadInputError` for a user without a home whose temporary folder is not to be had."""
+    return (user_cache() or private_folder()) / "quantised"
 
 
 def _forget_old(folder: Path) -> None:

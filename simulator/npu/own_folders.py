@@ -1,0 +1,46 @@
+"""Folders that are nobody else's: the user's cache, and one among temporary files where there is none."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from simulator.npu.errors import BadInputError
+
+
+def user_cache() -> Path | None:
+    """XDG_CACHE_HOME/tilefarm, or ~/.cache/tilefarm; None for a user without a home."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "tilefarm"
+    try:
+        return Path.home() / ".cache" / "tilefarm"
+    except RuntimeError:  # no HOME, and no entry in passwd
+        return None
+
+
+def unwritable(folder: Path) -> str:
+    """Make the folder; why no file can be written there, or ""."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def private_folder(base: str = "") -> Path:
+    """The user's own in a folder of everybody's, by default that of temporary files.  Raises `BadInputError`.
+
+    What lies there is loaded as code: nobody else may have made it, or may write there.
+    """
+    try:
+        folder = Path(base or tempfile.gettempdir()) / f"tilefarm-{os.getuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+    except OSError as error:
+        raise BadInputError(f"no temporary folder: {error.strerror or error}; set TMPDIR to one that can be written") from None
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise BadInputError(f"{folder}: belongs to somebody else, or others may write there; set TMPDIR to another folder")
+    return folder
