@@ -6,7 +6,9 @@ import atexit
 import errno
 import gc
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from io import TextIOWrapper
 from typing import Any
@@ -18,7 +20,13 @@ from simulator.terminal import say
 
 BAD_INPUT = 2
 BUG = 70  # EX_SOFTWARE of sysexits.h
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
+WHERE = {  # errors of an operating system that are nobody's bug -> what helps
+    errno.ENAMETOOLONG: "the name is too long for a file system",
+    errno.EROFS: "is on a file system that is only read; give another folder, or set TMPDIR, XDG_CACHE_HOME",
+    errno.ENOSPC: "no space is left on its disk",
+    errno.EDQUOT: "the disk quota of its user is spent",
+}
 
 # what a command leaves behind the kernel frees at once; Python would look through all of it for cycles, numba's thousands of objects too
 atexit.register(gc.freeze)
@@ -36,31 +44,42 @@ def run(
     seen: Callable[[TilefarmError], None] = lambda _: None,
     bug: Callable[[Exception], str] | None = None,
 ) -> int:
-    """Parse and call; returns the exit code: 0, that of a typed error, 2 of usage, 70 of a bug, 130 where it is interrupted.
+    """Parse and call; returns the exit code: 0, that of a typed error, 2 of usage, 70 of a bug, 130 of an interrupt, 143 of SIGTERM.
 
     seen: hears of a typed error before its line is printed.  bug: makes the line of any other, and keeps what else is known of it; unless
     given, its traceback is printed.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal has no letters for is no bug
+    stopped = (INTERRUPTED, "interrupted")
+
+    def terminate(*_: object) -> None:
+        nonlocal stopped
+        stopped = (TERMINATED, "terminated")
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, terminate) if in_main else None
     try:
         code = typer.main.get_command(app).main(list(arguments), prog_name=name, standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # some versions of typer turn KeyboardInterrupt into this code, others into Abort
-            return _said(name, "interrupted", INTERRUPTED)
+            return _said(name, stopped[1], stopped[0])
         return code if isinstance(code, int) else 0
     except TilefarmError as error:
         seen(error)
         return _said(name, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _said(name, "interrupted", INTERRUPTED)
+        return _said(name, stopped[1], stopped[0])
     except BrokenPipeError:
         # the reader has enough (`| head`); Python would complain again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001  the rim: a bug is a bug's line, not a traceback
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # any look at a path may be the first that finds it so
-            return _said(name, f"{error.filename}: the name is too long for a file system", BAD_INPUT)
+        if isinstance(error, OSError) and error.errno in WHERE:  # any look at a path may be the first that finds it so
+            return _said(name, f"{error.filename or 'a file'}: {WHERE[error.errno]}", BAD_INPUT)
+        if isinstance(error, FileNotFoundError) and "temporary directory" in str(error):  # of tempfile
+            return _said(name, f"{error.strerror}; set TMPDIR to a folder that can be written", BAD_INPUT)
         usage = getattr(error, "format_message", None)  # click's own errors, whichever click typer carries
         if usage is None:
             return _said(name, _traceback(error) if bug is None else bug(error), BUG)
@@ -70,6 +89,9 @@ def run(
             return BAD_INPUT
         context = getattr(error, "ctx", None)
         return _said(name, f"{usage()} (see {name if context is None else context.command_path} --help)", BAD_INPUT)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _traceback(error: Exception) -> str:

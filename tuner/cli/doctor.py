@@ -17,9 +17,12 @@ import typer
 
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.npu.own_folders import private_folder, user_cache
 from simulator.terminal import print_line
 from tuner.cli.options import Address, Json
 from tuner.cli.text import print_json
+from tuner.world.cpus import usable_cpus
+from tuner.world.ray_places import provide_token, ray_folder, token_path
 
 app = new_app()
 
@@ -56,8 +59,9 @@ def doctor(
         ("libraries", _libraries),
         ("machines", _machines),
         ("plug-ins", _plugins),
-        ("temporary folder", lambda: _disk(Path(tempfile.gettempdir()))),
+        ("temporary folder", lambda: _disk(private_folder().parent)),
         ("kernel cache", _kernel_cache),
+        ("ray's folders", _ray_folders),
         ("ray", lambda: _ray(address)),
     ]
     if whole:
@@ -87,8 +91,9 @@ def doctor(
 
 
 def _python() -> CheckResult:
-    cpus = len(os.sched_getaffinity(0))
-    text = f"{platform.python_version()} on {platform.machine()}, {cpus} CPUs"
+    cpus, computer = usable_cpus(), len(os.sched_getaffinity(0))
+    quota = f", of {computer} by the quota of a control group" if cpus < computer else ""
+    text = f"{platform.python_version()} on {platform.machine()}, {cpus} CPUs{quota}"
     return CheckResult(text, {"version": platform.python_version(), "executable": sys.executable, "cpus": cpus})
 
 
@@ -135,12 +140,21 @@ def _kernel_cache() -> CheckResult:
     folder = own_folder()
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
     state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for a minute or two"
+    if folder.parent.name == f"tilefarm-{os.getuid()}":
+        state += f"; {user_cache() or 'the cache of a user without a home'} cannot be written"
     text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
     return CheckResult(text, {"path": str(folder), "bytes": mine, "other_bytes": others})
 
 
 def _bytes_below(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _ray_folders() -> CheckResult:
+    """Of a Ray that `tune` starts."""
+    session = ray_folder()
+    text = f"{session}; token in {'the environment' if provide_token() else token_path()}"
+    return CheckResult(text, {"session": str(session)})
 
 
 def _ray(address: str | None) -> CheckResult:

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,9 +26,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from simulator import terminal
 from tuner.world.actors import BUILDING, Actor, Announced, Built, Done, Event, Lost, Message, Progress, Raised, Worker
 from tuner.world.crash import one_line
-from tuner.world.ray_cluster import Say, connect, cpus, release, reserve, worker_environment
+from tuner.world.ray_cluster import Say, connect, cpus, release, reserve, start_trouble, worker_environment
 
 PULSE_S = 10.0  # a word costs the driver as much as a job does, and most jobs are done before
+START_S = 20.0  # a worker's process is there in seconds where there is room; what it then makes may take minutes
 NODE_DIED = "its node has died"  # Ray has no other way to say so of an actor
 
 Said = tuple[Literal["finished", "announced", "done"], Any]
@@ -81,9 +82,10 @@ class _Sent(NamedTuple):
 
 @dataclass
 class _Running:
-    """An actor of the moment.  building: reference to the pending build(), None when it is there."""
+    """An actor of the moment.  ready, building: references to its pending start, and build(); the latter None when it is there."""
 
     actor: Any
+    ready: Any
     building: Any
     sent: deque[_Sent] = field(default_factory=deque)
 
@@ -112,6 +114,7 @@ class RayActors:
             self.count = count or max(1, cpus()[0])
             self._group = reserve(self.count, wait_s, self._name, say, resource)
             self._make_worker = ray.put(make_worker)
+            self._say, self._say_late_s = say, time.monotonic() + START_S
         except BaseException:
             self.close()
             raise
@@ -129,7 +132,7 @@ class RayActors:
             place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot)
             options = {**self._options, "name": f"{self._name}-w{slot}.{actor}", "scheduling_strategy": place}
             handle = ray.remote(RayActor).options(**options).remote(self._make_worker)
-            self._running[actor] = _Running(handle, handle.build.remote())
+            self._running[actor] = _Running(handle, handle.__ray_ready__.remote(), handle.build.remote())
 
     def kill(self, actor: Actor) -> None:
         if (running := self._running.pop(actor, None)) is not None:
@@ -155,6 +158,7 @@ class RayActors:
                 time.sleep(patience_s)
             elif ray.wait(waited, num_returns=1, timeout=patience_s, fetch_local=False)[0]:
                 ready = set(ray.wait(waited, num_returns=len(waited), timeout=0, fetch_local=False)[0])
+            self._say_late(running.ready for running in self._running.values() if running.building is not None)
             self._connection.check()  # before an actor that went with the cluster is taken for one that died
             return [self._event(actor, self._running[actor]) for actor, reference in awaited.items() if reference in ready]
 
@@ -167,6 +171,16 @@ class RayActors:
                 release(self._group)
         self._running, self._group = {}, None
         self._connection.close()
+
+    def _say_late(self, starts: Iterable[Any]) -> None:
+        """Once, of workers whose processes are not there; Ray starts such again and again, and says nothing."""
+        if time.monotonic() < self._say_late_s:
+            return
+        self._say_late_s = float("inf")
+        if pending := list(starts):
+            count = len(ray.wait(pending, num_returns=len(pending), timeout=0, fetch_local=False)[1])
+            if count:
+                self._say(f"{count} of {self.count} workers have not started in {START_S:g} s: {start_trouble()}")
 
     def _event(self, actor: Actor, running: _Running) -> Event:
         job = BUILDING if running.building is not None else running.sent[0].job

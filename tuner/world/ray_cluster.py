@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import signal
 import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -31,7 +34,9 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from simulator import terminal
 from simulator.npu.errors import BadInputError
 from tuner.world.actors import ClusterGoneError
+from tuner.world.cpus import usable_cpus
 from tuner.world.module_path import folders, is_pythons
+from tuner.world.ray_places import provide_token, ray_folder, token_path
 
 CONNECT_S = 3.0
 HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
@@ -47,6 +52,8 @@ ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "M
 # Ray runs methods beside the main thread, and glibc gives every thread a heap of its own, which grows and shrinks in small steps: a
 # worker, whose segments are arrays that come and go, takes longer with it
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
+
+_ERROR = re.compile(r"[\w.]*(Error|Exception)\b|.*\b(ERROR|No such file|not found|denied)\b")
 
 Say = Callable[[str], None]
 
@@ -151,25 +158,30 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     # Ray prints every worker's death on stdout, log_to_driver or not; a program may read JSON there, and the farm says it itself
     ray._private.worker.print_to_stdstream = _swallow
+    # of a driver under `uv run` Ray has uv make an environment for every worker, without what the driver has; RAY_ENABLE_UV_RUN_RUNTIME_ENV
+    # is read as Ray is imported, maybe by somebody else
+    ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if wanted == "local":
-        cpus = max(local_cpus or 1, len(os.sched_getaffinity(0)))
-        # sockets live in the session folder and a socket's path has 107 characters: not under a long TMPDIR
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            object_store_memory=STORE_BYTES,
-            _temp_dir="/tmp/ray",
-            _system_config=SETTINGS,
-            **quiet,
-        )
+        folder = ray_folder()
+        provide_token()
+        with _same_sigterm():
+            ray.init(
+                address="local",
+                num_cpus=max(local_cpus or 1, usable_cpus()),
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES,
+                _temp_dir=str(folder),
+                _system_config=SETTINGS,
+                **quiet,
+            )
         _tighten_token()
         return Connection(owned=True, watch=_watch())
     if wanted != "auto":
         require_token(wanted, option)
         probe(wanted, option)
     try:
-        ray.init(address=wanted, **quiet)
+        with _same_sigterm():
+            ray.init(address=wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
     return Connection(owned=True, watch=_watch())
@@ -177,6 +189,15 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
 
 def _watch() -> Watch:
     return Watch(ray.get_runtime_context().gcs_address, ray._private.worker.global_worker.node.raylet_socket_name)
+
+
+@contextmanager
+def _same_sigterm() -> Iterator[None]:
+    """Ray has SIGTERM end a driver at once, with the signal's number as its exit code."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if before is not None and before != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def _swallow(*_: object, **__: object) -> None:
@@ -232,8 +253,13 @@ def probe(address: str, option: str = "--address") -> None:
 
 def _tighten_token() -> None:
     """Ray leaves the secret of its local clusters readable by every user of the computer."""
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    if token.is_file() and token.stat().st_uid == os.getuid() and token.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    token = token_path()
+    if (
+        token is not None
+        and token.is_file()
+        and token.stat().st_uid == os.getuid()
+        and token.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    ):
         token.chmod(stat.S_IRUSR | stat.S_IWUSR)
 
 
@@ -261,6 +287,18 @@ def reserve(workers: int, wait_s: float, name: str, say: Say = terminal.say, res
         say(f"waiting for {workers} CPUs (free {free} of {total})")
         patience_s = min(30.0, patience_s * 2)
     return group
+
+
+def start_trouble() -> str:
+    """Why workers do not start: the last error in Ray's logs on this computer, else the folder of those."""
+    logs = Path(ray._private.worker.global_worker.node.get_logs_dir_path())
+    names = ("worker-*.err", "runtime_env_setup-*.log", "raylet.err")
+    for path in sorted((path for name in names for path in logs.glob(name)), key=lambda path: path.stat().st_mtime, reverse=True):
+        with path.open(errors="replace") as file:
+            errors = [line.strip() for line in file if _ERROR.match(line)]
+        if errors:
+            return f"{errors[-1]} ({path})"
+    return f"Ray's logs are in {logs}"
 
 
 def release(group: Any) -> None:

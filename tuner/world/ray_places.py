@@ -1,0 +1,50 @@
+"""Where a Ray that is started here keeps its session and its token; asked without importing Ray."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.own_folders import private_folder, unwritable
+
+MOST_FOLDER = 40  # sockets lie up to 64 characters deeper, and a socket's path has 107: not under a long TMPDIR
+TOKEN = "RAY_AUTH_TOKEN"
+
+
+def ray_folder() -> Path:
+    """Where a Ray of our own keeps its session: RAY_TMPDIR/ray, else the first of some that it can use.  Raises `BadInputError`."""
+    if given := os.environ.get("RAY_TMPDIR"):
+        folder = Path(given).absolute() / "ray"
+        if why := f"longer than {MOST_FOLDER} characters" if len(str(folder)) > MOST_FOLDER else unwritable(folder):
+            raise BadInputError(f"RAY_TMPDIR {given}: Ray cannot use {folder}: {why}; expected a short path that can be written")
+        return folder
+    common, refused = Path("/tmp/ray"), []
+    if os.access(common if common.exists() else common.parent, os.W_OK | os.X_OK):
+        return common  # of all users, as Ray has it
+    for base in ("", os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"):
+        try:
+            folder = private_folder(base) / "ray"
+        except BadInputError as error:
+            refused.append(str(error).partition(";")[0])
+            continue
+        if len(str(folder)) <= MOST_FOLDER and not unwritable(folder):
+            return folder
+    raise BadInputError(f"Ray cannot write to {common}, nor to others ({'; '.join(refused)}); set RAY_TMPDIR to a short path that can be")
+
+
+def provide_token() -> bool:
+    """Put a token into the environment, which Ray's processes inherit, where it cannot write the file of one; whether there is one."""
+    path = token_path()
+    if not os.environ.keys() & {TOKEN, f"{TOKEN}_PATH"} and (path is None or (not path.is_file() and unwritable(path.parent))):
+        os.environ[TOKEN] = secrets.token_hex(32)
+    return TOKEN in os.environ
+
+
+def token_path() -> Path | None:
+    """Of the file; None for a user without a home."""
+    try:
+        return Path(os.environ.get(f"{TOKEN}_PATH") or Path.home() / ".ray" / "auth_token")
+    except RuntimeError:
+        return None
