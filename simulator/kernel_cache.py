@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _KEPT_DAYS = 30
 _SHARED = "of"
-_BEAT_S, _PATIENCE_S = 1.0, 10.0  # of a lease: how often it is renewed; without that for so long, who had it has ended
+_PATIENCE_S = 10.0  # who has not renewed a lease for so long has ended
 
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:
@@ -60,7 +59,7 @@ def _texts(root: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _has_kernel(text: bytes) -> bool:
-    return b"njit" in text and b"\nfrom numba import " in text  # a line that this file has not
+    return b"njit" in text and b"\nfrom numba import " in b"\n" + text  # a line that this file has not
 
 
 def sources_digest(root: Path) -> str:
@@ -107,22 +106,11 @@ def _writable(base: Path | None, name: str) -> Path:
         spare = private_folder()
     except BadInputError as error:
         raise BadInputError(f"no folder for compiled kernels ({where}{why}); set {_VARIABLE} to one that can be written; {error}") from None
-    if base is not None:
-        _copy_kernels(base / name, spare / name)
+    if base is not None and not (spare / name).exists():
+        with suppress(OSError):  # there may be none
+            shutil.copytree(base / name, spare / name, symlinks=True)
     say(f"compiled kernels are kept in {spare} ({where}{why}); {_VARIABLE} names another folder")
     return spare / name
-
-
-def _copy_kernels(source: Path, target: Path) -> None:
-    """Those of a cache that is only read: files, without the rights of its folders."""
-    if target.exists():
-        return
-    for path in source.rglob("*"):
-        with suppress(OSError):
-            if path.is_file():
-                copy = target / path.relative_to(source)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, copy)
 
 
 @contextmanager
@@ -130,54 +118,29 @@ def compiling() -> Iterator[bool]:
     """Whether whoever asks is to compile every kernel that a search needs, inside; noted at the end, unless inside raises.
 
     One process at a time, of all that share the folder: the workers of a first run wait for one of them, and load what it has compiled.
-    It holds a lease, a file that it touches: network file systems have no locks, or none between computers.
+    It holds a lease, a file that it renews: network file systems have no locks, or none between computers.  Where none can be written,
+    every process compiles for itself.
     """
     note = _note()
-    lease = note.with_suffix(".lease")
-    try:
-        here = _leased(note, lease)
-    except OSError:  # a full disk: every process compiles for itself
-        yield True
-        return
-    if not here:
+    if note.is_file():
         yield False
         return
-    done = threading.Event()
-    threading.Thread(target=_renew, args=(lease, done), name="kernel-lease", daemon=True).start()
+    from filelock import SoftFileLease  # most processes find the note
+
     try:
+        lease = SoftFileLease(note.with_suffix(".lease"), lease_duration=_PATIENCE_S, poll_interval=0.1)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        lease.acquire()
+    except OSError:
         yield True
-        with suppress(OSError):
-            note.touch()
-    finally:
-        done.set()
-        with suppress(OSError):
-            lease.unlink()
-
-
-def _leased(note: Path, lease: Path) -> bool:
-    """Take the lease, and wait for that; False where there is a note instead.  Raises OSError where no file can be written."""
-    renewed, since_s = -1, 0.0
-    while not note.is_file():
-        try:
-            lease.parent.mkdir(parents=True, exist_ok=True)
-            lease.touch(exist_ok=False)
-            return True
-        except FileExistsError:
-            now_s = time.monotonic()
-        with suppress(FileNotFoundError):
-            # by this computer's time between changes: the file's times are another computer's
-            if (last := lease.stat().st_mtime_ns) != renewed:
-                renewed, since_s = last, now_s
-            elif now_s - since_s > _PATIENCE_S:
-                lease.unlink()
-        time.sleep(0.1)
-    return False
-
-
-def _renew(lease: Path, done: threading.Event) -> None:
-    while not done.wait(_BEAT_S):
-        with suppress(OSError):
-            os.utime(lease)
+        return
+    with lease:  # counts: both give it back
+        lease.release()
+        here = not note.is_file()
+        yield here
+        if here:
+            with suppress(OSError):
+                note.touch()
 
 
 def _numbas_name(folder: Path) -> str:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from compiler.package.onnx_out import write_packed
 from compiler.source import Opened, Source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
-from simulator.session import InferenceSession
 from simulator.terminal import say
-from tuner.checks.check import random_feeds
-from tuner.checks.reference import Stored, reference
+from tuner.checks.source_run import check_runs
 from tuner.config import TuneConfig, load_config
 from tuner.farm.plugged import plugged
 from tuner.farm.prior import NONE, read_prior
@@ -92,17 +86,6 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
     around = Surroundings(REAL, LocalPlace(request.out), mirror_place, store_place, ray_actors, say)
     with session(around, opened, config, request, begun_s, plugins, prior) as end:
         yield SpentRun(opened, config, end, begun_s)
-
-
-def check_runs(opened: Opened) -> None:
-    """Have onnxruntime run the model: where it does not, nobody could confirm the values of what is found.  Raises `BadInputError`."""
-    with TemporaryDirectory(prefix="tilefarm-") as folder:
-        body = Path(folder) / "model.onnx"
-        write_packed([], replace(opened.written, pieces=()), body)
-        try:
-            reference(body, random_feeds(InferenceSession(body), 0), Stored())
-        except BadInputError as error:
-            raise BadInputError(f"{opened.source.model}: {str(error).removeprefix(f'{body}: ')}") from None
 
 
 def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:

@@ -178,14 +178,24 @@ def test_a_finished_run_resumed_with_its_own_budget_stays_what_it_is(model: Path
     assert plan_files(run) == plans
 
 
-def test_ctrl_c_leaves_a_run_that_resumes(model: Path, whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "options", "expected", "word"),
+    [
+        (signal.SIGINT, ("--backend", "serial"), 130, "interrupted"),
+        (signal.SIGTERM, ("--backend", "serial"), 143, "terminated"),
+        (signal.SIGTERM, ("--workers", "1"), 143, "terminated"),  # Ray has a handler of its own
+    ],
+)
+def test_a_signal_leaves_a_run_that_resumes(
+    number: signal.Signals, options: tuple[str, ...], expected: int, word: str, model: Path, whole: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    driver = Driver(model, run, 100_000)
+    driver = Driver(model, run, 100_000, options=options)
     driver.wait_for_parts(4)
-    code, errors = driver.stop(signal.SIGINT)
-    assert code == 130, errors
+    code, errors = driver.stop(number)
+    assert code == expected, errors
     assert "Traceback" not in errors
-    assert errors.splitlines()[-1].startswith("tilefarm: interrupted")
+    assert errors.splitlines()[-2:] == [f"{run}: --resume continues it", f"tilefarm: {word}"]
     reached = len(read_log(run))
     assert reached
     quick(model, run, N, resume=True)

@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 a check failed; 2 bad input (one line on stderr: what and where); 3 infeasible on this machine, or less of the model
 on the NPU than `--min-npu-share` asks; 4 tuned, but values are not confirmed against onnxruntime; 70 a bug (one line, and a file with the
-details); 75 the Ray cluster went away (`--resume` goes on); 130 interrupted.
+details); 75 the Ray cluster went away (`--resume` goes on); 130 interrupted; 143 SIGTERM.
 A command is a module here, imported when it is asked for; what is heavy is imported in its function, so that `--help` answers at once.
 """
 

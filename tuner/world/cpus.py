@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 GROUPS, OF_PROCESS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -16,26 +17,15 @@ def usable_cpus() -> int:
 
 def _quotas() -> Iterator[float]:
     """In CPUs, of the process's group and those above it (kernel: admin-guide/cgroup-v1, cgroup-v2.rst, `cpu.max`)."""
-    try:
-        lines = OF_PROCESS.read_text().splitlines()
-    except OSError:
-        return
+    lines = OF_PROCESS.read_text().splitlines() if OF_PROCESS.is_file() else []
     for _, controllers, group in (line.split(":", 2) for line in lines):
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = GROUPS / "cpu" if controllers else GROUPS
-        # in a container its own group is the root of what is mounted there, whatever it is called outside
+        root, names = (GROUPS / "cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")) if controllers else (GROUPS, ("cpu.max",))
         own = root / group.lstrip("/")
+        # in a container its own group is the root of what is mounted there, whatever it is called outside
         for folder in (root, own, *own.parents):
-            if folder.is_relative_to(root):
-                yield from _quota(folder, v1=bool(controllers))
-
-
-def _quota(folder: Path, v1: bool) -> Iterator[float]:
-    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if v1 else ("cpu.max",)
-    try:
-        quota, period = " ".join((folder / name).read_text() for name in names).split()
-    except (OSError, ValueError):  # the root of version 2 has none
-        return
-    if quota not in ("max", "-1"):
-        yield int(quota) / int(period)
+            with suppress(OSError, ValueError):  # the root of version 2 has none; "max" is no number
+                quota, period = map(int, " ".join((folder / name).read_text() for name in names).split())
+                if quota > 0:
+                    yield quota / period

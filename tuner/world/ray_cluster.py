@@ -12,8 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -154,7 +153,7 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     if ray.is_initialized():
         return Connection(owned=False)
     wanted = address or os.environ.get("RAY_ADDRESS") or "local"
-    option = "--address" if address else "RAY_ADDRESS"
+    option, handler = "--address" if address else "RAY_ADDRESS", signal.getsignal(signal.SIGTERM)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     # Ray prints every worker's death on stdout, log_to_driver or not; a program may read JSON there, and the farm says it itself
     ray._private.worker.print_to_stdstream = _swallow
@@ -162,42 +161,34 @@ def connect(address: str | None = None, local_cpus: int | None = None) -> Connec
     # is read as Ray is imported, maybe by somebody else
     ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
     if wanted == "local":
-        folder = ray_folder()
         provide_token()
-        with _same_sigterm():
-            ray.init(
-                address="local",
-                num_cpus=max(local_cpus or 1, usable_cpus()),
-                include_dashboard=False,
-                object_store_memory=STORE_BYTES,
-                _temp_dir=str(folder),
-                _system_config=SETTINGS,
-                **quiet,
-            )
+        ray.init(
+            address="local",
+            num_cpus=max(local_cpus or 1, usable_cpus()),
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            _temp_dir=str(ray_folder()),
+            _system_config=SETTINGS,
+            **quiet,
+        )
         _tighten_token()
-        return Connection(owned=True, watch=_watch())
+        return _joined(handler)
     if wanted != "auto":
         require_token(wanted, option)
         probe(wanted, option)
     try:
-        with _same_sigterm():
-            ray.init(address=wanted, **quiet)
+        ray.init(address=wanted, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
-    return Connection(owned=True, watch=_watch())
+    return _joined(handler)
 
 
-def _watch() -> Watch:
-    return Watch(ray.get_runtime_context().gcs_address, ray._private.worker.global_worker.node.raylet_socket_name)
-
-
-@contextmanager
-def _same_sigterm() -> Iterator[None]:
-    """Ray has SIGTERM end a driver at once, with the signal's number as its exit code."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    if before is not None and before != signal.SIG_DFL and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+def _joined(handler: Any) -> Connection:
+    """handler: of SIGTERM, before Ray had it end a driver at once, with the signal's number as its exit code."""
+    if handler not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+    watch = Watch(ray.get_runtime_context().gcs_address, ray._private.worker.global_worker.node.raylet_socket_name)
+    return Connection(owned=True, watch=watch)
 
 
 def _swallow(*_: object, **__: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
@@ -20,18 +21,17 @@ def ray_folder() -> Path:
         if why := f"longer than {MOST_FOLDER} characters" if len(str(folder)) > MOST_FOLDER else unwritable(folder):
             raise BadInputError(f"RAY_TMPDIR {given}: Ray cannot use {folder}: {why}; expected a short path that can be written")
         return folder
-    common, refused = Path("/tmp/ray"), []
+    common = Path("/tmp/ray")
     if os.access(common if common.exists() else common.parent, os.W_OK | os.X_OK):
         return common  # of all users, as Ray has it
-    for base in ("", os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"):
-        try:
+    for base in ("", "/dev/shm"):
+        with suppress(BadInputError):
             folder = private_folder(base) / "ray"
-        except BadInputError as error:
-            refused.append(str(error).partition(";")[0])
-            continue
-        if len(str(folder)) <= MOST_FOLDER and not unwritable(folder):
-            return folder
-    raise BadInputError(f"Ray cannot write to {common}, nor to others ({'; '.join(refused)}); set RAY_TMPDIR to a short path that can be")
+            if len(str(folder)) <= MOST_FOLDER and not unwritable(folder):
+                return folder
+    raise BadInputError(
+        f"{common}: Ray cannot write there, nor below TMPDIR or /dev/shm; set RAY_TMPDIR to a short path that can be written"
+    )
 
 
 def provide_token() -> bool:

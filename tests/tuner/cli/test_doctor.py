@@ -151,6 +151,33 @@ def test_the_kernel_cache_is_found(told: Any) -> None:
     assert before <= said <= size()  # others may compile meanwhile
 
 
+@pytest.mark.usefixtures("no_ray")
+def test_what_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """By processes of their own: numba is told once where its kernels are."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "tmp").mkdir()
+    env = {key: value for key, value in os.environ.items() if key not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
+    env |= {"PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path / "tmp")}
+
+    def checks(before: str = "", **more: str) -> tuple[int, dict[str, Any]]:
+        words = [sys.executable, "-c", f"import sys, tempfile\n{before}\nfrom tuner.cli import main\nsys.exit(main(['doctor', '--json']))"]
+        done = subprocess.run(words, env={**env, **more}, capture_output=True, text=True, check=False)
+        return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+    code, told = checks()
+    assert code == 0
+    assert f"{tmp_path / 'file/.cache/tilefarm'} cannot be written" in told["kernel cache"]["detail"]
+    assert Path(told["kernel cache"]["values"]["path"]).is_relative_to(tmp_path / "tmp")
+    assert "token in the environment" in told["ray's folders"]["detail"]
+    code, told = checks("tempfile._candidate_tempdir_list = lambda: []", RAY_TMPDIR=str(tmp_path / "file"))
+    assert code == 1
+    states = {name: (told[name]["state"], told[name]["detail"]) for name in ("temporary folder", "kernel cache", "ray's folders")}
+    assert {state for state, _ in states.values()} == {"FAILED"}
+    assert "set TMPDIR" in states["temporary folder"][1]
+    assert "set NUMBA_CACHE_DIR" in states["kernel cache"][1]
+    assert "RAY_TMPDIR" in states["ray's folders"][1]
+
+
 @pytest.fixture(scope="module")
 def two_outputs(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
     b = Builder(np.random.default_rng(0), (1, 16, 4, 4))
@@ -283,7 +310,7 @@ def test_a_check_is_told_when_it_is_done(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(doctor, "_whole_way", dies)
     assert main(["doctor", "--whole"]) == 130
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "plug-ins", "temporary", "kernel", "ray"]
+    assert [line.split()[0] for line in lines] == ["python", "libraries", "machines", "plug-ins", "temporary", "kernel", "ray's", "ray"]
     assert all(" ok " in line for line in lines)
 
 

@@ -6,12 +6,14 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+import ray
 from ray import cloudpickle
 
 import tuner
@@ -75,6 +77,33 @@ def test_two_farms_share_a_cluster_and_who_cannot_be_made_says_where() -> None:
     assert isinstance(raised, Raised)
     # who reads the error finds the line of the worker's own process
     assert 'raise RuntimeError("cannot be made")' in "".join(traceback.format_exception(raised.error))
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_workers_that_do_not_start_are_told_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of an environment without Ray: their processes end at once, and Ray starts others."""
+    monkeypatch.setattr(ray_actors, "START_S", 2.0)
+    lines: list[str] = []
+    with RayActors(Environment, 1, say=lines.append) as actors:
+        actors._options["runtime_env"] = {"py_executable": f"{sys.executable} -c 'import no_ray'"}
+        actors.start(0, 0)
+        end_s = time.monotonic() + 30
+        while not lines and time.monotonic() < end_s:
+            assert actors.events(0.5) == []
+        actors.events(0.5)
+    (line,) = lines
+    assert line.startswith("1 of 1 workers have not started in 2 s: ModuleNotFoundError: No module named 'no_ray' (")
+    with RayActors(Environment, 1, say=lines.append) as actors:
+        Bench(actors).built()
+        time.sleep(2.0)
+        actors.events(0.1)
+    assert lines == [line], "of one that has started nothing is said"
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_uv_makes_no_environment_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray._private.runtime_env.uv_runtime_env_hook._get_uv_run_cmdline", lambda: ["uv", "run", "tilefarm"])
+    assert ray._private.worker._maybe_modify_runtime_env({}, False) == {}
 
 
 NODE = """
