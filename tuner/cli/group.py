@@ -145,4 +145,4 @@ def _paths(value: object) -> Iterator[Path]:
             yield from _paths(one)
     elif value is not None:
         text = str(value)
-        yield from (Path(part) for part in {text, text.partition("=")[2], text.removeprefix("file://"), *text.split(",")} if part)
+        yield from (Path(part) for part in (text, text.partition("=")[2], text.removeprefix("file://"), *text.split(",")) if part)
