@@ -144,11 +144,11 @@ def branching(rng: Rng) -> ModelProto:
 
 def own_function(rng: Rng) -> ModelProto:
     """A node of a function that the model brings along."""
-    nodes = [helper.make_node("Conv", ["x", "w"], ["t"], pads=[1, 1, 1, 1]), helper.make_node("Twice", ["t"], ["y"], domain="own")]
+    nodes = [helper.make_node("Conv", ["x", "w"], ["t"], pads=[1, 1, 1, 1]), helper.make_node("Wave", ["t"], ["y"], domain="own")]
     weights = {"w": rng.standard_normal((16, 16, 3, 3)).astype(np.float32) / 12}
     model = _model(nodes, [("x", TensorProto.FLOAT, [1, 16, 8, 8])], [1, 16, 8, 8], weights, check=False)
     opsets = [helper.make_opsetid("", 17)]
-    model.functions.append(helper.make_function("own", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], opsets))
+    model.functions.append(helper.make_function("own", "Wave", ["a"], ["b"], [helper.make_node("Sin", ["a"], ["b"])], opsets))
     model.opset_import.append(helper.make_opsetid("own", 1))
     onnx.checker.check_model(model)
     return model
@@ -190,7 +190,7 @@ PARTIAL: dict[str, Partial] = {
     "index": Partial(index, ("ArgMax",)),
     "unknown_extent": Partial(unknown_extent, ("NonZero",)),
     "branching": Partial(branching, ("If",)),
-    "own_function": Partial(own_function, ("Twice",)),
+    "own_function": Partial(own_function, ("Sin",)),
 }
 
 

@@ -116,7 +116,7 @@ IN_PIECES: dict[str, InPieces] = {
     "towers": InPieces(towers, (("Conv", "Relu", "Conv", "Relu", "Conv"), ("Conv", "Relu", "Conv")), ("Einsum",)),
     "past": InPieces(past, (("Conv", "Conv"), ("Add", "Conv", "Conv")), ("Sin",)),
     "crossed": InPieces(crossed, (("Conv",), ("Conv", "Conv", "Conv", "Conv"), ("Conv", "Add")), ("Sin", "Cos")),
-    "own_operator": InPieces(own_operator, (("Conv", "Relu", "Conv"), ("Conv", "Relu", "Conv")), ("Swirl",)),
+    "own_operator": InPieces(own_operator, (("Conv", "Relu", "Conv"), ("Mul", "Conv", "Relu", "Conv")), ("Sin",)),
     "detector": InPieces(
         detector,
         (("Conv", "Relu", "Conv", "Relu", "Transpose"), ("MatMul", "Relu", "MatMul")),

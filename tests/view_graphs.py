@@ -223,6 +223,11 @@ VIEWS: dict[str, Maker] = {
 }
 
 
+def _where(g: ViewGraph, x: str) -> str:
+    condition = g.constant(np.full([1] * g.rank(x), bool(g.rng.integers(2))))
+    return g.node("Where", [condition, x, g.normal()] if g.constants[-1].raw_data == b"\1" else [condition, g.normal(), x])
+
+
 def _window(g: ViewGraph, x: str, kernel: Sequence[int], most_stride: int = 3, dilated: bool = True) -> dict[str, Any]:
     """Of two ends for each spatial axis."""
     sizes = g.shape(x)[2:]
@@ -461,9 +466,10 @@ CASES: dict[str, Maker] = {
         op: _reduce(op)
         for op in ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "ReduceSumSquare")
     },
+    "Where": _where,
     **VIEWS,
 }
-del CASES["Expand"]  # of the host
+del CASES["Expand"]  # of the host, but for one that changes nothing
 
 
 def random_input(g: ViewGraph) -> str:

@@ -35,6 +35,11 @@ def one_line(error: BaseException | str) -> str:
     return text if len(text) <= _LONG else text[: _LONG - 1] + "…"
 
 
+def opset_of(model: ModelProto) -> int:
+    """Version of the default operator set."""
+    return max((int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
+
+
 def label(node: NodeProto) -> str:
     """How messages call a node: its name, or what it produces."""
     return f"{node.op_type} {(node.name or (node.output[0] if node.output else '?'))!r}"

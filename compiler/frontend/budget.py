@@ -16,6 +16,7 @@ from simulator.npu.errors import BadInputError
 
 LEAST_LIMIT_BYTES = 1 << 31
 TIMES_THE_MODEL = 4
+REPEATED_NODE_BYTES = 1 << 16  # what counts for a node of a loop's body, each time: it is looked at and copied over and over
 LIBRARY_PART = 8  # what a library folds it has in onnxruntime, in numpy and in protobuf, in copies
 
 

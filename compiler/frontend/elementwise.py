@@ -149,6 +149,9 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
         array = state.constants[node.input[constants[0]]]
         if node.op_type == "Div" and constants[0] == 1 and not np.all(array):
             raise state.refuse(node, "division by a constant zero")
+        if _changes_nothing(node.op_type, array, constants[0] == 0) and np.broadcast_shapes(array.shape, view.shape) == view.shape:
+            state.views[node.output[0]] = view
+            return
         _with(state, node, view, array, constants[0] == 0)
         return
     views = [state.view(node, i) for i in tensors]
@@ -157,13 +160,52 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     if len(views) == 1:
         state.views[node.output[0]] = views[0]
         return
+    if node.op_type == "Mul" and len(views) == 2 and views[0] == views[1]:
+        _chain(state, node, power(2.0), views[0])
+        return
     shape = np.broadcast_shapes(*(other.shape for other in views))
     full = next((i for i, other in enumerate(views) if other.shape == shape), None)
     if full is None:
         raise state.refuse(node, f"shapes {' and '.join(str(list(v.shape)) for v in views)}; one of them has to be that of the result")
     view = views[full]
-    others = tuple(_broadcast(state, node, view, other) for i, other in enumerate(views) if i != full)
-    _chain(state, node, _with_tensors(node.op_type, len(others), full > 0), view, others)
+    op_type, rest = node.op_type, [other for i, other in enumerate(views) if i != full]
+    if (
+        op_type == "Div"
+        and full == 0
+        and _is_root(state, rest[0].tensor)
+        and state.shapes[rest[0].tensor][1] < state.shapes[view.tensor][1]
+    ):
+        # one reciprocal for all channels; that of a root overflows in no type, and is no subnormal number
+        name = state.name(node, ".reciprocal")
+        root = Vector(name, (rest[0].tensor,), name, (Step("reciprocal"),))
+        op_type, rest = "Mul", [View(state.emit(root), rest[0].axes)]
+    others = tuple(_broadcast(state, node, view, other) for other in rest)
+    _chain(state, node, _with_tensors(op_type, len(others), full > 0), view, others)
+
+
+def _is_root(state: Translator, tensor: str) -> bool:
+    maker = next((op for op in state.operators if op.y == tensor), None)
+    return isinstance(maker, Vector) and maker.steps[-1].op == "sqrt"
+
+
+def _changes_nothing(op: str, array: NDArray[Any], constant_first: bool) -> bool:
+    """Whether v op constant, or constant op v, is v: bodies and exporters write masks of zeros and scales of one."""
+    neutral = {"Add": 0, "Sum": 0, "Sub": 0, "Mul": 1, "Div": 1}.get(op)
+    return neutral is not None and not (constant_first and op in ("Sub", "Div")) and bool(np.all(array == neutral))
+
+
+def chosen(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Where of a constant condition that is the same everywhere, and Expand to the shape that a tensor has: that tensor."""
+    index = 0
+    if node.op_type == "Where":
+        condition = state.constant(node, 0, "the condition")
+        if condition.size == 0 or (condition != condition.flat[0]).any():
+            raise state.refuse(node, "its condition is true in parts; one that is the same everywhere is supported")
+        index = 1 if condition.flat[0] else 2
+    view = state.view(node, index)
+    if view.shape != (shape := state.known_shapes.get(node.output[0], ())):
+        raise state.refuse(node, f"{list(view.shape)} to {list(shape)}; the same shape is supported")
+    state.views[node.output[0]] = view
 
 
 def _with_tensors(op: str, others: int, swapped: bool) -> tuple[Step, ...]:
@@ -210,6 +252,8 @@ def _spread_channels(state: Translator, tensor: str, atoms: Atoms, k: int, c: in
 
 
 ELEMENTWISE: dict[str, Handler] = {
+    "Expand": chosen,
+    "Where": chosen,
     "BatchNormalization": batch_norm,
     "Clip": clip,
     "PRelu": prelu,

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from compiler.frontend.load import MAX_VALUES, opset_of
+from compiler.frontend.attributes import opset_of
+from compiler.frontend.load import MAX_VALUES
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import FRAMES_KEY, names_read
 

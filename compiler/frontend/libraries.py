@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +31,7 @@ _DOING = {
     "check": "checking it",
     "convert": "converting its opset",
     "infer": "inferring its shapes",
+    "inline": "taking its functions in",
     "evaluate": "folding its constants",
     "create_session": "loading it into onnxruntime",
 }
@@ -59,6 +61,11 @@ def convert(model: ModelProto, model_bytes: int, where: str, opset: int) -> Mode
 def infer(model: ModelProto, model_bytes: int, where: str, values: bool) -> ModelProto:
     """onnx's strict shape inference; values: follow those of vectors too, which shapes are made of (see `budget.can_follow`)."""
     return _PROCESS.ask("infer", model, model_bytes, where, values=values)
+
+
+def inline(model: ModelProto, model_bytes: int, where: str, operators: Sequence[str]) -> ModelProto:
+    """onnx's inliner: of functions of the model, and of some of onnx's operators."""
+    return _PROCESS.ask("inline", model, model_bytes, where, operators=list(operators))
 
 
 def evaluate(model: ModelProto, model_bytes: int) -> ModelProto:

@@ -52,6 +52,13 @@ def infer(body: bytes, values: bool) -> bytes:
     return answer
 
 
+def inline(body: bytes, operators: list[str]) -> bytes:
+    answer: bytes = passes.inliner.inline_local_functions(body, True)
+    if operators:
+        answer = passes.inliner.inline_selected_functions2(answer, [("", name) for name in operators], False)
+    return answer
+
+
 def evaluate(body: bytes) -> bytes:
     """The outputs of a model without inputs, as the initialisers of one that has nothing else."""
     import numpy as np
@@ -79,7 +86,7 @@ def create_session(body: bytes) -> bytes:
 
 
 ANSWERS: dict[str, Callable[..., bytes]] = {
-    "check": check, "convert": convert, "infer": infer, "evaluate": evaluate, "create_session": create_session,
+    "check": check, "convert": convert, "infer": infer, "inline": inline, "evaluate": evaluate, "create_session": create_session,
 }  # fmt: skip
 
 

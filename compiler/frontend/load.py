@@ -19,8 +19,9 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from compiler.frontend import libraries
-from compiler.frontend.attributes import check_attributes, one_line
-from compiler.frontend.budget import tensor_bytes
+from compiler.frontend.attributes import check_attributes, one_line, opset_of
+from compiler.frontend.budget import ByteBudget, tensor_bytes
+from compiler.frontend.inline import with_bodies
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import LARGE, Hollow, Large, attach, detach, taken_out
@@ -186,6 +187,8 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
     check_attributes(model, where)
     if shapes:
         _forget_shapes(skeleton)
+    if skeleton.functions:  # the converter does not look into them
+        skeleton = with_bodies(skeleton, {}, ByteBudget(0), total, where) or skeleton
     skeleton = _convert_opset(skeleton, total, where)
     try:
         settled = _settled(skeleton, total, where)
@@ -282,11 +285,6 @@ def _check_sizes(model: ModelProto, where: str) -> None:
         dims = [d.dim_value for d in item.type.tensor_type.shape.dim]
         if math.prod(dims) > MAX_VALUES:
             raise BadInputError(f"{where}: tensor {item.name!r} of shape {dims} has more than {MAX_VALUES} values")
-
-
-def opset_of(model: ModelProto) -> int:
-    """Version of the default operator set."""
-    return max((int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
 
 
 def _drop_initialisers_from_inputs(model: ModelProto) -> None:

@@ -7,9 +7,9 @@ product whose shapes are not known, has nobody knows how many (None), which is n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
-from onnx import FunctionProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
 
 from compiler.frontend.attributes import attributes
 from compiler.frontend.settle import known_shapes
@@ -18,8 +18,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 Rule = Callable[[NodeProto, Shapes], int]  # raises LookupError where a shape is not known
 
 
-def node_macs(node: NodeProto, shapes: Shapes, functions: Sequence[FunctionProto] = ()) -> int | None:
-    """None where they cannot be counted.  functions: the model's own."""
+def node_macs(node: NodeProto, shapes: Shapes) -> int | None:
+    """None where they cannot be counted."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     rule = RULES.get((domain, node.op_type))
     if rule is not None:
@@ -27,14 +27,10 @@ def node_macs(node: NodeProto, shapes: Shapes, functions: Sequence[FunctionProto
             return rule(node, shapes)
         except LookupError:
             return None
-    for function in functions:
-        if (function.domain, function.name) == (node.domain, node.op_type):
-            inner = _total(node_macs(item, {}, [other for other in functions if other is not function]) for item in function.node)
-            return None if inner else inner  # its products have other shapes at every call
     bodies = [item.g for item in node.attribute if item.HasField("g")]
     if domain or node.op_type not in _REPEATED or not bodies:
         return None
-    inside = [_total(node_macs(item, {**shapes, **known_shapes(ModelProto(graph=g))}, functions) for item in g.node) for g in bodies]
+    inside = [_total(node_macs(item, {**shapes, **known_shapes(ModelProto(graph=g))}) for item in g.node) for g in bodies]
     if len(set(inside)) > 1 or inside[0] is None:  # an If decides at run time
         return None
     try:
@@ -46,7 +42,7 @@ def node_macs(node: NodeProto, shapes: Shapes, functions: Sequence[FunctionProto
 def model_macs(model: ModelProto) -> int | None:
     """Of a model whose shapes are inferred; None where some node's cannot be counted."""
     shapes = known_shapes(model)
-    return _total(node_macs(node, shapes, model.functions) for node in model.graph.node)
+    return _total(node_macs(node, shapes) for node in model.graph.node)
 
 
 def _total(macs: Iterable[int | None]) -> int | None:

@@ -195,7 +195,7 @@ class _Parts:
         self.reads = [names_read([node]) for node in self.nodes]
         self.producer = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
         self.types = {item.name: item for item in (*model.graph.value_info, *model.graph.input, *model.graph.output)}
-        self.macs = [node_macs(node, self.shapes, model.functions) for node in self.nodes]
+        self.macs = [node_macs(node, self.shapes) for node in self.nodes]
         live = _live(self.reads, self.producer, self.outputs)
         self.working = [i for i in sorted(live) if not all(name in self.constants for name in self.nodes[i].output if name)]
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from compiler.frontend.attributes import attributes
-from compiler.frontend.load import opset_of
+from compiler.frontend.attributes import attributes, opset_of
 from simulator.onnx_names import names_read
 
 ONE = "tilefarm.one"  # a scale of one value, which the translation broadcasts

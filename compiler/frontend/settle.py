@@ -21,12 +21,22 @@ from compiler.frontend import libraries
 from compiler.frontend.attributes import attributes
 from compiler.frontend.budget import ByteBudget, can_follow, memory_limit
 from compiler.frontend.fold import evaluated, folded
+from compiler.frontend.inline import with_bodies
 from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
+_AS_THEIR_INPUT = (
+    "BiasGelu", "FastGelu", "Gelu", "GroupNorm", "Inverse", "QuickGelu", "RotaryEmbedding", "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization", "Trilu",
+)  # fmt: skip
 # operators that onnx has no rule for: whose shapes theirs are, and by which of their inputs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("", "GroupNormalization"): ("Identity", slice(1)),
+    **{("com.microsoft", op): ("Identity", slice(1)) for op in _AS_THEIR_INPUT},
+    ("com.microsoft", "DynamicQuantizeMatMul"): ("MatMul", slice(2)),
+    ("com.microsoft", "FusedConv"): ("Conv", slice(2)),
+    ("com.microsoft", "FusedGemm"): ("Gemm", slice(2)),
+    ("com.microsoft", "FusedMatMul"): ("MatMul", slice(2)),
     ("com.microsoft", "QGemm"): ("Gemm", slice(0, 4, 3)),
     ("com.microsoft", "QLinearAdd"): ("Add", slice(0, 4, 3)),
     ("com.microsoft", "QLinearAveragePool"): ("AveragePool", slice(1)),
@@ -37,6 +47,8 @@ STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("com.microsoft", "QLinearSigmoid"): ("Sigmoid", slice(1)),
     ("com.microsoft", "QLinearSoftmax"): ("Softmax", slice(1)),
 }
+
+_OTHER_AXES = frozenset({"channels_last", "transA", "transB", "transBatchA", "transBatchB"})  # attributes that a stand-in may not have
 
 
 def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
@@ -71,7 +83,8 @@ def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
 
 
 def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> ModelProto:
-    """The skeleton with every shape that follows from those of its inputs; nodes that only constants go into are initialisers.
+    """The skeleton with every shape that follows from those of its inputs; nodes that only constants go into are initialisers,
+    and nodes that stand for others are these (`compiler.frontend.inline`).
 
     most: values of such an initialiser; what is larger is left alone.  Raises as `infer`, and InferenceError.
     """
@@ -81,9 +94,12 @@ def settle(skeleton: ModelProto, most: int, model_bytes: int, where: str) -> Mod
         walk = _Walk(model, most, budget)
         for node in model.graph.node:
             walk.visit(node)
-        if not walk.computed and not walk.typed:
+        if walk.computed or walk.typed:
+            walk.write()
+        elif (expanded := with_bodies(model, walk.constants, budget, model_bytes, where)) is not None:
+            model = expanded
+        else:
             return _with_sizes_of_runtime(model, most, budget)
-        walk.write()
 
 
 def _with_sizes_of_runtime(model: ModelProto, most: int, budget: ByteBudget) -> ModelProto:
@@ -205,10 +221,10 @@ class _Walk:
         else:
             # the rule is for floats, and says no more than the shape
             op_type, inputs = stand_in
-            plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output)
+            plain = NodeProto(op_type=op_type, input=node.input[inputs], output=node.output[:1])
             known = onnx.defs.get_schema(op_type).attributes
             plain.attribute.extend(item for item in node.attribute if item.name in known)
-            if not plain.input or attributes(node).get("channels_last", 0):
+            if not plain.input or any(value for key, value in attributes(node).items() if key in _OTHER_AXES and key not in known):
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type
             found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.attributes import Attributes, attributes, label
+from compiler.frontend.attributes import Attributes, attributes, label, opset_of
 from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, evaluated, folded
-from compiler.frontend.load import opset_of
 from compiler.frontend.scales import columns_read, quantisation_of
 from compiler.frontend.settle import known_shapes
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole

@@ -95,6 +95,15 @@ def draw_cast(b: GraphBuilder, op: str) -> None:
     b.add(op, [x], to=TensorProto.FLOAT)
 
 
+def draw_where(b: GraphBuilder, op: str) -> None:
+    """All of one, or parts of two, which the host has."""
+    x = b.pick()
+    shape = [int(b.choose((1, size))) for size in b.shape(x)]
+    condition = np.full(shape, b.chance(0.5)) if b.chance(0.8) else b.rng.random(shape) < 0.5
+    sides = [x, b.draw_constant(()) if b.chance(0.5) else b.pick()]
+    b.node(op, [b.constant(condition), *(sides if b.chance(0.5) else sides[::-1])])
+
+
 def reduction(low: float = -_LARGE, high: float = _LARGE) -> Draw:
     """Over any set of axes, or over all."""
 

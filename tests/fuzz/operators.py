@@ -31,6 +31,7 @@ OPERATORS: dict[str, Draw] = {
     "Clip": functions.draw_clip,
     "PRelu": functions.draw_prelu,
     "Cast": functions.draw_cast,
+    "Where": functions.draw_where,
     **VIEWS,
     "Pad": draw_pad,
     "MatMul": products.draw_matmul,

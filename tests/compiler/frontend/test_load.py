@@ -11,7 +11,8 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model, lower, model_digest
-from compiler.frontend.load import OPSET, opset_of
+from compiler.frontend.attributes import opset_of
+from compiler.frontend.load import OPSET
 from simulator.npu.errors import BadInputError, TilefarmError
 from tests.models import SMALL_MODELS, light_path, small_model
 

@@ -130,7 +130,7 @@ def test_no_shape_arithmetic_is_left(tmp_path: Path) -> None:
 
 
 def test_random_values_and_loops_are_no_constants() -> None:
-    """A loop's count may be any number."""
+    """A loop's count may be any number: one with room for it is unrolled (test_inline.py)."""
     b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
     noise = b.node("RandomNormalLike", [b.constant(np.zeros((1, 4, 1, 1), np.float32))])
     model = prepare(b.model(b.node("Add", ["x", noise])))
@@ -145,7 +145,7 @@ def test_random_values_and_loops_are_no_constants() -> None:
         [helper.make_tensor_value_info(*port) for port in (("on", TensorProto.BOOL, []), ("w", TensorProto.FLOAT, [1]))],
     )
     loop = helper.make_node("Loop", ["times", "yes", "start"], ["end"], body=body)
-    weights = [numpy_helper.from_array(np.array(3), "times"), numpy_helper.from_array(np.array(True), "yes")]
+    weights = [numpy_helper.from_array(np.array(1 << 40), "times"), numpy_helper.from_array(np.array(True), "yes")]
     weights += [numpy_helper.from_array(np.ones(1, np.float32), "start")]
     ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
     graph = helper.make_graph([loop, helper.make_node("Add", ["x", "end"], ["y"])], "g", ports[:1], ports[1:], weights)
