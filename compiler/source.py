@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from compiler.beyond import weights_beyond
 from compiler.frontend import load
@@ -95,7 +95,12 @@ class Opened:
     def notes(self) -> tuple[str, ...]:
         """What was done to the model that its user should know, a line each."""
         found = {item.key: item.value for item in self.model.metadata_props}
-        return (f"converted {found[CONVERTED]}, inputs and outputs as well",) if CONVERTED in found else ()
+        ports = (item for piece in self.part.pieces for item in (*piece.npu.graph.input, *piece.npu.graph.output))
+        double = any(item.type.tensor_type.elem_type == TensorProto.DOUBLE for item in ports)
+        return (
+            *([f"converted {found[CONVERTED]}, inputs and outputs as well"] if CONVERTED in found else []),
+            *([f"computes double in {self.source.dtype.name}; inputs and outputs stay double"] if double else []),
+        )
 
     @cached_property
     def grouped(self) -> GroupStructure | None:

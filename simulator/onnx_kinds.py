@@ -1,8 +1,8 @@
 """Kinds of float: which the NPU takes from the host, and the others as float32.
 
-The NPU computes in its own data type whatever a model's tensors are, so float16 and float32 stay what they are in the file, and a value
-is converted where it passes from one to the other.  onnxruntime has next to no kernels for bfloat16, and numpy has no such type: a model
-in it is taken as one of float32, which loses nothing.
+The NPU computes in its own data type whatever a model's tensors are, so float16, float32 and double stay what they are in the file, and a
+value is converted where it passes from one to the other.  onnxruntime has next to no kernels for bfloat16, and numpy has no such type: a
+model in it is taken as one of float32, which loses nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
-ON_NPU = (TensorProto.FLOAT, TensorProto.FLOAT16)  # types of tensors that pass between host and NPU
+ON_NPU = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)  # types of tensors that pass between host and NPU
 INTEGERS_ON_NPU = (TensorProto.INT8, TensorProto.UINT8)  # so do these, where a scale says what they stand for
 CONVERTED = "tilefarm.converted"  # property of a model whose tensors had another type
 _TYPED = frozenset({"to", "dtype", "output_dtype", "output_datatype"})  # attributes that name a type

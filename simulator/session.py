@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 PROVIDER, HOST_PROVIDER = "TilefarmExecutionProvider", "CPUExecutionProvider"
-_FLOAT16 = 10  # onnx's number
+_OTHER_FLOATS: dict[int, np.dtype[Any]] = {10: np.dtype(np.float16), 11: np.dtype(np.float64)}  # by onnx's number
 LEVEL_ENTRY = "tilefarm.level"  # of onnxruntime's RunOptions
 Compute = Callable[[CompiledPiece, Mapping[str, Array]], Mapping[str, Array]]  # outputs of a piece from its inputs, both by name
 
@@ -110,8 +110,8 @@ class InferenceSession:
             ports = [[buffer.name for p in first for buffer in p.container.memory.of_kind(kind)] for kind in ("input", "output")]
             self.host = None if first and is_alone(view, where, *ports) else _host_nodes(view, where, self.compiled)
             self._facts, kinds = model_facts(view, where), tensor_kinds(view, where)
-        # what the NPU takes and gives is float32 where the model does not say float16
-        self._dtypes = {name: np.dtype(np.float16) for name, kind in kinds.items() if kind == _FLOAT16}
+        # what the NPU takes and gives is float32 where the model does not say another kind
+        self._dtypes = {name: _OTHER_FLOATS[kind] for name, kind in kinds.items() if kind in _OTHER_FLOATS}
         pieces = self.compiled.pieces
         self._inputs = pieces[0].container.memory.of_kind("input") if pieces else ()
         self._outputs = pieces[-1].container.memory.of_kind("output") if pieces else ()

@@ -11,12 +11,16 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from itertools import count
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx.external_data_helper import load_external_data_for_tensor
 
 from compiler.frontend import libraries
 from compiler.frontend.attributes import check_attributes, one_line, opset_of
@@ -29,8 +33,8 @@ from compiler.frontend.weights import seeded
 from compiler.frontend.wire import Data, tensor_pieces
 from compiler.frontend.zero_points import add_zero_points
 from simulator.npu.errors import BadInputError
-from simulator.onnx_kinds import CONVERTED, widen, widened
-from simulator.onnx_names import DOMAIN, SEAL_KEY
+from simulator.onnx_kinds import CONVERTED, FLOATS, widen, widened
+from simulator.onnx_names import DOMAIN, SEAL_KEY, names_read
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
@@ -60,15 +64,15 @@ def load(
     """
     libraries.start()
     if isinstance(model, str | Path):
-        where, model = where or str(model), _of_file(Path(model))
+        where, model = where or str(model), _of_file(Path(model), random_weights is not None)
     elif isinstance(model, bytes):
         model = _parsed(model, where or "model")
     found = prepared(model, shapes, where or "model")
     return found if random_weights is None else seeded(found, random_weights)
 
 
-def _of_file(path: Path) -> ModelProto:
-    """The file as it is, external data included; raises BadInputError."""
+def _of_file(path: Path, random: bool) -> ModelProto:
+    """The file as it is, external data included.  random: weights without values, which are drawn, are zeros.  Raises BadInputError."""
     if not path.exists():
         raise BadInputError(f"{path}: no such file")
     if not path.is_file():
@@ -83,10 +87,49 @@ def _of_file(path: Path) -> ModelProto:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
         _check_total(size + sum(_beyond_the_file(tensor, path.parent) for tensor in _tensors(model)), str(path))
-        onnx.load_external_data_for_model(model, str(path.parent))
+        for tensor in _tensors(model):
+            if _lacks_data(tensor, path.parent):
+                if not random:
+                    raise BadInputError(
+                        f"{path}: weight {tensor.name!r}: no values here or as external data; --random-weights SEED draws some"
+                    )
+                tensor.data_location, tensor.raw_data = TensorProto.DEFAULT, bytes(_size_bytes(tensor))
+                del tensor.external_data[:]
+        _load_external(model, path)
     except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{path}: external data: {one_line(error)}") from None
     return model
+
+
+def _load_external(model: ModelProto, path: Path) -> None:
+    """By onnx's loader, which refuses links.
+
+    A symbolic link to a file beside the model's own, as Hugging Face's cache has both, is followed for it; a file of several names is
+    copied.  Everything else stays as it refuses it.
+    """
+    home, copies = path.resolve().parent, dict[Path, str]()
+    with TemporaryDirectory(prefix="tilefarm-") as own:
+        for tensor in _tensors(model):
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            folder, place = path.parent, next((entry for entry in tensor.external_data if entry.key == "location"), None)
+            real = (folder / place.value).resolve() if place is not None else folder
+            if place is not None and real.is_file() and real.parent in (home, folder.resolve()):
+                folder, place.value = real.parent, real.name
+                if real.stat().st_nlink > 1 and real.stat().st_size <= MAX_PROTO_BYTES:
+                    if real not in copies:
+                        copies[real] = copyfile(real, Path(own, str(len(copies))), follow_symlinks=False).name
+                    folder, place.value = Path(own), copies[real]
+            load_external_data_for_tensor(tensor, str(folder))
+
+
+def _lacks_data(tensor: TensorProto, folder: Path) -> bool:
+    """Whether a float weight is without its values: stripped, or in a file that is none."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        here = all((folder / entry.value).exists() for entry in tensor.external_data if entry.key == "location")
+    else:
+        here = any(field.name.endswith("_data") for field, _ in tensor.ListFields())
+    return tensor.data_type in FLOATS and _size_bytes(tensor) > 0 and not here
 
 
 def _parsed(data: bytes, where: str) -> ModelProto:
@@ -129,7 +172,7 @@ def _beyond_the_file(tensor: TensorProto, folder: Path) -> int:
 
     Raises ValueError for external data whose place is no number.
     """
-    found = 0
+    found = _size_bytes(tensor) if _lacks_data(tensor, folder) else 0
     if tensor.data_location == TensorProto.EXTERNAL:
         told = {entry.key: entry.value for entry in tensor.external_data}
         place = folder / told.get("location", "")
@@ -178,6 +221,7 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
         total += sum(_checked_bytes(each) for each in skeleton.graph.initializer)
         _check_total(total + skeleton.ByteSize(), where)
         _drop_initialisers_from_inputs(skeleton)
+        _as_checked(skeleton)
         _fix_inputs(skeleton, shapes or {}, where, set(large))
         libraries.check(_with_shapes(skeleton), total, where)
     except EncodeError as error:
@@ -234,6 +278,11 @@ def _with_shapes(model: ModelProto) -> ModelProto:
 def _check_outputs(model: ModelProto, where: str) -> None:
     for item in _unshaped(model):
         raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
+    for item in model.graph.output:
+        if not item.type.HasField("tensor_type"):
+            raise BadInputError(
+                f"{where}: output {item.name!r} is a {item.type.WhichOneof('value')}; expected a tensor, as ConcatFromSequence makes one"
+            )
 
 
 def _name_apart(model: ModelProto) -> None:
@@ -287,14 +336,27 @@ def _check_sizes(model: ModelProto, where: str) -> None:
             raise BadInputError(f"{where}: tensor {item.name!r} of shape {dims} has more than {MAX_VALUES} values")
 
 
+def _as_checked(model: ModelProto) -> None:
+    """In place what the checker wants and onnxruntime does not: a name of the graph, nodes in an order in which they can run.
+
+    Raises CycleError.
+    """
+    model.graph.name = model.graph.name or "model"
+    makers = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
+    reads = [sorted({makers[name] for name in names_read([node]) if name in makers}) for node in model.graph.node]
+    if any(reads[i] and reads[i][-1] >= i for i in range(len(reads))):
+        nodes = [model.graph.node[i] for i in TopologicalSorter(dict(enumerate(reads))).static_order()]
+        model.graph.ClearField("node")
+        model.graph.node.extend(nodes)
+
+
 def _drop_initialisers_from_inputs(model: ModelProto) -> None:
     """Before IR 4 every initialiser was listed as an input as well; one that can be overridden cannot be folded."""
     constants = {item.name for item in model.graph.initializer} | {item.values.name for item in model.graph.sparse_initializer}
     kept = [item for item in model.graph.input if item.name not in constants]
-    if len(kept) < len(model.graph.input):
-        del model.graph.input[:]
-        model.graph.input.extend(kept)
-        model.ir_version = max(model.ir_version, 4)
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.ir_version = max(model.ir_version, 4)
 
 
 def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: set[str]) -> None:

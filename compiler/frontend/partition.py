@@ -44,6 +44,7 @@ MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and 
 _OUTSIDE = "supported, but what the NPU does not support lies between it and the partition"
 _LITTLE = "supported, but not worth a piece of its own: less work than a launch takes"
 _VIEWS = "supported, but nothing to compute"
+_COMPARED = "compared exactly; of nothing but -inf, as in a masked row, the NPU has the lowest finite number"
 _INTEGER_BYTES = {TensorProto.INT8: 1, TensorProto.UINT8: 1, TensorProto.INT32: 4}
 _ON_INTEGERS = frozenset({"ConvInteger", "MatMulInteger", "QGemm", "QLinearConv", "QLinearMatMul"})
 _ENDS = {
@@ -134,7 +135,9 @@ def partition(
     whether the machine can.  no_floats: why it can no other, or ''.  Raises `AllOnHostError` where nothing of it can run on the NPU.
     """
     parts, asked = _Parts(model), None if able is None else Abilities(able, no_floats)
-    refused: dict[int, str] = {}
+    compared = names_read(node for node in model.graph.node if node.op_type == "Equal")
+    maxima = {i for i, node in enumerate(parts.nodes) if node.op_type in ("ReduceMax", "ReduceMin")}
+    refused: dict[int, str] = {i: _COMPARED for i in maxima if not compared.isdisjoint(parts.nodes[i].output)}
     declined: dict[int, str] = {}
     found: list[NpuPiece] = []
     tries = 0

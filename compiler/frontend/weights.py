@@ -101,7 +101,8 @@ class _Replacing:
         self.names.add(name)
         item = self.graph.initializer.add() if name in self.fillers else self.given[name]
         kind = self.fillers.get(name, item.data_type)
-        data = values.astype("<f4" if kind == onnx.TensorProto.FLOAT else "<f2", copy=False).reshape(-1).view(np.uint8).data
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).newbyteorder("<")
+        data = values.astype(dtype, copy=False).reshape(-1).view(np.uint8).data
         # as numpy_helper.from_array, without a copy of the message
         item.Clear()
         item.name = name

@@ -1,4 +1,4 @@
-"""Models in float16 keep their types, on the NPU and around it; bfloat16 is converted, with a word."""
+"""Models in float16 and double keep their types, on the NPU and around it; bfloat16 is converted, with a word."""
 
 from __future__ import annotations
 
@@ -58,19 +58,29 @@ def stock(path: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("name", [*SMALL_MODELS, "middle", "ends", "bridge", "two_outputs"])
-def test_types_and_values(name: str, tmp_path: Path) -> None:
-    """On the NPU as a whole, or with nodes of the host around and between pieces; stock onnxruntime runs the body, which type-checks."""
-    model = as_kind(small_model(name) if name in SMALL_MODELS else partial_model(name), TensorProto.FLOAT16)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, TensorProto.FLOAT16) for name in [*SMALL_MODELS, "middle", "ends", "bridge", "two_outputs"]),
+        *((name, TensorProto.DOUBLE) for name in SMALL_MODELS),
+    ],
+)
+def test_types_and_values(name: str, kind: int, tmp_path: Path) -> None:
+    """On the NPU as a whole, or with nodes of the host around and between pieces; stock onnxruntime runs the body, which type-checks.
+
+    It has no convolution of double.
+    """
+    model, dtype = as_kind(small_model(name) if name in SMALL_MODELS else partial_model(name), kind), helper.tensor_dtype_to_np_dtype(kind)
     out = compiled(model, tmp_path)
     onnx.checker.check_model(onnx.load(out), full_check=True)
-    session, theirs = InferenceSession(out), stock(out)
+    session = InferenceSession(out)
+    theirs = stock(out) if kind == TensorProto.FLOAT16 else session
     for mine, expected in ((session.get_inputs(), theirs.get_inputs()), (session.get_outputs(), theirs.get_outputs())):
         assert [(port.name, port.type) for port in mine] == [(port.name, port.type) for port in expected]
     feeds = random_feeds(session, 1)
-    assert (session.get_inputs()[0].type, feeds["x"].dtype) == HALF
+    assert (session.get_inputs()[0].type, feeds["x"].dtype) == ("tensor(double)" if kind == TensorProto.DOUBLE else HALF[0], dtype)
     found = session.run(None, feeds)
-    assert [value.dtype for value in found] == [value.dtype for value in theirs.run(None, feeds)] == [np.float16] * len(found)
+    assert [value.dtype for value in found] == [value.dtype for value in theirs.run(None, feeds)] == [dtype] * len(found)
     (checked, *_) = check_file(out, ["none"])
     assert checked.faults == ()
     assert 0 < checked.values.worst.error < 5e-3
@@ -136,22 +146,23 @@ def test_a_model_of_both_keeps_each_where_it_is(tmp_path: Path) -> None:
     assert checked.faults == ()
 
 
-def test_an_output_of_another_width_is_the_hosts(tmp_path: Path) -> None:
+def test_an_output_of_another_width(tmp_path: Path) -> None:
     b = Builder(np.random.default_rng(0), (1, 16, 8, 8))
     session = InferenceSession(compiled(cast_at_the_end(b.model(b.conv("x", 16)), TensorProto.DOUBLE), tmp_path))
     assert session.get_outputs()[0].type == "tensor(double)"
     assert session.run(None, random_feeds(session, 0))[0].dtype == np.float64
 
 
-def test_random_weights_are_of_the_models_type(tmp_path: Path) -> None:
-    onnx.save(as_kind(small_model("conv_chain"), TensorProto.FLOAT16), tmp_path / "m.onnx")
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.DOUBLE])
+def test_random_weights_are_of_the_models_type(kind: int, tmp_path: Path) -> None:
+    onnx.save(as_kind(small_model("conv_chain"), kind), tmp_path / "m.onnx")
     onnx.save(small_model("conv_chain"), tmp_path / "f.onnx")
     drawn, wide = (load_model(tmp_path / name, random_weights=3).graph.initializer for name in ("m.onnx", "f.onnx"))
     of_wide = {item.name: numpy_helper.to_array(item) for item in wide}
     for item in drawn:
         if of_wide[item.name].dtype == np.float32:
-            assert item.data_type == TensorProto.FLOAT16
-            np.testing.assert_array_equal(numpy_helper.to_array(item), of_wide[item.name].astype(np.float16))
+            assert item.data_type == kind
+            np.testing.assert_array_equal(numpy_helper.to_array(item), of_wide[item.name].astype(helper.tensor_dtype_to_np_dtype(kind)))
 
 
 def test_the_command_runs_and_checks_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,3 +199,20 @@ def test_bfloat16_is_converted_with_a_word(tmp_path: Path, capsys: pytest.Captur
     assert "converted bfloat16 to float32, inputs and outputs as well" in capsys.readouterr().out.splitlines()
     assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == ["converted bfloat16 to float32, inputs and outputs as well"]
+
+
+def test_double_on_the_npu_and_on_the_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Between two products an operator of the host, which computes in double."""
+    rng = np.random.default_rng(0)
+    nodes = [helper.make_node(*of) for of in (("MatMul", ["x", "v"], ["a"]), ("Sin", ["a"], ["b"]), ("MatMul", ["b", "w"], ["y"]))]
+    ports = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, [64, 256]) for name in ("x", "y")]
+    weights = [numpy_helper.from_array(rng.standard_normal((256, 256)) / 16, name) for name in ("v", "w")]
+    graph = helper.make_graph(nodes, "double", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    out = tmp_path / "out.onnx"
+    assert main(["compile", str(tmp_path / "m.onnx"), "--machine", "edge", "--out", str(out), "--check"]) == 0
+    assert capsys.readouterr().out.count("computes double in float16; inputs and outputs stay double\n") == 1
+    feeds = {"x": rng.standard_normal((64, 256))}
+    (mine,), (wanted,) = InferenceSession(out).run(None, feeds), stock(tmp_path / "m.onnx").run(None, feeds)
+    assert mine.dtype == wanted.dtype == np.float64
+    np.testing.assert_allclose(mine, wanted, atol=1e-2 * np.abs(wanted).max())

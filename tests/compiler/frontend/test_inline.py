@@ -15,18 +15,14 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from compiler.frontend import inline
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import SUPPORTED, lower_partition
-from compiler.frontend.partition import AllOnHostError
 from compiler.frontend.settle import known_shapes
-from compiler.frontend.worth import Offload
-from compiler.ir.graph import Graph
-from simulator.npu.machine_file import load_machine
-from simulator.npu.parts import DataType
 from tests.fuzz.builder import Sample, values_of
 from tests.fuzz.graphs import draw_graph
 from tests.models import reference_outputs
+from tests.same_programs import OFFLOAD, graph_of
+from tuner.onnx_backend import compile_model
 
 Array = NDArray[np.generic]
-OFFLOAD = Offload(load_machine("edge"), DataType.float16)
 SEEDS = st.integers(0, 10_000)
 
 
@@ -94,24 +90,6 @@ def in_branch(model: ModelProto, rng: np.random.Generator) -> ModelProto:
     then, other = branches if taken else branches[::-1]
     node = helper.make_node("If", ["flag"], makes, then_branch=then, else_branch=other)
     return with_nodes(model, [*before, node, *behind], [numpy_helper.from_array(np.array(taken), "flag")])
-
-
-def graph_of(model: ModelProto) -> tuple[list[str], int]:
-    """The operators of what the NPU has of it, whatever tensors are called, and how many nodes the host has."""
-    try:
-        graphs, part = lower_partition(prepare(model), OFFLOAD)
-    except AllOnHostError as nothing:
-        return [], len(nothing.part.host)
-    return [line for graph in graphs for line in shape_of(graph)], len(part.host)
-
-
-def shape_of(graph: Graph) -> list[str]:
-    """A line for each operator, its tensors by number."""
-    numbers = {name: f"t{i}" for i, name in enumerate(graph.shapes)}
-    return [
-        f"{type(op).__name__} {[numbers[name] for name in op.inputs]} {graph.shapes[op.y]} {getattr(op, 'steps', '')}"
-        for op in graph.operators
-    ]
 
 
 @settings(max_examples=40, deadline=None)
@@ -295,3 +273,17 @@ def test_a_compiled_file_is_not_taken_apart() -> None:
     for item in (*model.graph.node, *model.opset_import):
         item.domain = "tilefarm" if item.domain == "own" else item.domain
     assert "Part" in {node.op_type for node in prepare(model).graph.node}
+
+
+def test_a_row_that_is_masked_as_a_whole_is_zeros() -> None:
+    """Whether it is one is told by a maximum of -inf, which the NPU does not have."""
+    text = """<ir_version: 10, opset_import: ["": 23]>
+      g (float[1,2,4,16] q, float[1,2,4,16] k, float[1,2,4,16] v, float[1,2,4,4] mask, float[1,2,4,4] more)
+        => (float[1,2,4,16] y) {
+        m = Add(mask, more) y = Attention(q, k, v, m) }"""
+    mask = np.broadcast_to(np.where(np.tri(4, k=-1, dtype=bool), 0, -np.inf).astype(np.float32), (1, 2, 4, 4))
+    feeds = {name: normal(1, 2, 4, 16, seed=i) for i, name in enumerate("qkv")} | {"mask": mask, "more": normal(1, 2, 4, 4)}
+    model = model_of(text)
+    (mine,) = compile_model(model, whole=False).run(None, feeds)
+    assert not mine[:, :, 0].any()
+    np.testing.assert_allclose(mine, reference_outputs(model, feeds)["y"], rtol=1e-3, atol=1e-5)

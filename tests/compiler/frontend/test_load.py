@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import assume, settings
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import load_model, lower, model_digest
 from compiler.frontend.attributes import opset_of
-from compiler.frontend.load import OPSET
+from compiler.frontend.load import OPSET, prepare
 from simulator.npu.errors import BadInputError, TilefarmError
+from tests.fuzz.builder import values_of
+from tests.fuzz.graphs import draw_graph
 from tests.models import SMALL_MODELS, light_path, small_model
+from tests.same_programs import graph_of
 
 
 def save(model: ModelProto, folder: Path, name: str = "m.onnx") -> Path:
@@ -246,6 +253,105 @@ def test_external_data_through_a_link(tmp_path: Path) -> None:
     assert "external data" in refusal(external(inner, "link.bin"))
 
 
+def hugging_face(folder: Path, of_model: str = "blobs", of_data: str = "blobs") -> Path:
+    """A snapshot of links, as its cache has: the model and its data lie in a folder of blobs; or in others."""
+    model = external(folder, "w.bin")
+    for name in ("blobs", "other", "snapshot"):
+        (folder / name).mkdir()
+    model.rename(folder / of_model / "a1")
+    (folder / of_data / "b2").write_bytes(np.arange(8 * 4 * 9, dtype=np.float32).tobytes())
+    (folder / "snapshot" / "m.onnx").symlink_to(f"../{of_model}/a1")
+    (folder / "snapshot" / "w.bin").symlink_to(f"../{of_data}/b2")
+    return folder / "snapshot" / "m.onnx"
+
+
+def test_external_data_in_a_cache_of_links(tmp_path: Path) -> None:
+    model = load_model(hugging_face(tmp_path))
+    np.testing.assert_array_equal(numpy_helper.to_array(model.graph.initializer[0]).ravel(), np.arange(8 * 4 * 9))
+
+
+@pytest.mark.parametrize(("of_model", "of_data"), [("other", "blobs"), ("blobs", "other"), ("snapshot", "blobs")])
+def test_links_that_leave_the_folder_of_the_model(of_model: str, of_data: str, tmp_path: Path) -> None:
+    path = hugging_face(tmp_path, of_model, of_data)
+    assert "symbolic link" in refusal(path)
+
+
+def test_external_data_of_several_names(tmp_path: Path) -> None:
+    """As uv and pip have files in their caches; what is read is what is there, and the model's file is left alone."""
+    values = np.arange(8 * 4 * 9, dtype=np.float32)
+    (tmp_path / "w.bin").write_bytes(values.tobytes())
+    (tmp_path / "second.bin").hardlink_to(tmp_path / "w.bin")
+    path = external(tmp_path, "w.bin")
+    before = path.read_bytes()
+    np.testing.assert_array_equal(numpy_helper.to_array(load_model(path).graph.initializer[0]).ravel(), values)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("stripped", [False, True])
+def test_random_weights_need_no_data(stripped: bool, tmp_path: Path) -> None:
+    path, whole = external(tmp_path, "gone.bin"), save(conv_with(), tmp_path, "whole.onnx")
+    if stripped:
+        model = conv_with()
+        model.graph.initializer[0].ClearField("raw_data")
+        path = save(model, tmp_path)
+    assert "weight 'w': no values here or as external data; --random-weights SEED draws some" in refusal(path)
+    mine, theirs = (load_model(each, random_weights=5).graph.initializer[0] for each in (path, whole))
+    np.testing.assert_array_equal(numpy_helper.to_array(mine), numpy_helper.to_array(theirs))
+
+
+def test_a_stripped_weight_is_sized_before_it_is_there(tmp_path: Path) -> None:
+    model = conv_with()
+    model.graph.initializer[0].ClearField("raw_data")
+    model.graph.initializer[0].dims[0] = 1 << 40
+    with pytest.raises(BadInputError, match=BEYOND):
+        load_model(save(model, tmp_path), random_weights=1)
+
+
+def test_a_sequence_as_an_output(tmp_path: Path) -> None:
+    model = conv_with()
+    model.graph.node.append(helper.make_node("SequenceConstruct", ["y"], ["s"]))
+    model.graph.output.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
+    assert "output 's' is a sequence_type; expected a tensor, as ConcatFromSequence makes one" in refusal(save(model, tmp_path))
+
+
+@settings(max_examples=25, deadline=None)
+@drawn(seed=st.integers(0, 10_000), old=st.booleans(), data=st.data())
+def test_what_onnxruntime_does_not_ask_for(seed: int, old: bool, data: st.DataObject) -> None:
+    """Nodes in any order, no name of the graph, equal names of nodes, outputs without or with another shape: the same model."""
+    sample = draw_graph(seed, quantised=False)
+    plain = sample.model
+    assume(not {item.name for item in plain.graph.input} & {item.name for item in plain.graph.output})
+    loose = ModelProto()
+    loose.CopyFrom(plain)
+    nodes = data.draw(st.permutations(list(loose.graph.node)))
+    del loose.graph.node[:]
+    loose.graph.node.extend(nodes)
+    for node in loose.graph.node:
+        node.name = "same" if old else ""
+    loose.graph.name = ""
+    for item in loose.graph.output:
+        kind = item.type.tensor_type
+        kind.ClearField("shape")
+        if data.draw(st.booleans()):
+            kind.shape.dim.add(dim_value=7)
+    if old:
+        loose.ir_version = 3
+    names = [item.name for item in plain.graph.output]
+    wanted, mine = values_of(prepare(plain), sample.feeds, names), values_of(prepare(loose), sample.feeds, names)
+    for name in names:
+        np.testing.assert_allclose(mine[name], wanted[name], rtol=1e-4, atol=1e-4)
+    theirs = graph_of(plain)
+    # of several sets of nodes that are as good the first in the file's order is a piece
+    assert theirs[1] or graph_of(loose) == theirs
+
+
+def test_nodes_in_a_circle(tmp_path: Path) -> None:
+    model = conv_with()
+    model.graph.node[0].input[0] = "z"
+    model.graph.node.append(helper.make_node("Relu", ["y"], ["z"]))
+    assert "nodes are in a cycle" in refusal(save(model, tmp_path))
+
+
 def test_external_data_too_short(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(100))
     refusal(external(tmp_path, "w.bin"))
@@ -256,7 +362,7 @@ def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(*_: object, **__: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(onnx, "load_external_data_for_model", read)
+    monkeypatch.setattr(import_module("compiler.frontend.load"), "load_external_data_for_tensor", read)
 
 
 BEYOND = "bytes with all weights; at most 2,147,483,647 are accepted, in the file and beside it together"
