@@ -12,6 +12,7 @@ from compiler.frontend.budget import ByteBudget
 from compiler.frontend.columns import SUMMED, left_alone, unshifted
 from compiler.frontend.fold import NO_ROOM, foresee
 from compiler.frontend.handlers import HANDLERS
+from compiler.frontend.inward import inward
 from compiler.frontend.load import digest_of, model_digest
 from compiler.frontend.partition import AllOnHostError, Partition, partition, whole, without_ends
 from compiler.frontend.quantised import QUANTISED
@@ -74,7 +75,8 @@ def lower_partition(
     """
     given = model
     try:
-        model = apart(model, taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data))
+        large = taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data)
+        model = apart(given := inward(model, large), large)
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
         part = without_ends(Hollow(model, data).filled()) if quantised else None
         if part is None and (graph := _able(model, None, data, able)) is not None:

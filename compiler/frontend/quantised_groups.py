@@ -31,6 +31,7 @@ from simulator.npu.errors import BadInputError
 from simulator.onnx_names import names_read
 
 NOT_HERE: Mapping[str, Large] = {}  # nothing is
+PRODUCTS = ("Conv", "Gemm", "MatMul")
 _BYTES = (TensorProto.INT8, TensorProto.UINT8)
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
@@ -80,7 +81,7 @@ def _of_scales(model: ModelProto, beside: Mapping[str, Large]) -> Grouped:
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
     copy = ModelProto()
     copy.CopyFrom(model)
-    groups = _Groups(copy, beside)
+    groups = Groups(copy, beside)
     groups.drop_limits()
     made = [groups.of(node) for node in groups.nodes]
     nodes = [groups.as_it_is(node) if new is None else new for node, new in zip(groups.nodes, made, strict=True)]
@@ -104,7 +105,7 @@ def apart(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPro
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
-    groups = _Groups(copy, beside)
+    groups = Groups(copy, beside)
     groups.drop_limits()
     in_group = {groups.number[id(node)] for node in groups.nodes if groups.of(node) is not None}
     del copy.graph.node[:]
@@ -154,7 +155,7 @@ def _read(nodes: Iterable[_Made], wanted: set[str]) -> list[_Made]:
     return kept[::-1]
 
 
-class _Groups:
+class Groups:
     def __init__(self, model: ModelProto, beside: Mapping[str, Large]) -> None:
         self.nodes = list(model.graph.node)
         self.number = {id(node): i for i, node in enumerate(self.nodes)}
@@ -172,10 +173,10 @@ class _Groups:
         self.ranks = {item.name: len(item.dims) for item in model.graph.initializer}
         self.types: Mapping[str, int] = {item.name: item.data_type for item in model.graph.initializer}
         typed = (*model.graph.input, *model.graph.value_info, *model.graph.output)
-        self.computed: Mapping[str, int] = {item.name: item.type.tensor_type.elem_type for item in typed}
-        self._link()
+        self.computed: dict[str, int] = {item.name: item.type.tensor_type.elem_type for item in typed}
+        self.link()
 
-    def _link(self) -> None:
+    def link(self) -> None:
         self.producer = {name: node for node in self.nodes for name in node.output if name}
         self.readers: dict[str, list[NodeProto]] = {}
         for node in self.nodes:
@@ -186,13 +187,13 @@ class _Groups:
         """Without Relu and Clip in front of a QuantizeLinear whose range has the same ends or nearer ones: it saturates there itself."""
         gone = []
         for node in self.nodes:
-            after = self._quantised(node) if node.op_type in ("Relu", "Clip") else None
+            after = self.quantised(node) if node.op_type in ("Relu", "Clip") else None
             if after is not None and self._within(node, after):
                 after.input[0] = node.input[0]
                 self.dropped[id(after)] = self.number[id(node)]
                 gone.append(id(node))
         self.nodes = [node for node in self.nodes if id(node) not in gone]
-        self._link()
+        self.link()
 
     def _within(self, node: NodeProto, after: NodeProto) -> bool:
         scale, zero = self.constants.get(after.input[1]), self.constants.get(after.input[2]) if len(after.input) > 2 else np.uint8(0)
@@ -208,24 +209,24 @@ class _Groups:
             return False
         return bool((least is None or low >= least) and (most is None or high <= most))
 
-    def _dequantised(self, name: str) -> NodeProto | None:
+    def dequantised(self, name: str) -> NodeProto | None:
         """The DequantizeLinear that makes a tensor."""
         node = self.producer.get(name)
-        return node if node is not None and node.op_type == "DequantizeLinear" and self._plain(node) else None
+        return node if node is not None and node.op_type == "DequantizeLinear" and self.plain(node) else None
 
-    def _quantised(self, node: NodeProto) -> NodeProto | None:
+    def quantised(self, node: NodeProto) -> NodeProto | None:
         """The QuantizeLinear that alone reads what a node makes."""
         readers = self.readers.get(node.output[0], [])
         if len(readers) != 1 or readers[0].op_type != "QuantizeLinear" or node.output[0] in self.outputs or any(node.output[1:]):
             return None
-        return readers[0] if self._plain(readers[0]) and readers[0].input[0] == node.output[0] else None
+        return readers[0] if self.plain(readers[0]) and readers[0].input[0] == node.output[0] else None
 
-    def _plain(self, node: NodeProto) -> bool:
+    def plain(self, node: NodeProto) -> bool:
         """Scale and zero point are constants, and nothing is in blocks."""
         known = all(name in self.constants or name in self.beside or not name for name in node.input[1:])
         return known and not attributes(node).get("block_size", 0)
 
-    def _type(self, node: NodeProto) -> int:
+    def type_of(self, node: NodeProto) -> int:
         """That of the integers of a QuantizeLinear or DequantizeLinear."""
         if len(node.input) > 2 and node.input[2]:
             return self.types[node.input[2]]
@@ -234,7 +235,7 @@ class _Groups:
         x = node.input[0]
         source = self.producer.get(x)
         if source is not None and source.op_type == "QuantizeLinear":
-            return self._type(source)
+            return self.type_of(source)
         return self.types.get(x) or self.computed.get(x, TensorProto.UINT8)
 
     def as_it_is(self, node: NodeProto) -> _Made:
@@ -249,22 +250,22 @@ class _Groups:
         """What takes the node's place, and that of the QuantizeLinear behind it."""
         if node.domain not in ("", "ai.onnx"):
             return None
-        after = self._quantised(node)
+        after = self.quantised(node)
         if after is None:
             return None
         return self._on_integers(node, after) or self._by_channels(node, after) or self._enumerated(node, after)
 
     def _on_integers(self, node: NodeProto, after: NodeProto) -> _Made | None:
         """Where onnxruntime has a kernel for the group."""
-        before = [self._dequantised(name) for name in node.input]
+        before = [self.dequantised(name) for name in node.input]
         if not before or before[0] is None:
             return None
         found = [each for each in before if each is not None]
-        if any(self._type(each) not in _BYTES for each in (*found[:2], after)):
+        if any(self.type_of(each) not in _BYTES for each in (*found[:2], after)):
             return None
         if node.op_type in MOVES:
             found, made = found[:1], self._moved(node, before[0], after)
-        elif len(found) < len(before) or len({self._type(each) for each in (found[0], after)}) > 1:
+        elif len(found) < len(before) or len({self.type_of(each) for each in (found[0], after)}) > 1:
             return None
         else:
             made = self._made(node, found, after)
@@ -281,15 +282,15 @@ class _Groups:
                 return None
             if any(value.size != 1 for value in others) or len(self.readers[last.output[0]]) != 1 or last.output[0] in self.outputs:
                 return None
-            first, source = self._dequantised(computed[0]), self.producer.get(computed[0])
+            first, source = self.dequantised(computed[0]), self.producer.get(computed[0])
             if first is None and source is None:
                 return None
             if first is None and source is not None:
                 chain.append(source)
         nodes = [first, *reversed(chain), after]
-        if first.input[0] in self.types or any(self._type(each) not in _BYTES or self._several(each) for each in (first, after)):
+        if first.input[0] in self.types or any(self.type_of(each) not in _BYTES or self.several(each) for each in (first, after)):
             return None
-        found = entries(nodes, self.constants, (self._type(first), self._type(after)), self.opsets, self.ir_version)
+        found = entries(nodes, self.constants, (self.type_of(first), self.type_of(after)), self.opsets, self.ir_version)
         if found is None:
             return None
         name = f"{after.output[0]}.table"
@@ -299,7 +300,7 @@ class _Groups:
 
     def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
         """A batch normalisation as a multiply-add per channel, where that gives every integer that onnxruntime makes of its 256."""
-        before = self._dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
+        before = self.dequantised(node.input[0]) if node.op_type == "BatchNormalization" else None
         values, names = attributes(node), node.input[1:]
         if before is None or len(names) != 4 or values.get("training_mode", 0):
             return None
@@ -307,12 +308,12 @@ class _Groups:
         constants = self.constants | large
         if any(name not in constants for name in names):
             return None
-        if before.input[0] in self.types or any(self._type(each) not in _BYTES or self._several(each) for each in (before, after)):
+        if before.input[0] in self.types or any(self.type_of(each) not in _BYTES or self.several(each) for each in (before, after)):
             return None
         scale, _, _, variance = (constants[name].astype(np.float64) for name in names)
         with np.errstate(invalid="ignore", divide="ignore"):
             factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
-        types = self._type(before), self._type(after)
+        types = self.type_of(before), self.type_of(after)
         wanted = channel_entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
         if wanted is None or not np.isfinite(factor).all():
             return None
@@ -326,15 +327,16 @@ class _Groups:
         affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=OURS)
         return _Made(affine, self._numbers([before, node, after]))
 
-    def _several(self, node: NodeProto) -> bool:
+    def several(self, node: NodeProto) -> bool:
         """Whether scales or zero points differ along an axis."""
         return any(name not in self.constants or self.constants[name].size != 1 for name in node.input[1:] if name)
 
     def _made(self, node: NodeProto, before: list[NodeProto], after: NodeProto) -> NodeProto | None:
         values, ends = attributes(node), after.input[1:]
         inputs = [name for each in before for name in self._three(each)]
-        activations = {self._type(each) for each in before}
-        self._check_channels(node, before, values)
+        activations = {self.type_of(each) for each in before}
+        if any(self.scale(each).dtype != np.float32 for each in [*before, after]) or not self._suits_products(node, before):
+            return None
         if node.op_type == "Conv":
             if not self._counts_in_products(before):
                 return None
@@ -357,28 +359,43 @@ class _Groups:
             return self._node(_UNARY[node.op_type], MS, node, after, [*inputs, *self._two(after)], {**values, **more})
         return None
 
-    def _check_channels(self, node: NodeProto, before: list[NodeProto], values: Mapping[str, Any]) -> None:
-        """Raises BadInputError for scales of weights that are not those of output channels: onnxruntime takes them for that, unseen."""
-        if node.op_type not in ("Conv", "Gemm", "MatMul") or len(before) < 2:
-            return
-        weights, rank = before[1], self.ranks.get(before[1].input[0])
-        scale = self.constants.get(weights.input[1])
-        if not rank or (scale is not None and scale.size == 1):
-            return
-        channels = 0 if node.op_type == "Conv" or values.get("transB", 0) else rank - 1
+    def scale(self, node: NodeProto) -> NDArray[Any]:
+        """Of a QuantizeLinear or DequantizeLinear whose scale is a constant."""
+        name = node.input[1]
+        return self.constants[name] if name in self.constants else self.beside[name].array()
+
+    def has_channels(self, node: NodeProto, weights: NodeProto) -> bool:
+        """Whether scales of a product's weights are above 0, and one for all of them or those of its output channels.
+
+        Raises BadInputError for those of a convolution along another axis: onnxruntime takes them for its output channels, unseen.
+        """
+        scale, rank = self.scale(weights), self.ranks.get(weights.input[0])
+        if (scale <= 0).any():
+            return False
+        if not rank or scale.size == 1:
+            return True
+        channels = 0 if node.op_type == "Conv" or attributes(node).get("transB", 0) else rank - 1
         axis = int(attributes(weights).get("axis", 1))
-        if axis % rank != channels:
+        if axis % rank != channels and node.op_type == "Conv":
             raise BadInputError(f"{label(node)}: scales of its weights along axis {axis}; expected its output channels, axis {channels}")
+        return axis % rank == channels
+
+    def _suits_products(self, node: NodeProto, before: list[NodeProto]) -> bool:
+        """Whether what a product reads can be that of integers, where a node is one: as onnxruntime asks it, or has to."""
+        if node.op_type not in PRODUCTS or len(before) < 2:
+            return True
+        if node.op_type == "Gemm" and self.several(before[0]):
+            return False
+        return self.has_channels(node, before[1]) and (len(before) < 3 or self.type_of(before[2]) == TensorProto.INT32)
 
     def _counts_in_products(self, before: list[NodeProto]) -> bool:
         """Whether a bias, where there is one, has the scale of the products, as onnxruntime asks of convolutions alone, this nearly.
 
         Otherwise its integers are no sums: the convolution is one on floats.
         """
-        if len(before) < 3 or self._several(before[0]):
+        if len(before) < 3 or self.several(before[0]):
             return True  # what several scales of an activation are, who reads the node says
-        names = [each.input[1] for each in before]
-        x, w, bias = (self.constants[name] if name in self.constants else self.beside[name].array() for name in names)
+        x, w, bias = map(self.scale, before)
         if len({w.size, bias.size} - {1}) > 1:
             return False
         with np.errstate(over="ignore", invalid="ignore"):
@@ -390,7 +407,7 @@ class _Groups:
             known = mine in self.constants and theirs in self.constants
             if mine != theirs and not (known and np.array_equal(self.constants[mine], self.constants[theirs])):
                 return None
-        if self._type(before) != self._type(after):
+        if self.type_of(before) != self.type_of(after):
             return None
         out = NodeProto()
         out.CopyFrom(node)

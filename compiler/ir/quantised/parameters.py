@@ -38,8 +38,9 @@ class Quantisation:
         if kind not in (*STORED, SUMS):
             raise BadInputError(f"{at}quantised as {kind}; expected int8, uint8, or int32 of a bias")
         scales, zeros = np.asarray(scale), np.asarray(0 if zero_point is None else zero_point)
-        if scales.dtype != np.float32:
-            raise BadInputError(f"{at}scale of type {scales.dtype}; expected float32")
+        if scales.dtype not in (np.float16, np.float32):
+            raise BadInputError(f"{at}scale of type {scales.dtype}; expected float32 or float16")
+        scales = scales.astype(np.float32)
         for given in (scales, zeros):
             if given.ndim > 1:
                 raise BadInputError(f"{at}scale or zero point of shape {list(given.shape)}; expected one axis at most")

@@ -18,7 +18,7 @@ REFUSED = [
     (F(-0.5), np.uint8(0), np.uint8, (), None, "w: scale -0.5; expected a finite number above 0"),
     (F("nan"), np.uint8(0), np.uint8, (), None, "w: scale nan; expected a finite number above 0"),
     (F("inf"), np.uint8(0), np.uint8, (), None, "w: scale inf; expected a finite number above 0"),
-    (np.float64(0.5), np.uint8(0), np.uint8, (), None, "w: scale of type float64; expected float32"),
+    (np.float64(0.5), np.uint8(0), np.uint8, (), None, "w: scale of type float64; expected float32 or float16"),
     (EIGHT[:3], None, np.int8, (8, 4), 0, "w: 3 scales for 8 channels on axis 0; expected 1 or 8"),
     (EIGHT, np.zeros(3, np.int8), np.int8, (8, 4), 0, "w: 3 zero points for 8 channels on axis 0; expected 1 or 8"),
     (EIGHT, None, np.int8, (8, 4), None, "w: several scales or zero points; expected one of each for the whole tensor"),
