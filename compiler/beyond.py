@@ -1,4 +1,4 @@
-"""Weights that the data type does not hold: infinite as soon as they are packed, whatever goes in.
+"""Weights that the data type does not hold: infinite as soon as they are packed, or all of them 0, whatever goes in.
 
 Looked at is what is packed, after batch normalisations and scales have been multiplied in.
 """
@@ -38,8 +38,8 @@ def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) ->
 
 def beyond_lines(beyond: Sequence[Beyond], dtype: DataType) -> list[str]:
     """A line for each of the first ones, and one for the others."""
-    lines = [f"weights beyond {dtype.name}: {weight.text(dtype)}" for weight in beyond[:MOST_LINES]]
-    return lines + ([f"weights beyond {dtype.name}: {len(beyond) - MOST_LINES} more"] if len(beyond) > MOST_LINES else [])
+    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in beyond[:MOST_LINES]]
+    return lines + ([f"weights that {dtype.name} does not hold: {len(beyond) - MOST_LINES} more"] if len(beyond) > MOST_LINES else [])
 
 
 def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:

@@ -153,8 +153,10 @@ def open_source(source: Source, given: bytes | ModelProto | None = None, name: s
     found = source.model if given is None else given
     model, data = load(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
     check_frames(model, source.frames)
-    pack = _Packer(source)
-    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, no_floats(source.machine, source.dtype))
+    pack, lacks = _Packer(source), no_floats(source.machine, source.dtype)
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, lacks)
+    if lacks and not any(graph.types for graph in graphs):
+        raise UnsupportedError(f"{lacks}; `tilefarm quantize` makes an int8 model of a float one")
     packed = [pack(graph) for graph in graphs]
     if len(packed) > 1:
         misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}

@@ -60,8 +60,9 @@ class HostNodeSummary(_Part):
 
 
 class TensorSummary(_Part):
-    """A tensor that the data type does not hold.  largest: of its magnitudes in float32, null where that is infinite as well.  held: the
-    largest number of the data type.
+    """A tensor that the data type does not hold, infinite there or all 0.  held: the largest number of the data type.
+
+    largest: of its magnitudes in float32, null where that is infinite as well.
     """
 
     tensor: str

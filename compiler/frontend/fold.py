@@ -128,8 +128,8 @@ def _filled(inputs: list[Array], values: Mapping[str, Any]) -> Array:
 def _is_plain(x: list[Array], values: Mapping[str, Any]) -> bool:
     """Whether it is from or to integers of 8 bits, or of a bias, by scales of float32 above 0."""
     kinds = {array.dtype.name for array in (x[0], *x[2:])} - {"float32"}
-    whole = kinds <= {"int8", "uint8", "int32"} and not values.get("block_size", 0)
-    return whole and x[1].dtype == np.float32 and not (x[1] <= 0).any()
+    scaled = x[1].dtype == np.float32 and not (x[1] <= 0).any()
+    return kinds <= {"int8", "uint8", "int32"} and scaled and not values.get("block_size", 0)
 
 
 def _quantisation(x: list[Array], values: Mapping[str, Any], dtype: Any) -> Quantisation:

@@ -1,11 +1,8 @@
 """Views and weights where operators on integers can read them: the border between integers and floats next to what computes.
 
 Exporters put Unsqueeze, Reshape and Transpose between a DequantizeLinear and an operator, or between that and its QuantizeLinear.  A view
-of dequantised integers is the dequantised view, value for value; so views go to the side of the integers, those of constants into them.
-onnxruntime moves views of computed tensors so as well (its QDQPropagationTransformer), and groups what is then side by side.
-
-Weights whose scales no product of integers has (`Groups.has_channels`) become floats.  As integers in front of a DequantizeLinear they
-would stay what onnxruntime groups, and takes the scales for those of output channels.
+of dequantised integers is the dequantised view, value for value, and onnxruntime moves those of computed tensors so as well.  Weights
+whose scales no product of integers has become floats: onnxruntime takes such scales for those of output channels.
 """
 
 from __future__ import annotations
@@ -33,8 +30,6 @@ def inward(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPr
 
     Raises BadInputError for scales of a convolution's weights that are not those of its output channels.
     """
-    if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
-        return model
     copy = ModelProto()
     copy.CopyFrom(model)
     border, graph = _Border(copy, beside), copy.graph
@@ -43,16 +38,14 @@ def inward(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPr
     border.dequantise_weights()
     if not border.changed:
         return model
-    read, nodes = set(border.outputs), list[NodeProto]()
-    for node in reversed(border.nodes):
-        if not read.isdisjoint(node.output):
-            read |= names_read([node])
-            nodes.append(node)
+    read = names_read(border.nodes) | border.outputs
+    nodes = [node for node in border.nodes if node.op_type != "DequantizeLinear" or node.output[0] in read]
+    read = names_read(nodes) | border.outputs
     for i in reversed(range(len(graph.initializer))):
         if graph.initializer[i].name not in read:
             del graph.initializer[i]
     del graph.node[:]
-    graph.node.extend(reversed(nodes))
+    graph.node.extend(nodes)
     return copy
 
 
@@ -68,42 +61,38 @@ class _Border(Groups):
         for last in list(self.nodes):
             if last.op_type != "QuantizeLinear" or not self.plain(last) or self.several(last) or self.type_of(last) not in _MOVED:
                 continue
-            while (view := self._alone_before(last)) is not None:
+            while self._is_view(view := self.producer.get(last.input[0], last)) and self.quantised(view) is not None:
+                if self.dequantised(view.input[0]) is not None:  # it moves integers as it is
+                    break
                 view.output[0], last.output[0] = last.output[0], self._integers(view.input[0], self.type_of(last))
                 last.input[0], view.input[0] = view.input[0], last.output[0]
                 i, j = place[id(view)], place[id(last)]
                 self.nodes[i], self.nodes[j], place[id(last)], place[id(view)] = last, view, i, j
                 self.link()
 
-    def _alone_before(self, last: NodeProto) -> NodeProto | None:
-        """The view that a QuantizeLinear reads, and nobody else; None of one that moves integers as it is."""
-        view: NodeProto | None = self.producer.get(last.input[0])
-        if view is None or not self._is_view(view) or self.quantised(view) is not last:
-            return None
-        return view if self.dequantised(view.input[0]) is None else None
-
     def dequantise_last(self) -> None:
-        """DequantizeLinear behind views of which something reads that computes."""
+        """DequantizeLinear behind views that others than QuantizeLinear read."""
         nodes, self.nodes = self.nodes, []
         for node in nodes:
-            source = self.dequantised(node.input[0]) if node.input and self._is_view(node) and self._is_computed_with(node) else None
+            computes = any(reader.op_type != "QuantizeLinear" for reader in self.readers.get(node.output[0], ()))
+            source = self.dequantised(node.input[0]) if computes and self._is_view(node) else None
             self.nodes += [node] if source is None else self._behind(node, source)
             self.producer[self.nodes[-1].output[0]] = self.nodes[-1]
 
     def _behind(self, view: NodeProto, source: NodeProto) -> list[NodeProto]:
         """A view and the DequantizeLinear behind it instead of in front; of constants that alone.  The view where that cannot be."""
-        before, after, values = self.shapes[view.input[0]], self.shapes[view.output[0]], attributes(view)
-        perm = values.get("perm", range(len(before))[::-1]) if view.op_type == "Transpose" else None
-        kind, named = self.type_of(source), {}
+        before, after, values = self.shapes[view.input[0]], self.shapes[view.output[0]], attributes(source)
+        perm = list(attributes(view).get("perm", range(len(before))[::-1])) if view.op_type == "Transpose" else None
+        kind = self.type_of(source)
         if self.several(source):
-            axis = int(attributes(source).get("axis", 1)) % len(before)
-            lead = math.prod(before[:axis])
-            alike = [i for i, size in enumerate(after) if size == before[axis] and math.prod(after[:i]) == lead]
-            named["axis"] = next(iter(alike if perm is None else [list(perm).index(axis)]), -1)
-        if kind not in _MOVED or named.get("axis", 0) < 0:
+            axis = int(values.get("axis", 1)) % len(before)
+            lead = before[: axis + 1]
+            alike = [i for i, size in enumerate(after) if size == lead[-1] and math.prod(after[:i]) == math.prod(lead[:-1])]
+            values["axis"] = perm.index(axis) if perm is not None else alike[0] if alike else None
+        if kind not in _MOVED or values.get("axis", 0) is None:
             return [view]
         name = self._integers(view.output[0], kind)
-        last = helper.make_node("DequantizeLinear", [name, *source.input[1:]], view.output, **(attributes(source) | named))
+        last = helper.make_node("DequantizeLinear", [name, *source.input[1:]], view.output, **values)
         if source.input[0] not in self.tensors:
             view.input[0], view.output[0] = source.input[0], name
             return [view, last]
@@ -130,16 +119,6 @@ class _Border(Groups):
     def _is_view(self, node: NodeProto) -> bool:
         """Whether it only says how a tensor lies, of known shapes before and behind it."""
         return node.op_type in VIEWS and not node.domain and {node.input[0], node.output[0]} <= self.shapes.keys()
-
-    def _is_computed_with(self, view: NodeProto) -> bool:
-        """Whether something reads it, or views of it, that is neither a view nor a QuantizeLinear."""
-        todo = [view]
-        while todo:
-            readers = self.readers.get(todo.pop().output[0], [])
-            todo += [node for node in readers if node.op_type in VIEWS]
-            if any(node.op_type not in ("QuantizeLinear", *VIEWS) for node in readers):
-                return True
-        return False
 
     def _integers(self, floats: str, kind: int) -> str:
         """A new tensor of that type, and the shape of one of floats."""

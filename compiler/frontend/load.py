@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from graphlib import TopologicalSorter
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
@@ -23,11 +26,11 @@ from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnx.external_data_helper import load_external_data_for_tensor
 
 from compiler.frontend import libraries
-from compiler.frontend.attributes import check_attributes, one_line, opset_of
+from compiler.frontend.attributes import attributes, check_attributes, one_line, opset_of
 from compiler.frontend.budget import ByteBudget, tensor_bytes
 from compiler.frontend.inline import with_bodies
 from compiler.frontend.libraries import LibraryError
-from compiler.frontend.settle import settle
+from compiler.frontend.settle import known_dims, known_shapes, settle
 from compiler.frontend.skeleton import LARGE, Hollow, Large, attach, detach, taken_out
 from compiler.frontend.weights import seeded
 from compiler.frontend.wire import Data, tensor_pieces
@@ -44,6 +47,7 @@ _WIDENED = (TensorProto.BFLOAT16,)
 _NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
 _MISFITS = (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError)
 _SOURCE_LINE = re.compile(r"^(Fatal error: |/\S+:\d+ .*?\) (?=[A-Z]))")
+_dims = attrgetter("type.tensor_type.shape.dim")  # of an input: each has a size, or a name, or neither
 Shapes = Mapping[str, Sequence[int]]
 
 
@@ -59,7 +63,7 @@ def load(
 ) -> Hollow:
     """Read, check and clean an ONNX model: a file by its path, the bytes of one, or what was read already (which is left alone).
 
-    shapes: input name -> dimensions, for inputs whose shape is dynamic.  random_weights: a seed, replaces every weight
+    shapes: input -> its dimensions, or name of a dimension -> [its size], of dynamic shapes.  random_weights: a seed, replaces every weight
     (`compiler.frontend.weights`).  where: what errors call it; the path unless given.  Raises BadInputError.
     """
     libraries.start()
@@ -222,7 +226,7 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
         _check_total(total + skeleton.ByteSize(), where)
         _drop_initialisers_from_inputs(skeleton)
         _as_checked(skeleton)
-        _fix_inputs(skeleton, shapes or {}, where, set(large))
+        _fix_inputs(skeleton, shapes or {}, where, large.keys(), total)
         libraries.check(_with_shapes(skeleton), total, where)
     except EncodeError as error:
         raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
@@ -359,29 +363,58 @@ def _drop_initialisers_from_inputs(model: ModelProto) -> None:
     model.ir_version = max(model.ir_version, 4)
 
 
-def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: set[str]) -> None:
-    names = [item.name for item in model.graph.input if item.name not in constants]
-    for name in shapes:
-        if name not in names:
-            raise BadInputError(f"{where}: --shape {name}=...: no such input; inputs: {', '.join(names) or 'none'}")
-    for item in model.graph.input:
-        if item.name in constants:
-            continue
-        if item.name in shapes:
-            _set_shape(item, [int(d) for d in shapes[item.name]], where)
-        dims = item.type.tensor_type.shape.dim
+def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: Collection[str], model_bytes: int) -> None:
+    """Sizes for all dimensions of inputs.  shapes: of inputs, or sizes of named dimensions; one of a name has the size of others of it."""
+    inputs = {item.name: item for item in model.graph.input if item.name not in constants}
+    named = dict.fromkeys(dim.dim_param for item in inputs.values() for dim in _dims(item) if dim.dim_param)
+    sizes: dict[str, int] = {}
+    for name, given in shapes.items():
+        if name in inputs:
+            sizes = {dim.dim_param: int(size) for dim, size in zip(_dims(inputs[name]), given, strict=False) if dim.dim_param} | sizes
+            _set_shape(inputs[name], [int(size) for size in given], where)
+        elif name in named and len(given) == 1 and given[0] > 0:
+            sizes[name] = int(given[0])
+        else:
+            known = f"inputs: {', '.join(inputs) or 'none'}; dimensions, of one number of at least 1: {', '.join(named) or 'none'}"
+            raise BadInputError(f"{where}: --shape {name}={','.join(map(str, given))}: no such input or dimension; {known}")
+    for item in inputs.values():
         if not item.type.HasField("tensor_type") or not item.type.tensor_type.HasField("shape"):
             raise BadInputError(f"{where}: input {item.name!r} has no shape; give one with --shape {item.name}=1,3,224,224")
-        for axis, dim in enumerate(dims):
-            if not dim.HasField("dim_value"):
-                shown = ",".join(str(d.dim_value) if d.HasField("dim_value") else (d.dim_param or "?") for d in dims)
-                usual = ("1", "3", "224", "224") if len(dims) == 4 else ("1",) * len(dims)
-                example = ",".join(str(d.dim_value) if d.HasField("dim_value") else u for d, u in zip(dims, usual, strict=True))
-                raise BadInputError(
-                    f"{where}: input {item.name!r} has a dynamic shape [{shown}] (axis {axis}); give one with --shape {item.name}={example}"
-                )
-            if dim.dim_value <= 0:
+        for axis, dim in enumerate(_dims(item)):
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+            if dim.HasField("dim_value") and dim.dim_value <= 0:
                 raise BadInputError(f"{where}: input {item.name!r} has {dim.dim_value} on axis {axis}; every dimension is at least 1")
+    missing = [item for item in inputs.values() if known_dims(item.type) is None]
+    if missing:
+        shown = ", ".join(f"{item.name!r} [{','.join(d.dim_param or str(d.dim_value or '?') for d in _dims(item))}]" for item in missing)
+        options = _suggested(model, {item.name for item in missing}, where, model_bytes)
+        raise BadInputError(f"{where}: inputs of dynamic shapes: {shown}; give them with {options}")
+
+
+def _suggested(model: ModelProto, missing: Collection[str], where: str, model_bytes: int) -> str:
+    """Options with which it may work: 224 for images, else 1, and what follows from these where a result has the dimension."""
+    trial, sizes = ModelProto(), dict[str, list[int]]()
+    trial.CopyFrom(model)
+    shapes = {name: shape for name, shape in known_shapes(model).items() if len(shape) > 2}
+    convolutions = [node for node in model.graph.node if node.op_type == "Conv" and [*node.input, "", ""][1] in shapes]
+    channels = {node.input[0]: shapes[node.input[1]][1] * int(attributes(node).get("group", 1)) for node in convolutions}
+    for item in [item for item in trial.graph.input if item.name in missing]:
+        dims = _dims(item)
+        image = item.name in channels or (len(dims) == 4 and dims[1].dim_value == 3)
+        usual = (1, channels.get(item.name, 3)) + (224,) * (len(dims) - 2) if image else (1,) * len(dims)
+        named = all(dim.dim_param or dim.dim_value for dim in dims)
+        for dim, size in zip(dims, usual, strict=True):
+            dim.dim_value = dim.dim_value or (sizes.setdefault(dim.dim_param, [size])[0] if named else size)
+        if not named:
+            sizes[item.name] = [dim.dim_value for dim in dims]
+    _forget_shapes(trial)
+    with suppress(BadInputError, *_MISFITS):
+        libraries.check(_with_shapes(trial), model_bytes, where)
+        for before, after in zip(model.graph.output, settle(trial, LARGE, model_bytes, where).graph.output, strict=True):
+            made = zip(_dims(before), known_dims(after.type) or (), strict=False)
+            sizes |= {dim.dim_param: [size] for dim, size in made if dim.dim_param in sizes}
+    return " ".join(f"--shape {shlex.quote(name + '=' + ','.join(map(str, given)))}" for name, given in sizes.items())
 
 
 def _forget_shapes(model: ModelProto) -> None:
@@ -392,17 +425,18 @@ def _forget_shapes(model: ModelProto) -> None:
             item.type.tensor_type.ClearField("shape")
 
 
-def _set_shape(item: ValueInfoProto, dims: list[int], where: str) -> None:
-    known = item.type.tensor_type.shape.dim
-    if item.type.tensor_type.HasField("shape") and len(known) != len(dims):
-        raise BadInputError(f"{where}: --shape {item.name}={','.join(map(str, dims))}: the model has {len(known)} dimensions there")
-    for axis, size in enumerate(dims):
-        if size < 1:
-            raise BadInputError(f"{where}: --shape {item.name}={','.join(map(str, dims))}: every dimension is at least 1")
-        if axis < len(known) and known[axis].HasField("dim_value") and axis > 0 and known[axis].dim_value != size:
-            raise BadInputError(f"{where}: --shape {item.name}: axis {axis} is {known[axis].dim_value} in the model, not {size}")
+def _set_shape(item: ValueInfoProto, sizes: list[int], where: str) -> None:
+    known = list(_dims(item))
+    option = f"{where}: --shape {item.name}={','.join(map(str, sizes))}"
+    if item.type.tensor_type.HasField("shape") and len(known) != len(sizes):
+        raise BadInputError(f"{option}: the model has {len(known)} dimensions there")
+    if min(sizes, default=1) < 1:
+        raise BadInputError(f"{option}: every dimension is at least 1")
+    for axis, (dim, size) in enumerate(zip(known, sizes, strict=False)):
+        if dim.HasField("dim_value") and axis > 0 and dim.dim_value != size:
+            raise BadInputError(f"{where}: --shape {item.name}: axis {axis} is {dim.dim_value} in the model, not {size}")
     item.type.tensor_type.ClearField("shape")
-    for size in dims:
+    for size in sizes:
         item.type.tensor_type.shape.dim.add().dim_value = size
 
 

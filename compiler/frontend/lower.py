@@ -76,8 +76,8 @@ def lower_partition(
     given = model
     try:
         large = taken_out({item.name: item for item in model.graph.initializer if item.name in data}, data)
-        model = apart(given := inward(model, large), large)
         quantised = any(node.op_type in ("DequantizeLinear", "QuantizeLinear") for node in model.graph.node)
+        model = apart(given := inward(model, large) if quantised else model, large)
         part = without_ends(Hollow(model, data).filled()) if quantised else None
         if part is None and (graph := _able(model, None, data, able)) is not None:
             return (graph,), whole(model, data)

@@ -155,7 +155,7 @@ def partition(
             blamed = _blamed(parts, npu, inside, found_out, handlers, asked)
             refused |= {other: why for i, why in blamed.items() for other in parts.together(inside[i])}
         elif not found_out.operators and not found:
-            first = min(refused, key=lambda i: (parts.nodes[i].op_type in ("DequantizeLinear", "QuantizeLinear"), i), default=None)
+            first = min(refused, key=lambda i: (parts.nodes[i].op_type in _ENDS, -(parts.macs[i] or 0), i), default=None)
             said = "it has no operators" if first is None else f"{label(parts.nodes[first])}: {refused[first]}"
             raise AllOnHostError(said, Partition(model, (), parts.host(set(), refused, dict.fromkeys(parts.working, _VIEWS))))
         else:

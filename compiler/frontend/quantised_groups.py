@@ -370,10 +370,9 @@ class Groups:
         Raises BadInputError for those of a convolution along another axis: onnxruntime takes them for its output channels, unseen.
         """
         scale, rank = self.scale(weights), self.ranks.get(weights.input[0])
-        if (scale <= 0).any():
-            return False
-        if not rank or scale.size == 1:
-            return True
+        above = not (scale <= 0).any()
+        if not above or not rank or scale.size == 1:
+            return above
         channels = 0 if node.op_type == "Conv" or attributes(node).get("transB", 0) else rank - 1
         axis = int(attributes(weights).get("axis", 1))
         if axis % rank != channels and node.op_type == "Conv":
@@ -384,9 +383,8 @@ class Groups:
         """Whether what a product reads can be that of integers, where a node is one: as onnxruntime asks it, or has to."""
         if node.op_type not in PRODUCTS or len(before) < 2:
             return True
-        if node.op_type == "Gemm" and self.several(before[0]):
-            return False
-        return self.has_channels(node, before[1]) and (len(before) < 3 or self.type_of(before[2]) == TensorProto.INT32)
+        in_floats = node.op_type == "Gemm" and self.several(before[0])
+        return not in_floats and self.has_channels(node, before[1]) and all(self.type_of(bias) == TensorProto.INT32 for bias in before[2:])
 
     def _counts_in_products(self, before: list[NodeProto]) -> bool:
         """Whether a bias, where there is one, has the scale of the products, as onnxruntime asks of convolutions alone, this nearly.

@@ -289,7 +289,8 @@ _CURVES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 def _curved(op: str, x: _Moments, low: float, high: float) -> _Moments:
     """Moments of a function of one variable, clipped to [low, high], by quadrature; its input taken as normal."""
-    values = np.clip(_CURVES[op](x.mean + math.sqrt(x.variance) * _NODES), low, high)
+    with np.errstate(over="ignore"):  # of exp, whose reciprocal is 0
+        values = np.clip(_CURVES[op](x.mean + math.sqrt(x.variance) * _NODES), low, high)
     mean = float(values @ _WEIGHTS)
     return _Moments(mean, max(float(values**2 @ _WEIGHTS) - mean**2, 1e-6))
 

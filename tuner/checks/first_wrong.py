@@ -17,6 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto
 
+from compiler.beyond import beyond_lines
 from compiler.build import containers_of, default_by_level, measure, package
 from compiler.frontend import load_model
 from compiler.frontend.attributes import label
@@ -41,15 +42,16 @@ Plans = Callable[[Opened], Mapping[str, Plan]]
 
 @dataclass(frozen=True)
 class FirstWrong:
-    """operator: its kind and name.  tensor: what it makes."""
+    """operator: its kind and name.  tensor: what it makes.  weights: what is said of those of all operators up to it."""
 
     operator: str
     tensor: str
     compared: Compared
+    weights: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         made = "" if self.operator.endswith(repr(self.tensor)) else f", which makes {self.tensor!r}"
-        return f"the first operator whose value is wrong is {self.operator}{made}: {self.compared}"
+        return "; ".join([f"the first operator whose value is wrong is {self.operator}{made}: {self.compared}", *self.weights])
 
 
 def first_wrong(body: Path, compiled: Compiled, feeds: Mapping[str, NDArray[Any]], level: str, wrong: Sequence[str]) -> FirstWrong | None:
@@ -114,4 +116,5 @@ class _Search:
                 compared = values_of(session, self.feeds, expected, self.level).compared
         except TilefarmError:  # a part may be what this compiler, or onnxruntime, does not take
             return None
-        return next((FirstWrong(self.makers[name], name, one) for name, one in compared.items() if not one.ok), None)
+        weights = tuple(beyond_lines(opened.weights_beyond, self.source.dtype))
+        return next((FirstWrong(self.makers[name], name, one, weights) for name, one in compared.items() if not one.ok), None)

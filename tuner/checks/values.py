@@ -122,7 +122,7 @@ class Values:
         wrong = sorted(((name, one) for name, one in self.compared.items() if not one.ok), key=lambda named: named[1].shapes is None)
         out = [f"{name!r}: {one}" for name, one in wrong]
         if self.beyond is not None:
-            out.append(f"the first tensor beyond {self.dtype.name} is {self.beyond.text(self.dtype)}")
+            out.append(f"the first tensor {self.beyond.side} {self.dtype.name} is {self.beyond.text(self.dtype)}")
         elif not finite(self.compared):
             out.append(f"not finite, and no tensor of the model is beyond {self.dtype.name} in float32: a value inside an operator is")
         return tuple(out)

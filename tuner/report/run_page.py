@@ -155,7 +155,7 @@ def _unconfirmed(summary: dict[str, Any]) -> str:
     ]
     if weights:
         rest = f" The first {_MOST} of {len(weights)}:" if len(weights) > _MOST else ""
-        text += f"<h3>Weights beyond {as_text(summary['dtype'])}</h3><p>They are infinite in the file.{rest}</p>"
+        text += f"<h3>Weights that {as_text(summary['dtype'])} does not hold</h3><p>Infinite in the file, or all 0.{rest}</p>"
         text += table(("<weight", "largest in float32", "held"), weights[:_MOST])
     return text
 

@@ -40,7 +40,6 @@ class Quantisation:
         scales, zeros = np.asarray(scale), np.asarray(0 if zero_point is None else zero_point)
         if scales.dtype not in (np.float16, np.float32):
             raise BadInputError(f"{at}scale of type {scales.dtype}; expected float32 or float16")
-        scales = scales.astype(np.float32)
         for given in (scales, zeros):
             if given.ndim > 1:
                 raise BadInputError(f"{at}scale or zero point of shape {list(given.shape)}; expected one axis at most")
@@ -55,9 +54,8 @@ class Quantisation:
         if wrong.size:
             raise BadInputError(f"{at}scale {wrong[0]:g}; expected a finite number above 0")
         size = shape[along] if along is not None else 1
-        return cls(
-            np.broadcast_to(scales.reshape(-1), size).copy(), np.broadcast_to(_zeros(zeros, zero_point, kind, at), size).copy(), along
-        )
+        points = _zeros(zeros, zero_point, kind, at)
+        return cls(np.broadcast_to(scales.reshape(-1), size).astype(np.float32), np.broadcast_to(points, size).copy(), along)
 
     @property
     def dtype(self) -> np.dtype[Any]:

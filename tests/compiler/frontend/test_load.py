@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.fuzz.builder import values_of
 from tests.fuzz.graphs import draw_graph
 from tests.models import SMALL_MODELS, light_path, small_model
 from tests.same_programs import graph_of
+from tuner.cli.parse import parse_shapes
 
 
 def save(model: ModelProto, folder: Path, name: str = "m.onnx") -> Path:
@@ -96,6 +98,54 @@ def test_dynamic_shape_says_how_to_fix_it(tmp_path: Path) -> None:
     assert "--shape x=1,3,224,224" in refusal(path)
     model = load_model(path, {"x": (2, 3, 8, 8)})
     assert [d.dim_value for d in model.graph.output[0].type.tensor_type.shape.dim] == [2, 3, 8, 8]
+
+
+def of_inputs(nodes: list[onnx.NodeProto], inputs: dict[str, list[int | str | None]], y: list[int | str | None], **constants) -> ModelProto:
+    """A model of float inputs, with one output."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in {**inputs, "y": y}.items()]
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "inputs", ports[:-1], ports[-1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+CACHE = [helper.make_node("Concat", ["past", "new"], ["all"], axis=1), helper.make_node("Add", ["all", "mask"], ["y"])]
+CONV = [helper.make_node("Conv", ["x", "w"], ["y"])]
+ASKED = [
+    (
+        of_inputs(CACHE, {"past": ["B", "past len", 8], "new": ["B", "seq", 8], "mask": ["total", 8]}, ["B", "total", 8]),
+        "'past' [B,past len,8], 'new' [B,seq,8], 'mask' [total,8]; "
+        "give them with --shape B=1 --shape 'past len=1' --shape seq=1 --shape total=2",
+    ),
+    (
+        of_inputs(CONV, {"x": ["N", "C", "H", "W"]}, ["N", 5, "H2", "W2"], w=np.zeros((5, 7, 3, 3), np.float32)),
+        "'x' [N,C,H,W]; give them with --shape N=1 --shape C=7 --shape H=224 --shape W=224",
+    ),
+    (
+        of_inputs(CONV, {"x": ["N", None, "L"]}, ["N", 5, "M"], w=np.zeros((5, 600, 3), np.float32)),
+        "'x' [N,?,L]; give them with --shape x=1,600,224",
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "said"), ASKED, ids=["sizes of results", "channels of weights", "no name"])
+def test_all_dynamic_shapes_are_told_in_one_line_with_options_that_work(tmp_path: Path, model: ModelProto, said: str) -> None:
+    path = save(model, tmp_path)
+    line = refusal(path)
+    assert line == f"{path}: inputs of dynamic shapes: {said}"
+    given = parse_shapes(word for word in shlex.split(line.partition("give them with ")[2]) if word != "--shape")
+    ports = load_model(path, given).graph
+    assert all(dim.dim_value > 0 for item in (*ports.input, *ports.output) for dim in item.type.tensor_type.shape.dim)
+
+
+def test_a_named_dimension_is_that_of_all_inputs(tmp_path: Path) -> None:
+    path = save(ASKED[0][0], tmp_path)
+    found = load_model(path, {"past": (2, 3, 8), "seq": (4,), "total": (7,)}).graph
+    sizes = {item.name: [dim.dim_value for dim in item.type.tensor_type.shape.dim] for item in (*found.input, *found.output)}
+    assert sizes == {"past": [2, 3, 8], "new": [2, 4, 8], "mask": [7, 8], "y": [2, 7, 8]}
+    with pytest.raises(BadInputError, match=r"give them with --shape total=7$"):
+        load_model(path, {"past": (2, 3, 8), "seq": (4,)})
+    with pytest.raises(BadInputError, match=r"--shape seq=4,4: no such input or dimension; .* at least 1: B, past len, seq, total$"):
+        load_model(path, {"seq": (4, 4)})
 
 
 @pytest.mark.parametrize(

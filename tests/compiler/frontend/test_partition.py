@@ -105,6 +105,12 @@ def test_where_nothing_can_run_it_is_an_error() -> None:
         parted(b.model(b.node("Cos", [b.node("Sin", ["x"])])))
 
 
+def test_where_nothing_runs_the_reason_is_that_of_the_node_with_most_macs() -> None:
+    b = Builder(np.random.default_rng(0), (4, 4, 1, 1))
+    with pytest.raises(UnsupportedError, match=r"^nothing of it can run on the NPU: Conv 't2': the weight 't1' is computed at run time"):
+        parted(b.model(b.node("Conv", ["x", b.node("Sin", ["x"])])))
+
+
 def test_views_alone_are_no_work_for_the_npu() -> None:
     b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
     with pytest.raises(UnsupportedError, match="nothing of it can run on the NPU"):

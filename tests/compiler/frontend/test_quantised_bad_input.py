@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,6 +14,7 @@ from compiler.frontend.load import load_model
 from compiler.source import Source, open_source
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
+from tests.models import Builder
 from tuner.cli import main
 
 EDGE = load_machine("edge")
@@ -228,6 +231,13 @@ def test_a_scale_that_is_computed_is_the_hosts(tmp_path):
     model.graph.node[5].input[1] = model.graph.node[6].input[1] = "scale"
     found = opened(tmp_path, model)
     assert any("'scale' is computed at run time; only a constant one is supported" in why for why in reasons(found).values())
+
+
+def test_a_float_model_on_a_machine_of_integers_is_told_what_makes_integers_of_it():
+    b = Builder(np.random.default_rng(0), (1, 4, 5, 5))
+    said = "its matrix unit has no float16; it has int8; `tilefarm quantize` makes an int8 model of a float one$"
+    with pytest.raises(UnsupportedError, match=said):
+        open_source(Source(Path("m.onnx"), load_machine("ethos-u65-512")), b.model(b.conv("x", 4)))
 
 
 def test_errors_are_typed():

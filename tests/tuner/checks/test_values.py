@@ -20,6 +20,7 @@ from compiler.source import Opened, Source, open_source
 from simulator.npu.container import Container
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
+from simulator.npu.held import holds
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.onnx_container import read_container
@@ -407,6 +408,31 @@ def test_weights_beyond_float16_are_named_when_they_are_packed(tmp_path: Path, c
     assert beyond[0] == {"tensor": huge, "largest": 1e5, "held": 65504.0}
     assert main([*words, "--dtype", "float32"]) == 0
     assert "weights beyond" not in capsys.readouterr().out
+
+
+def test_weights_that_all_become_0_are_named_when_they_are_packed_and_where_they_make_values_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Behind a convolution of tiny weights a large one would bring values back."""
+    b = Builder(np.random.default_rng(8), (1, 16, 8, 8))
+    tiny, large = (b.constant(np.full((16, 16, 1, 1), value, np.float32)) for value in (2.0**-26, 1e4))
+    onnx.save(b.model(b.node("Conv", [b.node("Relu", [b.node("Conv", ["x", tiny])]), large])), tmp_path / "model.onnx")
+    out = str(tmp_path / "out.onnx")
+    said = f"weights below float16: {tiny!r}, largest 1.49012e-08: all become 0"
+    assert main(["compile", str(tmp_path / "model.onnx"), "--machine", "edge", "--out", out]) == 0
+    assert said in capsys.readouterr().out.splitlines()
+    assert main(["run", out, "--input", "random", "--check"]) == 1
+    assert any(line.startswith("FAILED the first operator") and line.endswith(f"; {said}") for line in capsys.readouterr().out.splitlines())
+    assert main(["compile", str(tmp_path / "model.onnx"), "--machine", "edge", "--out", out, "--dtype", "float32"]) == 0
+    assert "weights below" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("magnitude", [0.0, 2.0**-25, 2.0**-24, 3.1e-8, 1.0, 65504.0, 65519.0, 65520.0, np.inf, np.nan])
+def test_what_float16_holds_is_what_numpy_keeps_finite_and_above_0(magnitude: float) -> None:
+    with np.errstate(all="ignore"):
+        kept = np.float16(magnitude)
+    assert holds(DataType.float16, magnitude) is bool(np.isfinite(kept) and (kept != 0) == (magnitude != 0))
+    assert holds(DataType.float32, magnitude) is bool(np.isfinite(magnitude))
 
 
 def test_a_weight_is_named_where_no_tensor_is_beyond(tmp_path: Path) -> None:
