@@ -145,7 +145,7 @@ CASES = [
     ("compile {d}/graphless.onnx --machine edge --out {out}", "graphless.onnx: not an ONNX model: it has no graph"),
     ("compile {d}/dynamic.onnx --machine edge --out {out}", r"dynamic shapes: 'x' \[batch,4,8,8\]; give them with --shape batch=1$"),
     ("compile {d}/dynamic.onnx --machine edge --out {out} --shape x=1,5,8,8", "axis 1 is 4 in the model, not 5"),
-    ("compile {d}/dynamic.onnx --machine edge --out {out} --shape z=1,4,8,8", "--shape z=1,4,8,8: no such input or dimension; inputs: x; dimensions.*: batch$"),
+    ("compile {d}/dynamic.onnx --machine edge --out {out} --shape z=1,4,8,8", "--shape z=1,4,8,8: no such input .*; inputs: x; .*: batch$"),
     ("compile {d}/dynamic.onnx --machine edge --out {out} --shape x=0,4,8,8", "every dimension is at least 1"),
     ("compile {d}/dynamic.onnx --machine edge --out {out} --shape x", r"--shape x: expected name=1,3,224,224"),
     ("compile {d}/group0.onnx --machine edge --out {out}", "conv.*group.*0"),

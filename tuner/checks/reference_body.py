@@ -274,7 +274,7 @@ def first_beyond(
     weights = [tensor for tensor in graph.initializer if tensor.name in mine and tensor.data_type == TensorProto.FLOAT]
     reduced = run(model, [_OURS + "max." + name for name in made], feeds)
     largest = given | {name: _most([each[_OURS + "max." + name] for each in reduced]) for name in made}
-    for name in sorted(order, key=lambda name: name not in stored):  # the order of the graph within both
+    for name in sorted(order, key=lambda name: (largest[name] < 1, name not in stored)):  # the order of the graph within all
         if not holds(dtype, largest[name]):
             return Beyond(name, largest[name])
     for tensor in weights:

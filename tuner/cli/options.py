@@ -49,8 +49,7 @@ Style = Annotated[
     ),
 ]
 Shape = Annotated[
-    list[str] | None,
-    typer.Option("--shape", metavar="NAME=DIMS", help="Of a dynamic input, x=1,3,224,224, or dimension, batch=1; repeatable."),
+    list[str] | None, typer.Option("--shape", metavar="NAME=DIMS", help="Of a dynamic input x=1,3,224,224, of a dimension batch=1.")
 ]
 RandomWeights = Annotated[
     int | None, typer.Option(metavar="SEED", min=0, help="Replace all weights by random ones from this seed. (default for light:, made: 0)")
