@@ -1,4 +1,4 @@
-"""Attribute values that the ONNX checker lets pass and that cannot be right."""
+"""What a model says of itself: attributes, their values that the ONNX checker lets pass and that cannot be right, its opset, its shapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
 from simulator.npu.errors import BadInputError
 
@@ -38,6 +38,21 @@ def one_line(error: BaseException | str) -> str:
 def opset_of(model: ModelProto) -> int:
     """Version of the default operator set."""
     return max((int(item.version) for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
+
+
+def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
+    """Of a tensor whose dimensions are all known."""
+    shape = kind.tensor_type.shape
+    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape") or not all(d.HasField("dim_value") for d in shape.dim):
+        return None
+    return tuple(int(d.dim_value) for d in shape.dim)
+
+
+def known_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
+    """Of every tensor whose dimensions are all known."""
+    shapes = {item.name: tuple(int(d) for d in item.dims) for item in graph.initializer}
+    typed = ((item.name, known_dims(item.type)) for item in (*graph.input, *graph.output, *graph.value_info))
+    return shapes | {name: dims for name, dims in typed if dims is not None}
 
 
 def label(node: NodeProto) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from compiler.frontend.attributes import label
+from compiler.frontend.attributes import known_shapes, label
 from simulator.npu.errors import BadInputError
 
 LEAST_LIMIT_BYTES = 1 << 31
@@ -84,7 +84,8 @@ def can_follow(graph: GraphProto, budget: ByteBudget, outer: Mapping[str, int] |
 
     graph: with the shapes that it finds without.  outer: lengths of what there is around it.
     """
-    lengths = {**(outer or {}), **_lengths(graph)}
+    vectors = {name: math.prod(dims) if len(dims) < 2 else 0 for name, dims in known_shapes(graph).items()}
+    lengths = {**(outer or {}), **vectors}
     for node in graph.node:
         inner = (inner for attribute in node.attribute for inner in (attribute.g, *attribute.graphs))
         if not all(can_follow(graph, budget, lengths) for graph in inner):
@@ -97,13 +98,3 @@ def can_follow(graph: GraphProto, budget: ByteBudget, outer: Mapping[str, int] |
         if not budget.take((made + sum(inputs)) * _VALUE_BYTES):
             return False
     return True
-
-
-def _lengths(graph: GraphProto) -> dict[str, int]:
-    """Of vectors and numbers; 0 of other tensors."""
-    found = {item.name: math.prod(item.dims) if len(item.dims) < 2 else 0 for item in graph.initializer}
-    for item in (*graph.input, *graph.value_info, *graph.output):
-        dims = item.type.tensor_type.shape.dim
-        if item.type.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims):
-            found[item.name] = math.prod(d.dim_value for d in dims) if len(dims) < 2 else 0
-    return found

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.attributes import attributes
+from compiler.frontend.attributes import attributes, known_shapes
 from compiler.frontend.scales import OURS, SHIFTED, columns_read
-from compiler.frontend.settle import known_shapes
 from compiler.frontend.window import padding
 
 SUMMED = ".sums"  # behind the name of a product's result: before what is added
@@ -108,7 +107,7 @@ def makers(model: ModelProto) -> set[int]:
 
     Only those that make a single value, or what a group reads.
     """
-    shapes, links = known_shapes(model), _Links(model)
+    shapes, links = known_shapes(model.graph), _Links(model)
     wanted = {name for node in links.nodes for name in columns_read(node)}
     found: set[int] = set()
     for i in reversed(range(len(links.nodes)) if wanted else ()):
@@ -129,7 +128,7 @@ def unshifted(model: ModelProto, kept: Collection[str] = ()) -> ModelProto:
 
     Products of two computed operands, and those with a zero point for each row, are left as they are.
     """
-    shapes, constants = known_shapes(model), {item.name for item in model.graph.initializer}
+    shapes, constants = known_shapes(model.graph), {item.name for item in model.graph.initializer}
     products = {i for i, node in enumerate(model.graph.node) if _is_one(node, shapes, constants) and node.output[0] not in kept}
     return _Steps(model, shapes).of(products) if products else model
 

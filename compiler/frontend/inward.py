@@ -13,10 +13,9 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.attributes import attributes
+from compiler.frontend.attributes import attributes, known_shapes
 from compiler.frontend.fold import VIEWS
 from compiler.frontend.quantised_groups import NOT_HERE, PRODUCTS, Groups
-from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import Large
 from compiler.ir.quantised.linear import dequantize
 from compiler.ir.quantised.parameters import Quantisation
@@ -52,7 +51,7 @@ def inward(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPr
 class _Border(Groups):
     def __init__(self, model: ModelProto, beside: Mapping[str, Large]) -> None:
         super().__init__(model, beside)
-        self.graph, self.shapes, self.changed = model.graph, known_shapes(model), False
+        self.graph, self.shapes, self.changed = model.graph, known_shapes(model.graph), False
         self.tensors = {item.name: item for item in model.graph.initializer if item.name not in beside}
 
     def quantise_first(self) -> None:

@@ -11,26 +11,24 @@ import hashlib
 import math
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from graphlib import TopologicalSorter
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
-from shutil import copyfile
-from tempfile import TemporaryDirectory
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, TensorProto, ValueInfoProto
-from onnx.external_data_helper import load_external_data_for_tensor
+from onnx.external_data_helper import _get_all_tensors, load_external_data_for_tensor
 
 from compiler.frontend import libraries
-from compiler.frontend.attributes import attributes, check_attributes, one_line, opset_of
+from compiler.frontend.attributes import attributes, check_attributes, known_dims, known_shapes, one_line, opset_of
 from compiler.frontend.budget import ByteBudget, tensor_bytes
 from compiler.frontend.inline import with_bodies
 from compiler.frontend.libraries import LibraryError
-from compiler.frontend.settle import known_dims, known_shapes, settle
+from compiler.frontend.settle import settle
 from compiler.frontend.skeleton import LARGE, Hollow, Large, attach, detach, taken_out
 from compiler.frontend.weights import seeded
 from compiler.frontend.wire import Data, tensor_pieces
@@ -90,41 +88,42 @@ def _of_file(path: Path, random: bool) -> ModelProto:
     except OSError as error:
         raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     try:
-        _check_total(size + sum(_beyond_the_file(tensor, path.parent) for tensor in _tensors(model)), str(path))
-        for tensor in _tensors(model):
-            if _lacks_data(tensor, path.parent):
-                if not random:
-                    raise BadInputError(
-                        f"{path}: weight {tensor.name!r}: no values here or as external data; --random-weights SEED draws some"
-                    )
+        tensors = list(_get_all_tensors(model))
+        _check_total(size + sum(_beyond_the_file(tensor, path.parent) for tensor in tensors), str(path))
+        for tensor in tensors:
+            if not _lacks_data(tensor, path.parent):
+                _load_data(tensor, path)
+            elif random:
                 tensor.data_location, tensor.raw_data = TensorProto.DEFAULT, bytes(_size_bytes(tensor))
                 del tensor.external_data[:]
-        _load_external(model, path)
+            else:
+                raise BadInputError(f"{path}: weight {tensor.name!r}: no values here or as external data; --random-weights SEED draws some")
     except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
         raise BadInputError(f"{path}: external data: {one_line(error)}") from None
     return model
 
 
-def _load_external(model: ModelProto, path: Path) -> None:
-    """By onnx's loader, which refuses links.
+def _load_data(tensor: TensorProto, path: Path) -> None:
+    """External data by onnx's loader, which refuses links.
 
-    A symbolic link to a file beside the model's own, as Hugging Face's cache has both, is followed for it; a file of several names is
-    copied.  Everything else stays as it refuses it.
+    A symbolic link to a file beside the model's own, as Hugging Face's cache has both, is followed for it; a file of several names is read
+    here.  Everything else stays as it refuses it.
     """
-    home, copies = path.resolve().parent, dict[Path, str]()
-    with TemporaryDirectory(prefix="tilefarm-") as own:
-        for tensor in _tensors(model):
-            if tensor.data_location != TensorProto.EXTERNAL:
-                continue
-            folder, place = path.parent, next((entry for entry in tensor.external_data if entry.key == "location"), None)
-            real = (folder / place.value).resolve() if place is not None else folder
-            if place is not None and real.is_file() and real.parent in (home, folder.resolve()):
-                folder, place.value = real.parent, real.name
-                if real.stat().st_nlink > 1 and real.stat().st_size <= MAX_PROTO_BYTES:
-                    if real not in copies:
-                        copies[real] = copyfile(real, Path(own, str(len(copies))), follow_symlinks=False).name
-                    folder, place.value = Path(own), copies[real]
-            load_external_data_for_tensor(tensor, str(folder))
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return
+    told, folder = {entry.key: entry for entry in tensor.external_data}, path.parent
+    real = (folder / told["location"].value).resolve() if "location" in told else folder
+    if real.is_file() and real.parent in (path.resolve().parent, folder.resolve()):
+        folder, told["location"].value = real.parent, real.name
+        if real.stat().st_nlink > 1:
+            offset, length = (int(told[key].value) if key in told else None for key in ("offset", "length"))
+            with real.open("rb") as file:
+                file.seek(offset or 0)
+                tensor.raw_data = file.read(length)
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+            return
+    load_external_data_for_tensor(tensor, str(folder))
 
 
 def _lacks_data(tensor: TensorProto, folder: Path) -> bool:
@@ -156,21 +155,6 @@ def _check_total(size: int, where: str) -> None:
         )
 
 
-def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every constant, those of attributes and of graphs inside nodes as well."""
-    graphs, nodes = [model.graph], [node for function in model.functions for node in function.node]
-    while graphs or nodes:
-        if graphs:
-            graph = graphs.pop()
-            yield from graph.initializer
-            nodes += graph.node
-        for item in nodes.pop().attribute if nodes else ():
-            if item.HasField("t"):
-                yield item.t
-            yield from item.tensors
-            graphs += [*([item.g] if item.HasField("g") else []), *item.graphs]
-
-
 def _beyond_the_file(tensor: TensorProto, folder: Path) -> int:
     """Bytes that a constant takes in memory beside those in the file, by its header alone: its external data, and what widening adds.
 
@@ -189,7 +173,7 @@ def _size_bytes(tensor: TensorProto) -> int:
     """By its shape; 0 where that or its type cannot be right, which is found later."""
     if min(tensor.dims, default=0) < 0 or tensor.data_type not in _NUMPY_TYPES:
         return 0
-    return math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    return tensor_bytes(tensor)
 
 
 def check_session(model: ModelProto, where: str) -> None:
@@ -213,7 +197,7 @@ def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model
 
 def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> Hollow:
     """Check a model and make its inputs and opset what the translation expects; the argument is left alone, and no file is read."""
-    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _tensors(model)):
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _get_all_tensors(model)):
         raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
     try:
         skeleton, tensors = detach(model, LARGE)
@@ -242,8 +226,7 @@ def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "mode
         settled = _settled(skeleton, total, where)
     except _MISFITS as error:
         raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
-    _check_outputs(settled, where)
-    _check_sizes(settled, where)
+    _check_results(settled, where)
     _name_apart(settled)
     add_zero_points(settled)
     return attach(settled, large)
@@ -263,10 +246,8 @@ def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
 
 def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
     """Outputs that say nothing of their shape."""
-    kinds = [(item, item.type) for item in model.graph.output]
-    return [
-        i for i, kind in kinds if not kind.WhichOneof("value") or (kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape"))
-    ]
+    tensors = (item for item in model.graph.output if item.type.WhichOneof("value") in (None, "tensor_type"))
+    return [item for item in tensors if not item.type.tensor_type.HasField("shape")]
 
 
 def _with_shapes(model: ModelProto) -> ModelProto:
@@ -279,14 +260,16 @@ def _with_shapes(model: ModelProto) -> ModelProto:
     return copy
 
 
-def _check_outputs(model: ModelProto, where: str) -> None:
+def _check_results(model: ModelProto, where: str) -> None:
     for item in _unshaped(model):
         raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
     for item in model.graph.output:
-        if not item.type.HasField("tensor_type"):
-            raise BadInputError(
-                f"{where}: output {item.name!r} is a {item.type.WhichOneof('value')}; expected a tensor, as ConcatFromSequence makes one"
-            )
+        if (kind := item.type.WhichOneof("value")) != "tensor_type":
+            raise BadInputError(f"{where}: output {item.name!r} is a {kind}; expected a tensor, as ConcatFromSequence makes one")
+    for item in (*model.graph.value_info, *model.graph.output):
+        dims = [d.dim_value for d in _dims(item)]
+        if math.prod(dims) > MAX_VALUES:
+            raise BadInputError(f"{where}: tensor {item.name!r} of shape {dims} has more than {MAX_VALUES} values")
 
 
 def _name_apart(model: ModelProto) -> None:
@@ -322,7 +305,7 @@ def _checked_bytes(tensor: TensorProto, data: Data | None = None) -> int:
     """
     if min(tensor.dims, default=0) < 0:
         raise onnx.checker.ValidationError(f"initializer {tensor.name!r} has shape {list(tensor.dims)}")
-    size = math.prod(tensor.dims) * int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
+    size = tensor_bytes(tensor)
     if tensor.HasField("raw_data") and not tensor.float_data and not tensor.int32_data and not tensor.double_data:
         length = len(tensor.raw_data if data is None else data)
         if length != size:
@@ -331,13 +314,6 @@ def _checked_bytes(tensor: TensorProto, data: Data | None = None) -> int:
         onnx.checker.check_tensor(tensor)
         onnx.numpy_helper.to_array(tensor)  # ValueError where the number of values is not the shape's
     return size
-
-
-def _check_sizes(model: ModelProto, where: str) -> None:
-    for item in (*model.graph.value_info, *model.graph.output):
-        dims = [d.dim_value for d in item.type.tensor_type.shape.dim]
-        if math.prod(dims) > MAX_VALUES:
-            raise BadInputError(f"{where}: tensor {item.name!r} of shape {dims} has more than {MAX_VALUES} values")
 
 
 def _as_checked(model: ModelProto) -> None:
@@ -396,7 +372,7 @@ def _suggested(model: ModelProto, missing: Collection[str], where: str, model_by
     """Options with which it may work: 224 for images, else 1, and what follows from these where a result has the dimension."""
     trial, sizes = ModelProto(), dict[str, list[int]]()
     trial.CopyFrom(model)
-    shapes = {name: shape for name, shape in known_shapes(model).items() if len(shape) > 2}
+    shapes = {name: shape for name, shape in known_shapes(model.graph).items() if len(shape) > 2}
     convolutions = [node for node in model.graph.node if node.op_type == "Conv" and [*node.input, "", ""][1] in shapes]
     channels = {node.input[0]: shapes[node.input[1]][1] * int(attributes(node).get("group", 1)) for node in convolutions}
     for item in [item for item in trial.graph.input if item.name in missing]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from onnx import ModelProto
 
+from compiler.frontend.attributes import known_shapes
 from compiler.frontend.budget import ByteBudget
 from compiler.frontend.columns import SUMMED, left_alone, unshifted
 from compiler.frontend.fold import NO_ROOM, foresee
@@ -18,7 +19,6 @@ from compiler.frontend.partition import AllOnHostError, Partition, partition, wh
 from compiler.frontend.quantised import QUANTISED
 from compiler.frontend.quantised_groups import apart, grouped
 from compiler.frontend.recognise import recognise
-from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import LARGE, NOTHING, Beside, Hollow, detach, taken_out
 from compiler.frontend.to_graph import Handler, translate
 from compiler.frontend.trial import Able
@@ -51,7 +51,7 @@ def translated(model: ModelProto, digest: str | None = None, data: Beside = NOTH
     large = taken_out(tensors, data)
     digest = digest_of(skeleton, large) if digest is None else digest
     skeleton = grouped(skeleton, large).model
-    foresee(skeleton, large, known_shapes(skeleton), ByteBudget.of(model))
+    foresee(skeleton, large, known_shapes(skeleton.graph), ByteBudget.of(model))
     beside = {name: each.array() for name, each in large.items()}
     return translate(recognise(skeleton), SUPPORTED, digest, ByteBudget.of(model), beside)
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+import onnx
 from onnx import ModelProto, NodeProto
 
-from compiler.frontend.attributes import attributes
-from compiler.frontend.settle import known_shapes
+from compiler.frontend.attributes import attributes, known_shapes
+from compiler.frontend.scales import MS
+from compiler.frontend.settle import STAND_INS
 
 Shapes = Mapping[str, tuple[int, ...]]
 Rule = Callable[[NodeProto, Shapes], int]  # raises LookupError where a shape is not known
@@ -30,7 +32,7 @@ def node_macs(node: NodeProto, shapes: Shapes) -> int | None:
     bodies = [item.g for item in node.attribute if item.HasField("g")]
     if domain or node.op_type not in _REPEATED or not bodies:
         return None
-    inside = [_total(node_macs(item, {**shapes, **known_shapes(ModelProto(graph=g))}) for item in g.node) for g in bodies]
+    inside = [_total(node_macs(item, {**shapes, **known_shapes(g)}) for item in g.node) for g in bodies]
     if len(set(inside)) > 1 or inside[0] is None:  # an If decides at run time
         return None
     try:
@@ -41,7 +43,7 @@ def node_macs(node: NodeProto, shapes: Shapes) -> int | None:
 
 def model_macs(model: ModelProto) -> int | None:
     """Of a model whose shapes are inferred; None where some node's cannot be counted."""
-    shapes = known_shapes(model)
+    shapes = known_shapes(model.graph)
     return _total(node_macs(node, shapes) for node in model.graph.node)
 
 
@@ -117,62 +119,28 @@ def _unknown(node: NodeProto, shapes: Shapes) -> int:
 # how often a body runs that has products; a Loop ends when it likes
 _REPEATED: dict[str, Rule] = {"If": _once, "Loop": _unknown, "Scan": _scans, "SequenceMap": _unknown}
 
-_PRODUCTS: dict[tuple[str, str], Rule] = {
-    ("", "AffineGrid"): _affine_grid,
-    ("", "Attention"): _attention,
-    ("", "CausalConvWithState"): _conv(1),
-    ("", "Conv"): _conv(1),
-    ("", "ConvInteger"): _conv(1),
-    ("", "ConvTranspose"): _transposed_conv,
-    ("", "DeformConv"): _conv(1),
-    ("", "Einsum"): _einsum,
-    ("", "GRU"): _recurrent,
-    ("", "Gemm"): _product,
-    ("", "LSTM"): _recurrent,
-    ("", "MatMul"): _product,
-    ("", "MatMulInteger"): _product,
-    ("", "QLinearConv"): _conv(3),
-    ("", "QLinearMatMul"): _product,
-    ("", "RNN"): _recurrent,
-    ("com.microsoft", "DynamicQuantizeMatMul"): _product,
-    ("com.microsoft", "FusedConv"): _conv(1),
-    ("com.microsoft", "FusedGemm"): _product,
-    ("com.microsoft", "FusedMatMul"): _product,
-    ("com.microsoft", "MatMulIntegerToFloat"): _product,
-    ("com.microsoft", "MatMulNBits"): _product,
-    ("com.microsoft", "QGemm"): _product,
-}
-# element by element, reductions, windows without weights, what moves values and what makes them
-_NO_PRODUCTS = {
-    "": """
-        Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization Bernoulli BitCast BitShift BitwiseAnd
-        BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast CastLike Ceil Celu CenterCropPad Clip Col2Im Compress Concat
-        ConcatFromSequence Constant ConstantOfShape Cos Cosh CumProd CumSum DepthToSpace DequantizeLinear Div Dropout
-        DynamicQuantizeLinear Elu Equal Erf Exp Expand EyeLike Flatten Floor Gather GatherElements GatherND Gelu GlobalAveragePool
-        GlobalLpPool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HammingWindow HannWindow HardSigmoid HardSwish
-        Hardmax Identity ImageDecoder InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax
-        LpNormalization LpPool Max MaxPool MaxRoiPool MaxUnpool Mean MeanVarianceNormalization MelWeightMatrix Min Mish Mod Mul
-        Multinomial Neg NegativeLogLikelihoodLoss NonMaxSuppression NonZero Not OneHot Optional OptionalGetElement OptionalHasElement Or
-        PRelu Pad Pow QuantizeLinear RMSNormalization RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range Reciprocal
-        ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare
-        RegexFullMatch Relu Reshape Resize ReverseSequence RoiAlign RotaryEmbedding Round Scatter ScatterElements ScatterND Selu
-        SequenceAt SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength Shape Shrink Sigmoid Sign Sin Sinh Size
-        Slice Softmax SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split SplitToSequence Sqrt Squeeze StringConcat
-        StringNormalizer StringSplit Sub Sum Swish Tan Tanh TensorScatter TfIdfVectorizer ThresholdedRelu Tile TopK Transpose Trilu
-        Unique Unsqueeze Upsample Where Xor
-    """,
-    "com.microsoft": """
-        BiasGelu BiasSplitGelu DequantizeLinear FastGelu Gelu GroupNorm QLinearAdd QLinearAveragePool QLinearConcat
-        QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere QuantizeLinear
-        QuickGelu SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization
-    """,
-}
-
 
 def _nothing(node: NodeProto, shapes: Shapes) -> int:
     return 0
 
 
-RULES: dict[tuple[str, str], Rule] = _PRODUCTS | {
-    (domain, name): _nothing for domain, names in _NO_PRODUCTS.items() for name in names.split()
+_LOOKED_THROUGH = 28  # the last opset whose new operators are known to be no products, but for these two tables
+_UNCOUNTED = frozenset({"DFT", "Det", "Inverse", "LinearAttention", "STFT", "SwiGLU", *_REPEATED})
+_PRODUCTS: dict[str, Rule] = {
+    "AffineGrid": _affine_grid, "Attention": _attention, "CausalConvWithState": _conv(1), "Conv": _conv(1), "ConvInteger": _conv(1),
+    "ConvTranspose": _transposed_conv, "DeformConv": _conv(1), "Einsum": _einsum, "GRU": _recurrent, "Gemm": _product, "LSTM": _recurrent,
+    "MatMul": _product, "MatMulInteger": _product, "QLinearConv": _conv(3), "QLinearMatMul": _product, "RNN": _recurrent,
+}  # fmt: skip
+_OF_RUNTIME: dict[str, Rule] = {"MatMulIntegerToFloat": _product, "MatMulNBits": _product} | dict.fromkeys(
+    ("BiasSplitGelu", "DequantizeLinear", "QLinearReduceMean", "QLinearWhere", "QuantizeLinear", "SimplifiedLayerNormalization"), _nothing
+)
+_OF_ONNX = {
+    schema.name: _PRODUCTS.get(schema.name, _nothing)
+    for schema in onnx.defs.get_all_schemas_with_history()
+    if not schema.domain and schema.since_version <= _LOOKED_THROUGH and schema.name not in _UNCOUNTED
+}
+RULES: dict[tuple[str, str], Rule] = {("", name): rule for name, rule in _OF_ONNX.items()} | {
+    (MS, name): rule
+    for name, rule in (_OF_RUNTIME | {op: _OF_ONNX[like] for (domain, op), (like, _) in STAND_INS.items() if domain}).items()
+    if name not in _UNCOUNTED
 }

@@ -26,11 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
-from compiler.frontend.attributes import attributes, label
+from compiler.frontend.attributes import attributes, known_shapes, label
 from compiler.frontend.convex import heaviest_convex
 from compiler.frontend.macs import node_macs
 from compiler.frontend.quantised_groups import grouped
-from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import NOTHING, Beside
 from compiler.frontend.to_graph import Translator, fold
 from compiler.frontend.trial import Abilities, Able, Handlers, Trial, trial
@@ -190,7 +189,7 @@ class _Parts:
     def __init__(self, model: ModelProto) -> None:
         self.model = model
         self.nodes = list(model.graph.node)
-        self.shapes = known_shapes(model)
+        self.shapes = known_shapes(model.graph)
         groups = [members for members in grouped(model).members if len(members) > 1]
         self.groups = {i: members for members in groups for i in members}
         self.constants = _constants(model, self.groups)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from compiler.frontend import libraries
-from compiler.frontend.attributes import attributes
+from compiler.frontend.attributes import attributes, known_dims, known_shapes
 from compiler.frontend.budget import ByteBudget, can_follow, memory_limit
 from compiler.frontend.fold import evaluated, folded
 from compiler.frontend.inline import with_bodies
@@ -49,24 +49,6 @@ STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
 }
 
 _OTHER_AXES = frozenset({"channels_last", "transA", "transB", "transBatchA", "transBatchB"})  # attributes that a stand-in may not have
-
-
-def known_dims(kind: TypeProto) -> tuple[int, ...] | None:
-    """Of a tensor whose dimensions are all known."""
-    shape = kind.tensor_type.shape
-    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape") or not all(d.HasField("dim_value") for d in shape.dim):
-        return None
-    return tuple(int(d.dim_value) for d in shape.dim)
-
-
-def known_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
-    """Of every tensor whose dimensions are all known."""
-    shapes = {item.name: tuple(int(d) for d in item.dims) for item in model.graph.initializer}
-    for item in (*model.graph.input, *model.graph.output, *model.graph.value_info):
-        dims = known_dims(item.type)
-        if dims is not None:
-            shapes[item.name] = dims
-    return shapes
 
 
 def infer(skeleton: ModelProto, model_bytes: int, where: str) -> ModelProto:
@@ -181,7 +163,7 @@ class _Walk:
         ports = (*model.graph.input, *model.graph.output, *model.graph.value_info)
         self.types: dict[str, TypeProto] = {item.name: item.type for item in ports}
         self.types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in model.graph.initializer}
-        self.shapes = known_shapes(model)
+        self.shapes = known_shapes(model.graph)
         self.versions = {item.domain: item.version for item in model.opset_import}
         self.outputs = {item.name for item in model.graph.output}
 

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from compiler.frontend.attributes import Attributes, attributes, label, opset_of
+from compiler.frontend.attributes import Attributes, attributes, known_shapes, label, opset_of
 from compiler.frontend.budget import ByteBudget
 from compiler.frontend.fold import NO_ROOM, evaluated, folded
 from compiler.frontend.scales import columns_read, quantisation_of
-from compiler.frontend.settle import known_shapes
 from compiler.frontend.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
@@ -65,7 +64,7 @@ class Translator:
         self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
         self.reflowed: dict[tuple[str, Shape], str] = {}  # the same pixels in rows of another width
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer} | dict(beside or {})
-        self.known_shapes = known_shapes(model)  # of ONNX tensors
+        self.known_shapes = known_shapes(model.graph)  # of ONNX tensors
         self.used_names: set[str] = set()
         self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
         self.tensors: dict[str, Floats] = {}  # constants that stay tensors

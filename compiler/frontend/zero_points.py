@@ -6,8 +6,7 @@ import math
 
 from onnx import ModelProto, NodeProto, helper
 
-from compiler.frontend.attributes import attributes
-from compiler.frontend.settle import known_shapes
+from compiler.frontend.attributes import attributes, known_shapes
 from simulator.onnx_names import names_read
 
 
@@ -18,7 +17,7 @@ def add_zero_points(model: ModelProto) -> None:
     integers without one for uint8 where it groups them, and forgets the attribute where it makes int8 uint8.  A node with a scale of
     unknown shape is left alone.
     """
-    shapes, taken = known_shapes(model), {*names_read(model.graph.node), *(name for node in model.graph.node for name in node.output)}
+    shapes, taken = known_shapes(model.graph), {*names_read(model.graph.node), *(name for node in model.graph.node for name in node.output)}
     made: dict[str, str] = {}  # integers -> their zero point
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):

@@ -13,13 +13,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend import libraries, load_model, lower, seed_weights
+from compiler.frontend.attributes import known_shapes
 from compiler.frontend.budget import FOLLOWED, ByteBudget, can_follow, constant_bytes, memory_limit
 from compiler.frontend.fold import foresee
 from compiler.frontend.libraries import LibraryError
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.recognise import recognise
-from compiler.frontend.settle import known_shapes
 from compiler.ir.interpret import evaluate
 from simulator.npu.errors import BadInputError
 from tests.models import random_feeds, reference_outputs
@@ -106,7 +106,7 @@ def test_constants_are_folded_through_computed_shapes() -> None:
 
 def test_what_does_not_fit_is_refused_before_it_is_folded() -> None:
     skeleton = prepare(filled(16))
-    shapes = known_shapes(skeleton)
+    shapes = known_shapes(skeleton.graph)
     foresee(skeleton, (), shapes, ByteBudget(3 * 16 * 16 * 4))
     with pytest.raises(
         BadInputError, match="Mul 'product': 1,024 bytes of constants; 3,071 may be made of this model's, 2,048 are already"

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
 
 from compiler.frontend import inline
+from compiler.frontend.attributes import known_shapes
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import SUPPORTED, lower_partition
-from compiler.frontend.settle import known_shapes
 from tests.fuzz.builder import Sample, values_of
 from tests.fuzz.graphs import draw_graph
 from tests.models import reference_outputs
@@ -162,7 +162,7 @@ def test_what_is_more_than_a_body_stays_and_has_a_shape() -> None:
         text = f"{HEAD.format(opset=17)} {{ a = MatMul(x, k) {more}com.microsoft.{call} y = Relu(n) }}"
         done = prepare(model_of(text, {"k": normal(16, 16), "v": normal(16)}))
         assert "com.microsoft" in {node.domain for node in done.graph.node}
-        assert ("n" in known_shapes(done)) == known
+        assert ("n" in known_shapes(done.graph)) == known
 
 
 ATTENTION = """

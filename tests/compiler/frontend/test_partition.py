@@ -10,11 +10,11 @@ import pytest
 from onnx import ModelProto
 
 from compiler.build import build_variants, default_plan, package
+from compiler.frontend.attributes import known_shapes
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.macs import model_macs, node_macs
 from compiler.frontend.partition import Partition
-from compiler.frontend.settle import known_shapes
 from compiler.ir.operators import Conv
 from compiler.source import Source, open_source
 from simulator.npu.errors import UnsupportedError
@@ -47,7 +47,7 @@ def test_it_is_convex_and_nothing_heavier_is(name: str) -> None:
     """Of sets of consecutive nodes, which are enough in models this small: each that has nothing refused and is convex weighs no more."""
     model = prepare(partial_model(name))
     part = lower_partition(model)[1]
-    shapes = known_shapes(model)
+    shapes = known_shapes(model.graph)
     nodes = list(model.graph.node)
     refused = {i for i, node in enumerate(nodes) if any(h.refused and h.name in (node.name, node.output[0]) for h in part.host)}
     behind: list[set[int]] = [set() for _ in nodes]

@@ -12,11 +12,11 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
+from compiler.frontend.attributes import known_shapes
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
 from compiler.frontend.macs import model_macs
 from compiler.frontend.partition import Partition
-from compiler.frontend.settle import known_shapes
 from compiler.frontend.skeleton import LARGE
 from compiler.source import Source, open_source
 from simulator.npu.machine_file import load_machine
@@ -126,7 +126,7 @@ def test_no_shape_arithmetic_is_left(tmp_path: Path) -> None:
     model = load_model(tmp_path / "m.onnx", {"ids": (2, LENGTH)})
     onnx.checker.check_model(model, full_check=True)
     assert not {"Shape", "Concat", "Unsqueeze"} & {node.op_type for node in model.graph.node}
-    assert {name for node in model.graph.node for name in node.output} <= known_shapes(model).keys()
+    assert {name for node in model.graph.node for name in node.output} <= known_shapes(model.graph).keys()
 
 
 def test_random_values_and_loops_are_no_constants() -> None:
