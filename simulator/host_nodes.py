@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,8 +129,7 @@ class _Run:
         return values | dict(zip(self.wanted, found, strict=True))
 
     def _load(self, values: Values) -> Any:
-        model = ModelProto()
-        model.CopyFrom(self.host._model)
+        model = deepcopy(self.host._model)
         model.graph.name = "host"
         model.graph.node.extend(self.nodes)
         read = names_read(self.nodes)

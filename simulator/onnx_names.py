@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from onnx import NodeProto
@@ -21,6 +21,20 @@ SEAL_KEY = "tilefarm.sha256"
 _ENTRY_BYTES = 2 + len(SEAL_KEY) + 2 + 64
 SEAL_HEAD = b"\x72%c\x00\x0a%c%b\x12\x40" % (_ENTRY_BYTES | 128, len(SEAL_KEY), SEAL_KEY.encode())
 SEAL_BYTES = len(SEAL_HEAD) + 64
+
+
+def fresh_name(name: str, *taken: Container[str]) -> str:
+    """The name, with as many `_` behind it as make it one that is not taken."""
+    while any(name in names for names in taken):
+        name += "_"
+    return name
+
+
+def refill(field: Any, messages: Iterable[Any]) -> None:
+    """Other messages in a repeated field; they may be some of its own."""
+    messages = list(messages)
+    del field[:]
+    field.extend(messages)
 
 
 def names_read(nodes: Iterable[NodeProto]) -> set[str]:

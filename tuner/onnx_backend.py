@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -65,16 +66,14 @@ def compile_model(model: ModelProto, machine: str = MACHINE, dtype: DataType = D
 
 def as_floats(model: ModelProto) -> ModelProto:
     """A copy whose tensors of other kinds of float are float32: it is computed in the NPU's data type anyway."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     widen(copy, _OTHERS)
     return copy
 
 
 def bound(model: ModelProto, values: dict[str, NDArray[Any]]) -> ModelProto:
     """A copy in which some inputs are constants."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     copy.ir_version = max(copy.ir_version, 4)  # the first one in which initialisers need not be inputs
     for item in [item for item in copy.graph.input if item.name in values]:
         copy.graph.input.remove(item)

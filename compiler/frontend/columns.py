@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from compiler.frontend.attributes import attributes, known_shapes
 from compiler.frontend.scales import OURS, SHIFTED, columns_read
 from compiler.frontend.window import padding
+from simulator.onnx_names import fresh_name, refill
 
 SUMMED = ".sums"  # behind the name of a product's result: before what is added
 Shapes = Mapping[str, tuple[int, ...]]
@@ -156,8 +158,7 @@ class _Steps:
     """A copy of a model, node by node."""
 
     def __init__(self, model: ModelProto, shapes: Shapes) -> None:
-        self.model = ModelProto()
-        self.model.CopyFrom(model)
+        self.model = deepcopy(model)
         self.links, self.shapes = _Links(model), dict(shapes)
         self.types = {item.name: item.type.tensor_type.elem_type for item in (*model.graph.value_info, *model.graph.input)}
         self.taken = {*self.shapes, *(name for node in self.links.nodes for name in (*node.input, *node.output))}
@@ -172,8 +173,7 @@ class _Steps:
                 if (behind := self.links.scaled(node.output[0])) is not None:
                     spread[behind[1]] = behind[2], self.shapes[columns]
                 continue
-            mine = NodeProto()
-            mine.CopyFrom(node)
+            mine = deepcopy(node)
             if i in spread:
                 scale, shape = spread[i]
                 mine.input[:] = [self._spread(scale, shape, node.output[0]) if name == scale else name for name in mine.input]
@@ -183,8 +183,7 @@ class _Steps:
     def _product(self, node: NodeProto) -> str:
         """In two steps; returns what is added in the second."""
         y, (x, w, zero, *of_weights) = node.output[0], node.input
-        product = NodeProto()
-        product.CopyFrom(node)
+        product = deepcopy(node)
         if node.op_type == "ConvInteger":
             x = self._padded(product, x, zero)
         columns = self._constant(f"{y}.columns", self._columns(node, w, *of_weights))
@@ -221,9 +220,7 @@ class _Steps:
         axes = len(shape) - 2
         strides, dilations = (_pair(values.get(key, ())) for key in ("strides", "dilations"))
         pads = padding(values, _pair(shape[2:]), _pair(self.shapes[node.input[1]][2:]), strides, dilations)
-        kept = [item for item in node.attribute if item.name not in ("auto_pad", "pads")]
-        del node.attribute[:]
-        node.attribute.extend(kept)
+        refill(node.attribute, (item for item in node.attribute if item.name not in ("auto_pad", "pads")))
         if not any(pads):
             return x
         before, behind = pads[:axes], pads[2 : 2 + axes]
@@ -256,8 +253,7 @@ class _Steps:
         return name
 
     def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
+        name = fresh_name(name, self.taken)
         self.taken.add(name)
         return name
 

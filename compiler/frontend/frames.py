@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 from compiler.frontend.attributes import opset_of
 from compiler.frontend.load import MAX_VALUES
 from simulator.npu.errors import BadInputError
-from simulator.onnx_names import FRAMES_KEY, names_read
+from simulator.onnx_names import FRAMES_KEY, names_read, refill
 
 if TYPE_CHECKING:
     from compiler.frontend.partition import NpuPiece, Partition
@@ -64,8 +65,7 @@ def of_one_frame(nodes: Iterable[NodeProto]) -> list[NodeProto]:
         added = _ADDED.fullmatch(node.name)
         if added is not None and added[1] != "frame0":
             continue
-        copied = NodeProto()
-        copied.CopyFrom(node)
+        copied = deepcopy(node)
         if added is not None:
             copied.name = added[2]
             _rename(copied, {name: match[2] for name in _names(node) if (match := _ADDED.fullmatch(name))})
@@ -121,10 +121,8 @@ class _Framing:
 
     def _model(self, model: ModelProto, nodes: Sequence[NodeProto]) -> ModelProto:
         """With other nodes, and with shapes of so many frames."""
-        made = ModelProto()
-        made.CopyFrom(model)
-        del made.graph.node[:]
-        made.graph.node.extend(nodes)
+        made = deepcopy(model)
+        refill(made.graph.node, nodes)
         for item in (*made.graph.input, *made.graph.output, *made.graph.value_info):
             dims = item.type.tensor_type.shape.dim
             if item.name in self.live and dims and dims[0].HasField("dim_value"):
@@ -150,8 +148,7 @@ class _Copies:
         self.apart.update(read, (name for name in node.output if name))
         names = [name for name in (*read, *node.output) if name]
         for k in range(frames):
-            copied = NodeProto()
-            copied.CopyFrom(node)
+            copied = deepcopy(node)
             copied.name = self._of(k, node.name or node.output[0])
             _rename(copied, {name: self._of(k, name) for name in names})
             made.append(copied)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from itertools import zip_longest
 from typing import Any
 
@@ -62,8 +63,7 @@ def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteB
         return None
     # the inliner looks for types of what an operator reads there, and takes no notice of initialisers
     constant = {item.name: helper.make_tensor_value_info(item.name, item.data_type, list(item.dims)) for item in model.graph.initializer}
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     del copy.graph.node[:]
     copy.MergeFrom(ModelProto(graph=GraphProto(node=nodes, value_info=constant.values()), functions=calls.functions))
     copy.opset_import.append(helper.make_opsetid(DOMAIN, 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -19,7 +20,7 @@ from compiler.frontend.quantised_groups import NOT_HERE, PRODUCTS, Groups
 from compiler.frontend.skeleton import Large
 from compiler.ir.quantised.linear import dequantize
 from compiler.ir.quantised.parameters import Quantisation
-from simulator.onnx_names import names_read
+from simulator.onnx_names import fresh_name, names_read, refill
 
 _MOVED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32)  # types of which onnxruntime has kernels of all views
 
@@ -29,8 +30,7 @@ def inward(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPr
 
     Raises BadInputError for scales of a convolution's weights that are not those of its output channels.
     """
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     border, graph = _Border(copy, beside), copy.graph
     border.quantise_first()
     border.dequantise_last()
@@ -40,11 +40,8 @@ def inward(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPr
     read = names_read(border.nodes) | border.outputs
     nodes = [node for node in border.nodes if node.op_type != "DequantizeLinear" or node.output[0] in read]
     read = names_read(nodes) | border.outputs
-    for i in reversed(range(len(graph.initializer))):
-        if graph.initializer[i].name not in read:
-            del graph.initializer[i]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    refill(graph.initializer, (item for item in graph.initializer if item.name in read))
+    refill(graph.node, nodes)
     return copy
 
 
@@ -121,9 +118,7 @@ class _Border(Groups):
 
     def _integers(self, floats: str, kind: int) -> str:
         """A new tensor of that type, and the shape of one of floats."""
-        name = f"{floats}.integers"
-        while name in self.shapes or name in self.producer:
-            name += "_"
+        name = fresh_name(f"{floats}.integers", self.shapes, self.producer)
         self.changed, self.shapes[name], self.computed[name] = True, self.shapes[floats], kind
         self.graph.value_info.append(helper.make_tensor_value_info(name, kind, self.shapes[floats]))
         return name

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from graphlib import TopologicalSorter
 from itertools import count
 from operator import attrgetter
@@ -35,7 +36,7 @@ from compiler.frontend.wire import Data, tensor_pieces
 from compiler.frontend.zero_points import add_zero_points
 from simulator.npu.errors import BadInputError
 from simulator.onnx_kinds import CONVERTED, FLOATS, widen, widened
-from simulator.onnx_names import DOMAIN, SEAL_KEY, names_read
+from simulator.onnx_names import DOMAIN, SEAL_KEY, names_read, refill
 
 OPSET = 17  # what the translation is written against; newer models are left as they are
 RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
@@ -252,8 +253,7 @@ def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
 
 def _with_shapes(model: ModelProto) -> ModelProto:
     """For the checker, which wants a shape of every output: one of no axes where there is none, which is inferred later."""
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for item in _unshaped(copy):
         item.type.tensor_type.elem_type = item.type.tensor_type.elem_type or TensorProto.FLOAT
         item.type.tensor_type.shape.SetInParent()
@@ -325,17 +325,13 @@ def _as_checked(model: ModelProto) -> None:
     makers = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
     reads = [sorted({makers[name] for name in names_read([node]) if name in makers}) for node in model.graph.node]
     if any(reads[i] and reads[i][-1] >= i for i in range(len(reads))):
-        nodes = [model.graph.node[i] for i in TopologicalSorter(dict(enumerate(reads))).static_order()]
-        model.graph.ClearField("node")
-        model.graph.node.extend(nodes)
+        refill(model.graph.node, [model.graph.node[i] for i in TopologicalSorter(dict(enumerate(reads))).static_order()])
 
 
 def _drop_initialisers_from_inputs(model: ModelProto) -> None:
     """Before IR 4 every initialiser was listed as an input as well; one that can be overridden cannot be folded."""
     constants = {item.name for item in model.graph.initializer} | {item.values.name for item in model.graph.sparse_initializer}
-    kept = [item for item in model.graph.input if item.name not in constants]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
+    refill(model.graph.input, (item for item in model.graph.input if item.name not in constants))
     model.ir_version = max(model.ir_version, 4)
 
 
@@ -370,8 +366,7 @@ def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: Collec
 
 def _suggested(model: ModelProto, missing: Collection[str], where: str, model_bytes: int) -> str:
     """Options with which it may work: 224 for images, else 1, and what follows from these where a result has the dimension."""
-    trial, sizes = ModelProto(), dict[str, list[int]]()
-    trial.CopyFrom(model)
+    trial, sizes = deepcopy(model), dict[str, list[int]]()
     shapes = {name: shape for name, shape in known_shapes(model.graph).items() if len(shape) > 2}
     convolutions = [node for node in model.graph.node if node.op_type == "Conv" and [*node.input, "", ""][1] in shapes]
     channels = {node.input[0]: shapes[node.input[1]][1] * int(attributes(node).get("group", 1)) for node in convolutions}

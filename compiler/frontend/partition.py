@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from graphlib import TopologicalSorter
 from typing import Any
@@ -36,7 +37,7 @@ from compiler.frontend.trial import Abilities, Able, Handlers, Trial, trial
 from compiler.frontend.worth import NodeWork, Offload, PieceWork
 from compiler.ir.quantised.parameters import STORED
 from simulator.npu.errors import UnsupportedError
-from simulator.onnx_names import names_read
+from simulator.onnx_names import fresh_name, names_read
 
 Array = NDArray[Any]
 MAX_TRIES = 64  # sets that are looked at in vain: each costs a minimum cut and a translation
@@ -297,11 +298,11 @@ class _Parts:
         outside = {name for i in self.working if i not in chosen for name in self.reads[i]} | set(self.outputs)
         sub = ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import)
         sub.graph.name = self.model.graph.name or "model"
-        initial = {item.name for item in self.model.graph.initializer}
-        renamed = {name: self._fresh(f"{name}.constant") for name in sorted(read) if name in self.constants and name not in initial}
+        initial, given = ({item.name for item in items} for items in (self.model.graph.initializer, self.model.graph.input))
+        computed = [name for name in sorted(read) if name in self.constants and name not in initial]
+        renamed = {name: fresh_name(f"{name}.constant", self.producer, initial, given) for name in computed}
         for i in inside:
-            node = NodeProto()
-            node.CopyFrom(self.nodes[i])
+            node = deepcopy(self.nodes[i])
             node.input[:] = [renamed.get(name, name) for name in node.input]
             sub.graph.node.append(node)
         sub.graph.initializer.extend(item for item in self.model.graph.initializer if item.name in read)
@@ -326,12 +327,6 @@ class _Parts:
 
     def _type(self, name: str) -> ValueInfoProto:
         return self.types.get(name, ValueInfoProto(name=name))
-
-    def _fresh(self, name: str) -> str:
-        taken = self.producer.keys() | {item.name for item in (*self.model.graph.input, *self.model.graph.initializer)}
-        while name in taken:
-            name += "_"
-        return name
 
 
 def _sized(tensors: Iterable[tuple[int, tuple[int, ...]]], integers: bool) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from compiler.frontend.skeleton import Large
 from compiler.ir.quantised.affine import fitted
 from compiler.ir.quantised.tables import integers_of_type
 from simulator.npu.errors import BadInputError
-from simulator.onnx_names import names_read
+from simulator.onnx_names import fresh_name, names_read, refill
 
 NOT_HERE: Mapping[str, Large] = {}  # nothing is
 PRODUCTS = ("Conv", "Gemm", "MatMul")
@@ -61,8 +62,7 @@ def _with_columns(found: Grouped) -> Grouped:
     groups = column_groups(found.model)
     if not groups:
         return found
-    copy = ModelProto()
-    copy.CopyFrom(found.model)
+    copy = deepcopy(found.model)
     gone = {i for group in groups.values() for i in group.members}
     nodes: list[_Made] = []
     for i, (node, members) in enumerate(zip(found.model.graph.node, found.members, strict=True)):
@@ -70,8 +70,7 @@ def _with_columns(found: Grouped) -> Grouped:
             nodes.append(_Made(groups[i].node, frozenset().union(*(found.members[k] for k in groups[i].members))))
         elif i not in gone:
             nodes.append(_Made(node, members))
-    del copy.graph.node[:]
-    copy.graph.node.extend(each.node for each in nodes)
+    refill(copy.graph.node, (each.node for each in nodes))
     return Grouped(copy, tuple(each.members for each in nodes))
 
 
@@ -79,8 +78,7 @@ def _of_scales(model: ModelProto, beside: Mapping[str, Large]) -> Grouped:
     """What lies between DequantizeLinear and QuantizeLinear."""
     if all(node.op_type != "DequantizeLinear" for node in model.graph.node):
         return Grouped(model, tuple(frozenset({i}) for i in range(len(model.graph.node))))
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     groups = Groups(copy, beside)
     groups.drop_limits()
     made = [groups.of(node) for node in groups.nodes]
@@ -88,8 +86,7 @@ def _of_scales(model: ModelProto, beside: Mapping[str, Large]) -> Grouped:
     replaced = {new.node.output[0] for new in made if new is not None}
     nodes = [each for each in nodes if each.node.op_type != "QuantizeLinear" or each.node.output[0] not in replaced]
     nodes = _read(nodes, {item.name for item in copy.graph.output})
-    del copy.graph.node[:]
-    copy.graph.node.extend(each.node for each in nodes)
+    refill(copy.graph.node, (each.node for each in nodes))
     copy.graph.initializer.extend(numpy_helper.from_array(groups.tables[name], name) for name in sorted(groups.tables))
     if replaced and MS not in {item.domain for item in copy.opset_import}:
         copy.opset_import.append(helper.make_opsetid(MS, 1))
@@ -103,8 +100,7 @@ def apart(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPro
         read.update([*node.input, *(names_read([node]) - set(node.input))])
     if not any(node.op_type == "DequantizeLinear" and read[node.output[0]] > 1 for node in model.graph.node):
         return model
-    copy = ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     groups = Groups(copy, beside)
     groups.drop_limits()
     in_group = {groups.number[id(node)] for node in groups.nodes if groups.of(node) is not None}
@@ -123,12 +119,9 @@ def apart(model: ModelProto, beside: Mapping[str, Large] = NOT_HERE) -> ModelPro
             if name not in shared or read[name] < 2:
                 continue
             read[name] -= 1  # the last one that reads it keeps it
-            fresh = f"{name}.{read[name]}"
-            while fresh in read or fresh in made:
-                fresh += "_"
+            fresh = fresh_name(f"{name}.{read[name]}", read, made)
             made.add(fresh)
-            other = NodeProto()
-            other.CopyFrom(shared[name])
+            other = deepcopy(shared[name])
             mine.input[i] = other.output[0] = fresh
             other.name = f"{other.name}.{read[name]}" if other.name else ""
             copy.graph.node.insert(len(copy.graph.node) - 1, other)
@@ -407,8 +400,7 @@ class Groups:
                 return None
         if self.type_of(before) != self.type_of(after):
             return None
-        out = NodeProto()
-        out.CopyFrom(node)
+        out = deepcopy(node)
         out.input[0], out.output[0] = before.input[0], after.output[0]
         return out
 

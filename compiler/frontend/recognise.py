@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from copy import deepcopy
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes, opset_of
-from simulator.onnx_names import names_read
+from simulator.onnx_names import names_read, refill
 
 ONE = "tilefarm.one"  # a scale of one value, which the translation broadcasts
 Factors = tuple[float, tuple[str, ...]]  # a number and tensors, in order of their names
@@ -47,10 +48,8 @@ def recognise(model: ModelProto) -> ModelProto:
     kept = _by_level(kept[::-1])
     if kept == nodes and not replaced:
         return model
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    del copy.graph.node[:]
-    copy.graph.node.extend(kept)
+    copy = deepcopy(model)
+    refill(copy.graph.node, kept)
     if replaced:
         copy.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), ONE))
     return copy

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from compiler.frontend.attributes import attributes, known_dims, known_shapes
 from compiler.frontend.budget import ByteBudget, can_follow, memory_limit
 from compiler.frontend.fold import evaluated, folded
 from compiler.frontend.inline import with_bodies
-from simulator.onnx_names import names_read
+from simulator.onnx_names import names_read, refill
 
 Array = NDArray[Any]
 _AS_THEIR_INPUT = (
@@ -146,8 +147,7 @@ SIZES: dict[str, Callable[[NodeProto, tuple[int, ...], _Walk], tuple[int, ...] |
 
 
 def _of_kind(kind: TypeProto, elem_type: int) -> TypeProto:
-    copy = TypeProto()
-    copy.CopyFrom(kind)
+    copy = deepcopy(kind)
     copy.tensor_type.elem_type = elem_type
     return copy
 
@@ -255,6 +255,5 @@ class _Walk:
         for name, kind in self.typed.items():
             if name in made and name not in self.outputs:
                 infos[name] = onnx.helper.make_value_info(name, kind)
-        del graph.node[:], graph.value_info[:]
-        graph.node.extend(kept)
-        graph.value_info.extend(infos.values())
+        refill(graph.node, kept)
+        refill(graph.value_info, infos.values())

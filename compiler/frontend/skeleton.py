@@ -17,6 +17,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.wire import Data, without_data
 from simulator.onnx_kinds import FLOATS
+from simulator.onnx_names import refill
 
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
 Beside = Mapping[str, Data]  # name of an initialiser without raw data of its own -> these
@@ -88,9 +89,7 @@ def attach(model: ModelProto, large: Mapping[str, Large]) -> Hollow:
 
 def _still_read(model: ModelProto, large: Mapping[str, Large]) -> dict[str, Large]:
     """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
-    kept = [item for item in model.graph.input if item.name not in large]
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
+    refill(model.graph.input, (item for item in model.graph.input if item.name not in large))
     read = {name for node in model.graph.node for name in node.input} | {item.name for item in model.graph.output}
     return {name: item for name, item in large.items() if name in read or _has_subgraphs(model)}
 

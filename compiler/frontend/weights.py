@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from compiler.frontend.budget import ByteBudget
 from compiler.frontend.skeleton import LARGE, NOTHING, Hollow
 from compiler.frontend.wire import Data
 from simulator.onnx_kinds import ON_NPU
+from simulator.onnx_names import refill
 
 LOGITS_STD = 2.0  # of the last product: softmax then spreads over tens of classes without saturating
 BIAS_STD = 0.05
@@ -52,8 +54,7 @@ def seeded(given: Hollow, seed: int) -> Hollow:
     Names, shapes and nodes stay, but for ConstantOfShape nodes that become initialisers.  The same model and seed give the same bytes.
     Raises `BadInputError` where these would take more than the model's budget.
     """
-    copy = ModelProto()
-    copy.CopyFrom(given.model)
+    copy = deepcopy(given.model)
     constants = {item.name: tuple(int(d) for d in item.dims) for item in copy.graph.initializer if item.data_type in ON_NPU}
     shapes = {item.name: numpy_helper.to_array(item) for item in copy.graph.initializer if item.data_type == onnx.TensorProto.INT64}
     fillers: dict[str, int] = {}  # their types
@@ -117,9 +118,7 @@ class _Replacing:
         """Fillers are initialisers behind the others, in the order of their names, and no nodes any more."""
         made = self.fillers.keys() & self.names
         self.graph.initializer.sort(key=lambda item: item.name if item.name in made else "")
-        kept = [node for node in self.graph.node if not (node.op_type == "ConstantOfShape" and node.output[0] in made)]
-        del self.graph.node[:]
-        self.graph.node.extend(kept)
+        refill(self.graph.node, (node for node in self.graph.node if node.op_type != "ConstantOfShape" or node.output[0] not in made))
         self.model.ir_version = max(self.model.ir_version, 4)  # initialisers that are no inputs
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, helper
 
 from compiler.frontend.attributes import attributes, known_shapes
-from simulator.onnx_names import names_read
+from simulator.onnx_names import fresh_name, names_read, refill
 
 
 def add_zero_points(model: ModelProto) -> None:
@@ -30,18 +30,10 @@ def add_zero_points(model: ModelProto) -> None:
         dtype = int(attributes(node).get("output_dtype", 0))
         if not dtype or (missing and shape is None):
             continue
-        _drop(node, "output_dtype")
+        refill(node.attribute, [item for item in node.attribute if item.name != "output_dtype"])
         if missing and shape is not None:
-            name = f"{node.output[0]}.zero_point"
-            while name in taken:
-                name += "_"
+            name = fresh_name(f"{node.output[0]}.zero_point", taken)
             taken.add(name)
             model.graph.initializer.append(helper.make_tensor(name, dtype, shape, [0] * math.prod(shape)))
             made[node.output[0]], shapes[name] = name, shape
             node.input[2:] = [name]
-
-
-def _drop(node: NodeProto, attribute: str) -> None:
-    others = [item for item in node.attribute if item.name != attribute]
-    del node.attribute[:]
-    node.attribute.extend(others)

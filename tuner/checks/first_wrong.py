@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from compiler.quick import quick_plans
 from compiler.source import Opened, Source, open_source
 from simulator.compiled import Compiled
 from simulator.npu.errors import TilefarmError
+from simulator.onnx_names import refill
 from simulator.session import InferenceSession
 from tuner.checks.fixed_point import between, referred
 from tuner.checks.reference import Stored, reference
@@ -95,11 +97,9 @@ class _Search:
 
     def _until(self, names: Sequence[str], nodes: Sequence[onnx.NodeProto]) -> ModelProto:
         """The model with other outputs, and the nodes that these need."""
-        found = ModelProto()
-        found.CopyFrom(self.model)
-        del found.graph.output[:], found.graph.node[:]
-        found.graph.output.extend(self.types[name] for name in names)
-        found.graph.node.extend(nodes)
+        found = deepcopy(self.model)
+        refill(found.graph.output, (self.types[name] for name in names))
+        refill(found.graph.node, nodes)
         return found
 
     def first(self, names: Sequence[str], plans: Plans) -> FirstWrong | None:

@@ -24,7 +24,7 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.held import Beyond, holds
 from simulator.npu.parts import DataType
 from simulator.onnx_kinds import widen
-from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read
+from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read, refill
 from tuner.checks.cut import BYTES
 from tuner.checks.reference import FLOATS, NO_BODY
 from tuner.checks.reference_integers import FloatBorders, borders, integers, is_quantised, with_integers
@@ -91,19 +91,11 @@ def body_of(model: ModelProto) -> tuple[ReferencePiece, ...]:
         pieces.append(
             ReferencePiece(tuple(name for name in node.input if name not in weights), tuple(node.output), range(begin, len(nodes)))
         )
-    rest = [f for f in model.functions if f.domain != DOMAIN]
-    _replace_nodes(model, nodes)  # without the containers: up to hundreds of megabytes
-    del model.functions[:]
-    model.functions.extend(rest)
+    refill(model.graph.node, nodes)  # without the containers: up to hundreds of megabytes
+    refill(model.functions, [f for f in model.functions if f.domain != DOMAIN])
     if frames > 1:
         with_ports_of_one(model, frames)
     return tuple(pieces)
-
-
-def _replace_nodes(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
-    kept = type(model.graph)(node=nodes)  # a copy, before what they may belong to goes
-    del model.graph.node[:]
-    model.graph.node.extend(kept.node)
 
 
 def softmax_inputs(model: ModelProto, names: Iterable[str]) -> dict[str, str]:
@@ -197,7 +189,7 @@ def round_tensors(
     for tensor in graph.initializer:
         if tensor.name in mine and tensor.data_type == TensorProto.FLOAT and len(tensor.dims) > 1:
             tensor.CopyFrom(numpy_helper.from_array(rounded(numpy_helper.to_array(tensor)), tensor.name))
-    _replace_nodes(model, nodes)
+    refill(model.graph.node, nodes)
     fed = [
         {new: each[name] if each[name].dtype != np.float32 or name in wide else rounded(each[name]) for new, name in given.items()}
         for each in values

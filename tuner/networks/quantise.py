@@ -6,6 +6,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,7 @@ def quantised(model: ModelProto, data: Mapping[str, Array], how: Quantiser, wher
 
 
 def _with_adds(model: ModelProto) -> ModelProto:
-    found = ModelProto()
-    found.CopyFrom(model)
+    found = deepcopy(model)
     for node in found.graph.node:
         if node.op_type == "Sum" and len(node.input) == 2:
             node.op_type = "Add"
