@@ -257,6 +257,12 @@ def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] 
     }
 
 
+def same_programs(measured: Mapping[str, MeasuredModel]) -> dict[str, str | None]:
+    """By level the first one that has the same programs; None of a first one."""
+    first = {m.digest: level for level, m in reversed(measured.items())}
+    return {level: None if first[m.digest] == level else first[m.digest] for level, m in measured.items()}
+
+
 def containers_of(opened: Opened, measured: Mapping[str, MeasuredModel]) -> tuple[Container, ...]:
     """The containers that are shipped, piece by piece; all name the digest of the whole plan, and have its controller's table."""
     digests = {level: m.plan.digest for level, m in measured.items()}

@@ -62,12 +62,8 @@ def _has_kernel(text: bytes) -> bool:
     return b"njit" in text and b"\nfrom numba import " in b"\n" + text  # a line that this file has not
 
 
-def sources_digest(root: Path) -> str:
+def sources_digest(sources: dict[Path, bytes]) -> str:
     """16 hex digits over `kernel_sources`."""
-    return _digest(kernel_sources(root))
-
-
-def _digest(sources: dict[Path, bytes]) -> str:
     total = hashlib.blake2b(digest_size=8)
     for path, text in sources.items():
         total.update(f"{path} {len(text)}\n".encode() + text)
@@ -85,7 +81,7 @@ def own_folder() -> Path:
         given = str(Path(given).parent)
     base = Path(given) if given else user_cache()
     sources = kernel_sources(Path(__file__).resolve().parents[1])
-    folder = _writable(base, f"{_PREFIX}{_digest(sources)}")
+    folder = _writable(base, f"{_PREFIX}{sources_digest(sources)}")
     if not folder.exists():
         _forget_old(folder.parent)
     with suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
@@ -26,22 +27,11 @@ def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> 
 
 def check_apart(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
     """Raise `BadInputError` where a file or folder is an input, by whatever links, or a file that an input consists of."""
-    if (own := _identity(out)) is None:
-        return
-    for path in inputs:
+    for path in inputs if out.exists() else ():
         for part in _parts(path, out.is_file()):
-            if _identity(part) == own:
-                of = "" if part == path else f", of {path}"
-                raise BadInputError(f"{option} {out}: is the input {part}{of}; give another name")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """The same for all links to a file; None where there is none."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):  # ValueError: a NUL in what a model calls a file
-        return None
-    return found.st_dev, found.st_ino
+            with suppress(OSError, ValueError):  # none, or a NUL in what a model calls a file
+                if out.samefile(part):
+                    raise BadInputError(f"{option} {out}: is the input {part}{'' if part == path else f', of {path}'}; give another name")
 
 
 def _parts(path: Path, files: bool) -> Iterator[Path]:

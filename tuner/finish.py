@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
-from compiler.build import MeasuredModel, containers_of, measure, package
+from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
 from compiler.package import file_with_body
 from compiler.plan.plan import Plan, joined
 from compiler.source import Opened
@@ -121,8 +121,7 @@ def finish(
     _write_plans(folder.plans, {level: m.plan for level, m in measured.items()})
     base = measure(opened, baselines)
     package(opened, containers_of(opened, measured), folder.best, request.style)
-    first_with = {m.digest: level for level, m in reversed(measured.items())}
-    same_as = {level: None if first_with[m.digest] == level else first_with[m.digest] for level, m in measured.items()}
+    same_as = same_programs(measured)
     try:
         values, missing = _values(opened, folder, same_as, request.style), ""
     except (TilefarmError, OSError) as error:  # a search is not thrown away for want of a comparison

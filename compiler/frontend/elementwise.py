@@ -169,12 +169,8 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
         raise state.refuse(node, f"shapes {' and '.join(str(list(v.shape)) for v in views)}; one of them has to be that of the result")
     view = views[full]
     op_type, rest = node.op_type, [other for i, other in enumerate(views) if i != full]
-    if (
-        op_type == "Div"
-        and full == 0
-        and _is_root(state, rest[0].tensor)
-        and state.shapes[rest[0].tensor][1] < state.shapes[view.tensor][1]
-    ):
+    narrow = state.shapes[rest[0].tensor][1] < state.shapes[view.tensor][1]
+    if op_type == "Div" and full == 0 and narrow and _is_root(state, rest[0].tensor):
         # one reciprocal for all channels; that of a root overflows in no type, and is no subnormal number
         name = state.name(node, ".reciprocal")
         root = Vector(name, (rest[0].tensor,), name, (Step("reciprocal"),))

@@ -8,7 +8,7 @@ integers, so nothing of the file says how much memory or time it takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,52 +28,28 @@ _TURNS = (0, 1, 5, 29)  # a vector kernel computes its last values by other code
 
 
 def entries(
-    nodes: Iterable[NodeProto],
+    nodes: Sequence[NodeProto],
     constants: Mapping[str, NDArray[Any]],
     dtypes: tuple[int, int],
     opsets: Iterable[OperatorSetIdProto],
     ir_version: int,
+    channels: int = 0,
 ) -> NDArray[Any] | None:
     """Results for every integer, the least first, of nodes that lead from one tensor of 8 bits to another.  dtypes: onnx's, of both.
 
+    channels: of nodes that compute channel by channel; the results are [channels, 256] then.
     None where onnxruntime refuses them (a type or an opset without a kernel), or where a value depends on its place in a tensor: the
     chain is then computed in floats.  Anything else that it raises is a bug, and goes on.
     """
-    return _entries(nodes, constants, dtypes, opsets, ir_version, ())
-
-
-def _entries(
-    nodes: Iterable[NodeProto],
-    constants: Mapping[str, NDArray[Any]],
-    dtypes: tuple[int, int],
-    opsets: Iterable[OperatorSetIdProto],
-    ir_version: int,
-    before: tuple[int, ...],
-) -> NDArray[Any] | None:
-    """before: axes in front of that of the integers."""
-    nodes, shape = list(nodes), [*before, "n"]
-    read = names_read(nodes)
+    before = (1, channels, 1) if channels else ()  # axes in front of that of the integers
     graph = helper.make_graph(
-        nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], shape)],
-        [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], shape)],
-        [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(read & constants.keys())],
+        nodes, "table", [helper.make_tensor_value_info(nodes[0].input[0], dtypes[0], [*before, "n"])],
+        [helper.make_tensor_value_info(nodes[-1].output[0], dtypes[1], [*before, "n"])],
+        [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(names_read(nodes) & constants.keys())],
     )  # fmt: skip
     model = ModelProto(ir_version=ir_version, opset_import=opsets, graph=graph)
     found = _run(model.SerializeToString(deterministic=True), helper.tensor_dtype_to_np_dtype(dtypes[0]).name, before)
-    return None if found is None else np.frombuffer(found, helper.tensor_dtype_to_np_dtype(dtypes[1]))
-
-
-def channel_entries(
-    nodes: Iterable[NodeProto],
-    constants: Mapping[str, NDArray[Any]],
-    dtypes: tuple[int, int],
-    opsets: Iterable[OperatorSetIdProto],
-    ir_version: int,
-    channels: int,
-) -> NDArray[Any] | None:
-    """As `entries` of nodes that compute channel by channel: [channels, 256]."""
-    found = _entries(nodes, constants, dtypes, opsets, ir_version, (1, channels, 1))
-    return None if found is None else found.reshape(channels, -1)
+    return None if found is None else np.frombuffer(found, helper.tensor_dtype_to_np_dtype(dtypes[1])).reshape(*before[1:2], 256)
 
 
 @lru_cache(maxsize=4096)

@@ -112,13 +112,8 @@ class AllOnHostError(UnsupportedError):
         self.part = part
 
 
-def piece_name(number: int) -> str:
-    """What a piece is called in files: its node, its function."""
-    return f"Partition{number}"
-
-
 def _named(pieces: Iterable[NpuPiece]) -> tuple[NpuPiece, ...]:
-    return tuple(replace(piece, name=piece_name(k)) for k, piece in enumerate(pieces))
+    return tuple(replace(piece, name=f"Partition{k}") for k, piece in enumerate(pieces))
 
 
 def whole(model: ModelProto, data: Beside = NOTHING) -> Partition:

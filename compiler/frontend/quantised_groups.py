@@ -23,26 +23,19 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from compiler.frontend.attributes import attributes, label
 from compiler.frontend.columns import column_groups
-from compiler.frontend.enumerated import ENUMERATED, channel_entries, entries
-from compiler.frontend.scales import MOVES, MS, OURS
+from compiler.frontend.enumerated import ENUMERATED, entries
+from compiler.frontend.scales import MOVES, MS, OURS, UNARY
 from compiler.frontend.skeleton import Large
 from compiler.ir.quantised.affine import fitted
 from compiler.ir.quantised.tables import integers_of_type
 from simulator.npu.errors import BadInputError
+from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import fresh_name, names_read, refill
 
 NOT_HERE: Mapping[str, Large] = {}  # nothing is
 PRODUCTS = ("Conv", "Gemm", "MatMul")
-_BYTES = (TensorProto.INT8, TensorProto.UINT8)
 # a kind of operator -> that on integers, and its domain; their inputs are x, scale, zero point of each, then of the result
 _OF_INPUTS = {"Add": ("QLinearAdd", MS), "Mul": ("QLinearMul", MS), "MatMul": ("QLinearMatMul", "")}
-_UNARY = {
-    "AveragePool": "QLinearAveragePool",
-    "GlobalAveragePool": "QLinearGlobalAveragePool",
-    "LeakyRelu": "QLinearLeakyRelu",
-    "Sigmoid": "QLinearSigmoid",
-    "Softmax": "QLinearSoftmax",
-}
 
 
 class Grouped(NamedTuple):
@@ -82,7 +75,7 @@ def _of_scales(model: ModelProto, beside: Mapping[str, Large]) -> Grouped:
     groups = Groups(copy, beside)
     groups.drop_limits()
     made = [groups.of(node) for node in groups.nodes]
-    nodes = [groups.as_it_is(node) if new is None else new for node, new in zip(groups.nodes, made, strict=True)]
+    nodes = [_Made(node, groups.numbers([node])) if new is None else new for node, new in zip(groups.nodes, made, strict=True)]
     replaced = {new.node.output[0] for new in made if new is not None}
     nodes = [each for each in nodes if each.node.op_type != "QuantizeLinear" or each.node.output[0] not in replaced]
     nodes = _read(nodes, {item.name for item in copy.graph.output})
@@ -231,10 +224,7 @@ class Groups:
             return self.type_of(source)
         return self.types.get(x) or self.computed.get(x, TensorProto.UINT8)
 
-    def as_it_is(self, node: NodeProto) -> _Made:
-        return _Made(node, self._numbers([node]))
-
-    def _numbers(self, nodes: Iterable[NodeProto]) -> frozenset[int]:
+    def numbers(self, nodes: Iterable[NodeProto]) -> frozenset[int]:
         nodes = list(nodes)
         limits = {self.dropped[id(node)] for node in nodes if id(node) in self.dropped}
         return frozenset({self.number[id(node)] for node in nodes} | limits)
@@ -254,7 +244,7 @@ class Groups:
         if not before or before[0] is None:
             return None
         found = [each for each in before if each is not None]
-        if any(self.type_of(each) not in _BYTES for each in (*found[:2], after)):
+        if any(self.type_of(each) not in INTEGERS_ON_NPU for each in (*found[:2], after)):
             return None
         if node.op_type in MOVES:
             found, made = found[:1], self._moved(node, before[0], after)
@@ -262,7 +252,7 @@ class Groups:
             return None
         else:
             made = self._made(node, found, after)
-        return None if made is None else _Made(made, self._numbers([*found, node, after]))
+        return None if made is None else _Made(made, self.numbers([*found, node, after]))
 
     def _enumerated(self, node: NodeProto, after: NodeProto) -> _Made | None:
         """What leads from a DequantizeLinear here, value by value, as a table."""
@@ -281,7 +271,7 @@ class Groups:
             if first is None and source is not None:
                 chain.append(source)
         nodes = [first, *reversed(chain), after]
-        if first.input[0] in self.types or any(self.type_of(each) not in _BYTES or self.several(each) for each in (first, after)):
+        if first.input[0] in self.types or any(self.type_of(each) not in INTEGERS_ON_NPU or self.several(each) for each in (first, after)):
             return None
         found = entries(nodes, self.constants, (self.type_of(first), self.type_of(after)), self.opsets, self.ir_version)
         if found is None:
@@ -289,7 +279,7 @@ class Groups:
         name = f"{after.output[0]}.table"
         self.tables[name] = found
         made = helper.make_node("Table", [*self._three(first), *self._two(after), name], [after.output[0]], name=node.name, domain=OURS)
-        return _Made(made, self._numbers(nodes))
+        return _Made(made, self.numbers(nodes))
 
     def _by_channels(self, node: NodeProto, after: NodeProto) -> _Made | None:
         """A batch normalisation as a multiply-add per channel, where that gives every integer that onnxruntime makes of its 256."""
@@ -301,13 +291,13 @@ class Groups:
         constants = self.constants | large
         if any(name not in constants for name in names):
             return None
-        if before.input[0] in self.types or any(self.type_of(each) not in _BYTES or self.several(each) for each in (before, after)):
+        types = self.type_of(before), self.type_of(after)
+        if before.input[0] in self.types or not {*types} <= {*INTEGERS_ON_NPU} or self.several(before) or self.several(after):
             return None
         scale, _, _, variance = (constants[name].astype(np.float64) for name in names)
         with np.errstate(invalid="ignore", divide="ignore"):
             factor = scale / np.sqrt(variance + float(values.get("epsilon", 1e-5)))
-        types = self.type_of(before), self.type_of(after)
-        wanted = channel_entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
+        wanted = entries([before, node, after], constants, types, self.opsets, self.ir_version, len(factor))
         if wanted is None or not np.isfinite(factor).all():
             return None
         x_scale, y_scale = (self.constants[each.input[1]].reshape(()) for each in (before, after))
@@ -318,7 +308,7 @@ class Groups:
         self.tables |= dict(zip(made, found, strict=True))
         inputs = [*self._three(before), *self._two(after), *made]
         affine = helper.make_node("Affine", inputs, [after.output[0]], name=node.name, domain=OURS)
-        return _Made(affine, self._numbers([before, node, after]))
+        return _Made(affine, self.numbers([before, node, after]))
 
     def several(self, node: NodeProto) -> bool:
         """Whether scales or zero points differ along an axis."""
@@ -347,9 +337,9 @@ class Groups:
             return self._node(kind, domain, node, after, [*inputs, *self._two(after)], values)
         if node.op_type == "Concat" and len(activations) == 1:
             return self._node("QLinearConcat", MS, node, after, [*self._two(after), *inputs], values)
-        if node.op_type in _UNARY and len(ends) > 0:
+        if node.op_type in UNARY and len(ends) > 0:
             more = {"opset": self.opset} if node.op_type == "Softmax" else {}
-            return self._node(_UNARY[node.op_type], MS, node, after, [*inputs, *self._two(after)], {**values, **more})
+            return self._node(f"QLinear{node.op_type}", MS, node, after, [*inputs, *self._two(after)], {**values, **more})
         return None
 
     def scale(self, node: NodeProto) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from compiler.frontend.attributes import label
 from compiler.ir.quantised.parameters import Quantisation
 
 MS = "com.microsoft"
+UNARY = ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")  # of one tensor; MS has QLinear of each
 OURS = "tilefarm.integers"  # operators that groups become for which onnxruntime has none
 # what only moves values, and keeps what they stand for
 MOVES = frozenset({"Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
@@ -25,7 +26,7 @@ class Scaled(NamedTuple):
     made: int | None
 
 
-_UNARY, _TWO = Scaled(slice(0, 1), 3), Scaled(slice(0, 4, 3), 6)
+_OF_ONE, _TWO = Scaled(slice(0, 1), 3), Scaled(slice(0, 4, 3), 6)
 SCALED: Mapping[tuple[str, str], Scaled] = {
     ("", "DequantizeLinear"): Scaled(slice(0, 1), None),
     ("", "QuantizeLinear"): Scaled(slice(0), 1),
@@ -35,13 +36,10 @@ SCALED: Mapping[tuple[str, str], Scaled] = {
     (MS, "QLinearAdd"): _TWO,
     (MS, "QLinearMul"): _TWO,
     (MS, "QLinearConcat"): Scaled(slice(2, None, 3), 0),
-    (OURS, "Affine"): _UNARY,
-    (OURS, "Table"): _UNARY,
-    **{
-        (MS, f"QLinear{name}"): _UNARY
-        for name in ("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid", "Softmax")
-    },
-}  # fmt: skip
+    (OURS, "Affine"): _OF_ONE,
+    (OURS, "Table"): _OF_ONE,
+    **{(MS, f"QLinear{name}"): _OF_ONE for name in UNARY},
+}
 
 SHIFTED: Mapping[tuple[str, str], Mapping[int, int]] = {
     ("", "ConvInteger"): {0: 2, 1: 3},

@@ -23,6 +23,7 @@ from compiler.frontend.attributes import attributes, known_dims, known_shapes
 from compiler.frontend.budget import ByteBudget, can_follow, memory_limit
 from compiler.frontend.fold import evaluated, folded
 from compiler.frontend.inline import with_bodies
+from compiler.frontend.scales import MS, UNARY
 from simulator.onnx_names import names_read, refill
 
 Array = NDArray[Any]
@@ -33,22 +34,17 @@ _AS_THEIR_INPUT = (
 # operators that onnx has no rule for: whose shapes theirs are, and by which of their inputs
 STAND_INS: dict[tuple[str, str], tuple[str, slice]] = {
     ("", "GroupNormalization"): ("Identity", slice(1)),
-    **{("com.microsoft", op): ("Identity", slice(1)) for op in _AS_THEIR_INPUT},
-    ("com.microsoft", "DynamicQuantizeMatMul"): ("MatMul", slice(2)),
-    ("com.microsoft", "FusedConv"): ("Conv", slice(2)),
-    ("com.microsoft", "FusedGemm"): ("Gemm", slice(2)),
-    ("com.microsoft", "FusedMatMul"): ("MatMul", slice(2)),
-    ("com.microsoft", "QGemm"): ("Gemm", slice(0, 4, 3)),
-    ("com.microsoft", "QLinearAdd"): ("Add", slice(0, 4, 3)),
-    ("com.microsoft", "QLinearAveragePool"): ("AveragePool", slice(1)),
-    ("com.microsoft", "QLinearConcat"): ("Concat", slice(2, None, 3)),
-    ("com.microsoft", "QLinearGlobalAveragePool"): ("GlobalAveragePool", slice(1)),
-    ("com.microsoft", "QLinearLeakyRelu"): ("LeakyRelu", slice(1)),
-    ("com.microsoft", "QLinearMul"): ("Mul", slice(0, 4, 3)),
-    ("com.microsoft", "QLinearSigmoid"): ("Sigmoid", slice(1)),
-    ("com.microsoft", "QLinearSoftmax"): ("Softmax", slice(1)),
+    **{(MS, op): ("Identity", slice(1)) for op in _AS_THEIR_INPUT},
+    **{(MS, f"QLinear{op}"): (op, slice(1)) for op in UNARY},
+    (MS, "DynamicQuantizeMatMul"): ("MatMul", slice(2)),
+    (MS, "FusedConv"): ("Conv", slice(2)),
+    (MS, "FusedGemm"): ("Gemm", slice(2)),
+    (MS, "FusedMatMul"): ("MatMul", slice(2)),
+    (MS, "QGemm"): ("Gemm", slice(0, 4, 3)),
+    (MS, "QLinearAdd"): ("Add", slice(0, 4, 3)),
+    (MS, "QLinearConcat"): ("Concat", slice(2, None, 3)),
+    (MS, "QLinearMul"): ("Mul", slice(0, 4, 3)),
 }
-
 _OTHER_AXES = frozenset({"channels_last", "transA", "transB", "transBatchA", "transBatchB"})  # attributes that a stand-in may not have
 
 

@@ -68,21 +68,13 @@ def seeded(given: Hollow, seed: int) -> Hollow:
                 budget.spend(4 * math.prod(constants[node.output[0]]), node)
     items = (*copy.graph.input, *copy.graph.value_info, *copy.graph.output)
     sizes = {item.name: tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim) for item in items}
+    logits = next((node.output[0] for node in reversed(copy.graph.node) if node.op_type in ("Conv", "Gemm", "MatMul")), "")
     drawn = _Replacing(copy, fillers)
-    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, _last_product(copy), sizes, drawn)
+    drawer = _Drawer(np.random.default_rng(seed), constants, shapes, logits, sizes, drawn)
     for node in copy.graph.node:
         drawer.visit(node)
     drawn.finish()
     return Hollow(copy, {**given.data, **drawn.data})
-
-
-def _last_product(model: ModelProto) -> str:
-    """Output of the last Conv, Gemm or MatMul in the file: the logits."""
-    last = ""
-    for node in model.graph.node:
-        if node.op_type in ("Conv", "Gemm", "MatMul"):
-            last = node.output[0]
-    return last
 
 
 class _Replacing:

@@ -33,16 +33,16 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_what_a_kernel_calls_names_its_folder(copy: Path) -> None:
-    before = sources_digest(copy)
+    before = sources_digest(kernel_sources(copy))
     changed = copy / "simulator/npu/access.py"
     text = changed.read_text()
     changed.write_text(text + "\n# another rule\n")
-    assert sources_digest(copy) != before
+    assert sources_digest(kernel_sources(copy)) != before
     changed.write_text(text)
     (copy / "tuner/store/run_log.py").write_text("# no kernel here\n")
-    assert sources_digest(copy) == before
+    assert sources_digest(kernel_sources(copy)) == before
     (copy / "compiler/kinds/table.py").write_text("# constants of kernels\n")
-    assert sources_digest(copy) != before
+    assert sources_digest(kernel_sources(copy)) != before
 
 
 def test_what_kernels_import_names_their_folder() -> None:
@@ -89,7 +89,7 @@ def test_trees_with_the_same_sources_share_their_kernels(copy: Path, tmp_path: P
 def test_the_users_folder_is_used_and_handed_on_once(copy: Path, tmp_path: Path) -> None:
     mine = folder_of(copy, NUMBA_CACHE_DIR=str(tmp_path / "mine"))
     assert mine.parent == tmp_path / "mine"
-    assert mine.name == f"kernels-{sources_digest(copy)}"
+    assert mine.name == f"kernels-{sources_digest(kernel_sources(copy))}"
     assert folder_of(copy, NUMBA_CACHE_DIR=str(mine)) == mine
     other = mine.parent / "kernels-0123456789abcdef"  # of a parent with other sources
     assert folder_of(copy, NUMBA_CACHE_DIR=str(other)) == mine
@@ -194,7 +194,7 @@ def test_kernels_of_a_cache_that_cannot_be_written_are_kept_among_temporary_file
     private = tmp_path / "tmp" / f"tilefarm-{os.getuid()}"
     for hits in "01":  # the second process finds what the first one has compiled
         done = subprocess.run(words, cwd=copy, env=env, capture_output=True, text=True, check=True)
-        assert done.stdout.split() == [str(private / f"kernels-{sources_digest(copy)}"), hits]
+        assert done.stdout.split() == [str(private / f"kernels-{sources_digest(kernel_sources(copy))}"), hits]
         assert f"compiled kernels are kept in {private}" in done.stderr
         assert len(done.stderr.splitlines()) == 1
     private.chmod(0o777)

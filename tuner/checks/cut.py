@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from compiler.frontend.fold import VIEWS
 from compiler.frontend.quantised_groups import Grouped, grouped
+from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import names_read
 
 Array = NDArray[Any]
-BYTES = (TensorProto.INT8, TensorProto.UINT8)
-VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _GIVEN = "tilefarm.given."
 # what goes over heads -> axes of [b, heads, m, k] in the order in which the host has them, as a sequence or as images
 _OVER_HEADS: Mapping[str, Sequence[int]] = {"QLinearMatMul": (0, 2, 1, 3), "QLinearSoftmax": (0, 1, 3, 2)}
@@ -39,7 +39,7 @@ class Cut(NamedTuple):
 def on_integers(node: NodeProto, types: Mapping[str, int]) -> bool:
     """Whether a node computes with integers of 8 bits, from or to them."""
     names = [*node.input, *node.output]
-    return node.op_type not in VIEWS and any(types.get(name) in BYTES for name in names if name)
+    return node.op_type not in VIEWS and any(types.get(name) in INTEGERS_ON_NPU for name in names if name)
 
 
 def cut(model: ModelProto, inside: Iterable[int], types: Mapping[str, int], values: Mapping[str, Array]) -> Cut:

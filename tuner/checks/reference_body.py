@@ -23,9 +23,8 @@ from simulator.exact_onnxruntime import exact_session
 from simulator.npu.errors import BadInputError
 from simulator.npu.held import Beyond, holds
 from simulator.npu.parts import DataType
-from simulator.onnx_kinds import widen
+from simulator.onnx_kinds import INTEGERS_ON_NPU, widen
 from simulator.onnx_names import DOMAIN, EP_DOMAIN, EP_OP, names_read, refill
-from tuner.checks.cut import BYTES
 from tuner.checks.reference import FLOATS, NO_BODY
 from tuner.checks.reference_integers import FloatBorders, borders, integers, is_quantised, with_integers
 
@@ -52,7 +51,7 @@ _FUNCTIONS = dict.fromkeys(
      "Sigmoid", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "Upsample"), 1
 )  # fmt: skip
 _LOST_BITS = _SUMS | _FUNCTIONS
-_SMOOTH = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE, *BYTES)  # quantised values follow what they stand for
+_SMOOTH = (TensorProto.FLOAT, TensorProto.BFLOAT16, TensorProto.DOUBLE, *INTEGERS_ON_NPU)  # quantised values follow what they stand for
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,18 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from compiler.frontend.fold import VIEWS
 from compiler.frontend.quantised_groups import grouped
 from compiler.frontend.scales import MOVES, SCALED, SHIFTED, Scaled, columns_read
 from simulator.exact_onnxruntime import exact_model, tensors
 from simulator.npu.errors import BadInputError
+from simulator.onnx_kinds import INTEGERS_ON_NPU
 from simulator.onnx_names import names_read
-from tuner.checks.cut import BYTES, VIEWS, cut, on_integers
+from tuner.checks.cut import cut, on_integers
 from tuner.checks.reference import differing
 
 Array = NDArray[Any]
-_INTEGERS = (*BYTES, TensorProto.INT32)
+_INTEGERS = (*INTEGERS_ON_NPU, TensorProto.INT32)
 
 
 def is_quantised(model: ModelProto) -> bool:
@@ -81,7 +83,9 @@ def borders(model: ModelProto, of_piece: Mapping[int, Sequence[str]], types: Map
             outside.update(node.output)
         else:
             known = all(
-                types.get(name) in _INTEGERS or name in wide if name in given else name in clean and (view or types.get(name) in BYTES)
+                types.get(name) in _INTEGERS or name in wide
+                if name in given
+                else name in clean and (view or types.get(name) in INTEGERS_ON_NPU)
                 for name in read
             )
         scaled = _scaled(node)
@@ -119,7 +123,7 @@ def integers(model: ModelProto, inside: Iterable[int], types: Mapping[str, int],
     values = tensors(fused, feeds, [*(item.name for item in fused.graph.output), *sorted(wanted)]) | dict(feeds)
     outputs = {item.name: values[item.name] for item in fused.graph.output}
     alone = cut(model, inside, types, values)
-    every = sorted(name for name in wanted if types.get(name) in BYTES)
+    every = sorted(name for name in wanted if types.get(name) in INTEGERS_ON_NPU)
     unfused = tensors(exact_model(alone.model, group=False), alone.given, alone.kinds)
     through = tensors(exact_model(model, group=False), feeds, every)
     stock = _stock(model, feeds)

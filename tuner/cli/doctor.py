@@ -169,13 +169,11 @@ def _ray(address: str | None) -> CheckResult:
         return CheckResult(f"one runs here, but: {error}; `tune` starts one of its own for as long as it runs", {"address": None})
     if facts is None:
         return CheckResult("none is running here; `tune` starts one on this computer for as long as it runs", {"address": None})
-    nodes = "; ".join(f"{node.name} {node.cpus} CPUs{_amounts(node.resources)}" for node in facts.nodes)
+    nodes = "; ".join(
+        f"{node.name} {node.cpus} CPUs{''.join(f', {amount:g} {name}' for name, amount in node.resources.items())}" for node in facts.nodes
+    )
     text = f"ray {facts.version} at {facts.address}, {facts.free_cpus} of {facts.cpus} CPUs free: {nodes}"
     return CheckResult(text, {**facts._asdict(), "nodes": [node._asdict() for node in facts.nodes]})
-
-
-def _amounts(resources: dict[str, float]) -> str:
-    return "".join(f", {amount:g} {name}" for name, amount in resources.items())
 
 
 def _log(run: Path) -> CheckResult:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from compiler.beyond import beyond_lines
-from compiler.build import MeasuredModel, containers_of, measure, package
+from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
 from compiler.frontend.partition import Partition
 from compiler.package.onnx_out import write_packed
 from compiler.plan.plan import Plan
@@ -74,13 +74,12 @@ def write_for_host(part: Partition, source: Source, why: str, out: Path) -> Comp
 
 
 def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
-    machine = opened.machine
-    first_with = {m.digest: level for level, m in reversed(measured.items())}
+    machine, same_as = opened.machine, same_programs(measured)
     return {
         level: {
             "ddr": machine.contention[level].model_dump(),
             "plan": m.plan.digest,
-            "same_as": None if first_with[m.digest] == level else first_with[m.digest],
+            "same_as": same_as[level],
             "segments": len(m.plan.segments),
             "instructions": m.instructions,
             "cycles": m.timings[level].cycles,

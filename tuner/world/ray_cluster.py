@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -245,13 +244,8 @@ def probe(address: str, option: str = "--address") -> None:
 def _tighten_token() -> None:
     """Ray leaves the secret of its local clusters readable by every user of the computer."""
     token = token_path()
-    if (
-        token is not None
-        and token.is_file()
-        and token.stat().st_uid == os.getuid()
-        and token.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    ):
-        token.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    if token is not None and token.is_file() and token.stat().st_uid == os.getuid() and token.stat().st_mode & 0o077:
+        token.chmod(0o600)
 
 
 def cpus() -> tuple[int, int]:
