@@ -257,7 +257,7 @@ def measure(opened: Opened, plans: Mapping[str, Plan], names: Mapping[str, str] 
     }
 
 
-def same_programs(measured: Mapping[str, MeasuredModel]) -> dict[str, str | None]:
+def same_programs(measured: dict[str, MeasuredModel]) -> dict[str, str | None]:
     """By level the first one that has the same programs; None of a first one."""
     first = {m.digest: level for level, m in reversed(measured.items())}
     return {level: None if first[m.digest] == level else first[m.digest] for level, m in measured.items()}
