@@ -15,21 +15,19 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
-from simulator.npu.own_folders import private_folder, unwritable, user_cache
+from simulator.npu.own_folders import forget_old, private_folder, unwritable, user_cache
 from simulator.terminal import say
 
 _VARIABLE = "NUMBA_CACHE_DIR"
 _PREFIX = "kernels-"
 _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
-_KEPT_DAYS = 30
 _SHARED = "of"
 _PATIENCE_S = 10.0  # who has not renewed a lease for so long has ended
 
@@ -83,7 +81,7 @@ def own_folder() -> Path:
     sources = kernel_sources(Path(__file__).resolve().parents[1])
     folder = _writable(base, f"{_PREFIX}{sources_digest(sources)}")
     if not folder.exists():
-        _forget_old(folder.parent)
+        forget_old(folder.parent.glob(f"{_PREFIX}*"))
     with suppress(OSError):
         _share(folder, Path(__file__).absolute().parents[1], sorted({path.parent for path, text in sources.items() if _has_kernel(text)}))
     os.environ[_VARIABLE] = str(folder)
@@ -170,14 +168,3 @@ def _note() -> Path:
     if not (folder / _numbas_name(root / _PACKAGES[0])).is_symlink():
         kind += f" {root}"
     return folder / f"compiled-{hashlib.blake2b(kind.encode(), digest_size=8).hexdigest()}"
-
-
-def _forget_old(base: Path) -> None:
-    """Remove folders of sources that nobody has compiled for a month."""
-    oldest = time.time() - _KEPT_DAYS * 86_400
-    for old in base.glob(f"{_PREFIX}*"):
-        try:
-            if old.stat().st_mtime < oldest:
-                shutil.rmtree(old, ignore_errors=True)
-        except OSError:
-            continue

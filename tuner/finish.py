@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import NamedTuple
 
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
@@ -134,7 +133,7 @@ def finish(
     wall_s = clock.monotonic_s() - begun_s
     counted = [run.ledger.counted for run in runs]
     searched = sum(each.champions.programs for each in counted)
-    stored = _stored(folder)
+    stored_tasks, stored_readings = _stored(folder)
     used = Counter(
         search=sum(each.readings for each in counted),
         canary=sum(spending.canaries(each.readings) for each in counted),
@@ -144,7 +143,7 @@ def finish(
         **used,
         set_aside=spending.finals * len(found) if spending.measurements is not None else 0,
         asked=used.total(),
-        paid=used.total() - stored.readings,
+        paid=used.total() - stored_readings,
     )
     failures = sum((each.failures for each in counted), Counter[str]())
     bounds = [Bound(unit) for unit in opened.units]
@@ -179,7 +178,7 @@ def finish(
         candidates=searched,
         candidates_per_s=round(searched / wall_s, 3),
         tasks=sum(each.tasks for each in counted),
-        stored_tasks=stored.tasks,
+        stored_tasks=stored_tasks,
         failures=dict(failures),
         instructions={level: m.instructions for level, m in measured.items()},
         variants=len({m.digest for m in measured.values()}),
@@ -254,18 +253,11 @@ def _target(config: TuneConfig, found: Sequence[Searched], ends: Sequence[Search
     return TargetSummary(name=config.target.name, cycles=cycles)
 
 
-class _Stored(NamedTuple):
-    """What was taken from the store."""
-
-    tasks: int
-    readings: int
-
-
-def _stored(folder: RunFolder[LocalPlace]) -> _Stored:
-    """From the log: earlier sessions of the run count, too."""
+def _stored(folder: RunFolder[LocalPlace]) -> tuple[int, int]:
+    """Tasks and readings that were taken from the store, from the log: earlier sessions of the run count, too."""
     rows = read_log(folder.path, ("worker", "level_index", "readings"))
     rows = rows[rows["worker"].astype("str").str.startswith(WORKER)]
-    return _Stored(int((rows["level_index"] == 0).sum()), int(rows["readings"].sum()))
+    return int((rows["level_index"] == 0).sum()), int(rows["readings"].sum())
 
 
 def _joined(opened: Opened, found: Sequence[Searched], chosen: Sequence[Plan]) -> Plan:

@@ -36,11 +36,9 @@ def check_frames(model: ModelProto, frames: int) -> None:
     """Raise `BadInputError` where inputs or outputs of a model have no axis for several frames, or all of them hold too many values."""
     if frames == 1:
         return
-    weights = {item.name for item in model.graph.initializer}
-    given = [item for item in model.graph.input if item.name not in weights]
-    for item, least in (*((item, 2) for item in given), *((item, 1) for item in model.graph.output)):
+    for item, least in (*((item, 2) for item in model.graph.input), *((item, 1) for item in model.graph.output)):
         _check_axes(item, least)
-    for item in (*given, *model.graph.value_info, *model.graph.output):
+    for item in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         if frames * math.prod(dim.dim_value for dim in item.type.tensor_type.shape.dim) > MAX_VALUES:
             raise BadInputError(f"frames {frames}: tensor {item.name!r} has more than {MAX_VALUES} values in all of them")
 
@@ -68,7 +66,7 @@ def of_one_frame(nodes: Iterable[NodeProto]) -> list[NodeProto]:
         copied = deepcopy(node)
         if added is not None:
             copied.name = added[2]
-            _rename(copied, {name: match[2] for name in _names(node) if (match := _ADDED.fullmatch(name))})
+            _rename(copied, {name: match[2] for name in (*node.output, *names_read([node])) if (match := _ADDED.fullmatch(name))})
         found.append(copied)
     return found
 
@@ -86,9 +84,7 @@ def with_ports_of_one(model: ModelProto, frames: int) -> None:
 class _Framing:
     def __init__(self, part: Partition, frames: int) -> None:
         self.part, self.frames, graph = part, frames, part.model.graph
-        weights = {item.name for item in graph.initializer}
-        given = [item for item in graph.input if item.name not in weights]
-        self.live = {item.name for item in given}  # what differs from frame to frame
+        self.live = {item.name for item in graph.input}  # what differs from frame to frame
         for node in graph.node:
             if names_read([node]) & self.live:
                 self.live.update(name for name in node.output if name)
@@ -112,8 +108,7 @@ class _Framing:
 
     def _piece(self, piece: NpuPiece) -> ModelProto:
         graph = piece.npu.graph
-        weights = {item.name for item in graph.initializer}
-        for item in (*(item for item in graph.input if item.name not in weights), *graph.output):
+        for item in (*graph.input, *graph.output):
             _check_axes(item, 1)
         outputs = {item.name for item in graph.output}
         copies = _Copies(self, piece.name, opset_of(self.part.model))
@@ -171,10 +166,6 @@ def _check_axes(item: ValueInfoProto, least: int) -> None:
     shape = [dim.dim_value or dim.dim_param for dim in item.type.tensor_type.shape.dim]
     if len(shape) < least:
         raise BadInputError(f"{item.name!r} of shape {shape}: has no first axis for frames; {least} or more axes are supported")
-
-
-def _names(node: NodeProto) -> set[str]:
-    return {*node.output, *names_read([node])} - {""}
 
 
 def _rename(node: NodeProto, names: Mapping[str, str]) -> None:

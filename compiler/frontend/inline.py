@@ -20,7 +20,7 @@ from compiler.frontend import libraries
 from compiler.frontend.attributes import attributes, opset_of
 from compiler.frontend.budget import REPEATED_NODE_BYTES, ByteBudget
 from simulator.onnx_names import DOMAIN as COMPILED
-from simulator.onnx_names import names_read
+from simulator.onnx_names import names_read, refill
 
 Array = NDArray[Any]
 DOMAIN = "tilefarm.inline"  # of functions that are made here
@@ -71,10 +71,8 @@ def with_bodies(model: ModelProto, constants: Mapping[str, Array], budget: ByteB
         done = libraries.inline(copy, model_bytes, where, operators)
     except libraries.LibraryError:
         return None  # as they are, they are right too
-    infos = [item for item in done.graph.value_info if item.name not in constant]
-    imports = [item for item in done.opset_import if item.domain != DOMAIN]
-    del done.graph.value_info[:], done.opset_import[:]
-    done.MergeFrom(ModelProto(graph=GraphProto(value_info=infos), opset_import=imports))
+    refill(done.graph.value_info, (item for item in done.graph.value_info if item.name not in constant))
+    refill(done.opset_import, (item for item in done.opset_import if item.domain != DOMAIN))
     before, after = ([node.op_type for node in each.graph.node] for each in (model, done))
     return done if calls.functions or before != after else None
 

@@ -97,10 +97,6 @@ def _einsum(node: NodeProto, shapes: Shapes) -> int:
     return (len(terms) - 1) * math.prod(sizes.values())
 
 
-def _affine_grid(node: NodeProto, shapes: Shapes) -> int:
-    return math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
-
-
 def _scans(node: NodeProto, shapes: Shapes) -> int:
     """How often the body of a Scan runs."""
     values = attributes(node)
@@ -108,16 +104,12 @@ def _scans(node: NodeProto, shapes: Shapes) -> int:
     return shapes[node.input[len(node.input) - int(values["num_scan_inputs"])]][axis]
 
 
-def _once(node: NodeProto, shapes: Shapes) -> int:
-    return 1
-
-
 def _unknown(node: NodeProto, shapes: Shapes) -> int:
     raise LookupError(node.op_type)
 
 
 # how often a body runs that has products; a Loop ends when it likes
-_REPEATED: dict[str, Rule] = {"If": _once, "Loop": _unknown, "Scan": _scans, "SequenceMap": _unknown}
+_REPEATED: dict[str, Rule] = {"If": lambda *_: 1, "Loop": _unknown, "Scan": _scans, "SequenceMap": _unknown}
 
 
 def _nothing(node: NodeProto, shapes: Shapes) -> int:
@@ -127,9 +119,10 @@ def _nothing(node: NodeProto, shapes: Shapes) -> int:
 _LOOKED_THROUGH = 28  # the last opset whose new operators are known to be no products, but for these two tables
 _UNCOUNTED = frozenset({"DFT", "Det", "Inverse", "LinearAttention", "STFT", "SwiGLU", *_REPEATED})
 _PRODUCTS: dict[str, Rule] = {
-    "AffineGrid": _affine_grid, "Attention": _attention, "CausalConvWithState": _conv(1), "Conv": _conv(1), "ConvInteger": _conv(1),
-    "ConvTranspose": _transposed_conv, "DeformConv": _conv(1), "Einsum": _einsum, "GRU": _recurrent, "Gemm": _product, "LSTM": _recurrent,
-    "MatMul": _product, "MatMulInteger": _product, "QLinearConv": _conv(3), "QLinearMatMul": _product, "RNN": _recurrent,
+    "AffineGrid": lambda node, shapes: math.prod(shapes[node.output[0]]) * shapes[node.input[0]][-1],
+    "Attention": _attention, "CausalConvWithState": _conv(1), "Conv": _conv(1), "ConvInteger": _conv(1), "ConvTranspose": _transposed_conv,
+    "DeformConv": _conv(1), "Einsum": _einsum, "GRU": _recurrent, "Gemm": _product, "LSTM": _recurrent, "MatMul": _product,
+    "MatMulInteger": _product, "QLinearConv": _conv(3), "QLinearMatMul": _product, "RNN": _recurrent,
 }  # fmt: skip
 _OF_RUNTIME: dict[str, Rule] = {"MatMulIntegerToFloat": _product, "MatMulNBits": _product} | dict.fromkeys(
     ("BiasSplitGelu", "DequantizeLinear", "QLinearReduceMean", "QLinearWhere", "QuantizeLinear", "SimplifiedLayerNormalization"), _nothing

@@ -314,10 +314,11 @@ class _Parts:
 
     def host(self, chosen: set[int], refused: Mapping[int, str], rest: Mapping[int, str]) -> tuple[HostNode, ...]:
         """Every working node that is not chosen, and why: it is refused, or as `rest` says."""
+        why = {i: (refused.get(i) or rest.get(i, "")).partition("; supported are ")[0] for i in self.working}  # without the list
         return tuple(
-            HostNode(node.name or node.output[0], node.op_type, _short(refused.get(i) or rest.get(i, "")), self.macs[i], i in refused)
+            HostNode(node.name or node.output[0], node.op_type, why[i], self.macs[i], i in refused)
             for i, node in enumerate(self.nodes)
-            if i in self.working and i not in chosen
+            if i in why and i not in chosen
         )
 
     def _type(self, name: str) -> ValueInfoProto:
@@ -327,11 +328,6 @@ class _Parts:
 def _sized(tensors: Iterable[tuple[int, tuple[int, ...]]], integers: bool) -> int:
     """Bytes of those that the NPU has as integers, or how many values all others have."""
     return sum(math.prod(dims) * _INTEGER_BYTES.get(kind, 1) for kind, dims in tensors if (kind in _INTEGER_BYTES) == integers)
-
-
-def _short(why: str) -> str:
-    """Without the list of everything that is supported."""
-    return why.partition("; supported are ")[0]
 
 
 def _live(reads: list[set[str]], producer: Mapping[str, int], outputs: Iterable[str]) -> set[int]:

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.wire import Data, without_data
+from compiler.frontend.wire import Data, copy_fields, without_data
 from simulator.onnx_kinds import FLOATS
-from simulator.onnx_names import refill
+from simulator.onnx_names import names_read, refill
 
 LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
 Beside = Mapping[str, Data]  # name of an initialiser without raw data of its own -> these
@@ -53,11 +52,8 @@ class Hollow(NamedTuple):
 
 def taken_out(large: Mapping[str, TensorProto], data: Beside = NOTHING) -> dict[str, Large]:
     """What `detach` has put beside a skeleton, to be read more than once.  data: of a hollow model."""
-    return {name: Large(tensor, data[name] if name in data else _raw(tensor)) for name, tensor in large.items()}
-
-
-def _raw(tensor: TensorProto) -> bytes | None:
-    return tensor.raw_data if tensor.HasField("raw_data") else None
+    own = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
+    return {name: Large(tensor, data.get(name, own.get(name))) for name, tensor in large.items()}
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:
@@ -66,8 +62,8 @@ def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, Tens
     The initialisers are the model's own, not copies.  An initialiser that the model lists as an input as well stays one.
     """
     skeleton = ModelProto()
-    _copy(skeleton, model, {"graph"})
-    _copy(skeleton.graph, model.graph, {"initializer"})
+    copy_fields(skeleton, model, "graph")
+    copy_fields(skeleton.graph, model.graph, "initializer")
     listed = {item.name for item in model.graph.input}
     large: dict[str, TensorProto] = {}
     for item in model.graph.initializer:
@@ -90,22 +86,5 @@ def attach(model: ModelProto, large: Mapping[str, Large]) -> Hollow:
 def _still_read(model: ModelProto, large: Mapping[str, Large]) -> dict[str, Large]:
     """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
     refill(model.graph.input, (item for item in model.graph.input if item.name not in large))
-    read = {name for node in model.graph.node for name in node.input} | {item.name for item in model.graph.output}
-    return {name: item for name, item in large.items() if name in read or _has_subgraphs(model)}
-
-
-def _has_subgraphs(model: ModelProto) -> bool:
-    """If, Loop and Scan bodies read outer tensors by name."""
-    kinds = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-    return any(attribute.type in kinds for node in model.graph.node for attribute in node.attribute)
-
-
-def _copy(target: Any, source: Any, without: set[str]) -> None:
-    """Set fields of one protobuf message to another's, but for some."""
-    for descriptor, value in source.ListFields():
-        if descriptor.name in without:
-            continue
-        if isinstance(value, (str, bytes, int, float)):
-            setattr(target, descriptor.name, value)
-        else:
-            getattr(target, descriptor.name).MergeFrom(value)
+    read = names_read(model.graph.node) | {item.name for item in model.graph.output}
+    return {name: item for name, item in large.items() if name in read}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 _RAW = "raw_data"
@@ -28,13 +29,18 @@ def tensor_pieces(tensor: TensorProto, beside: Data | None = None) -> list[Data]
 def without_data(tensor: TensorProto) -> TensorProto:
     """A copy without its raw data."""
     copy = TensorProto()
-    for field in TensorProto.DESCRIPTOR.fields:
-        if field.name != _RAW:
-            _copy_field(copy, tensor, field.name)
+    copy_fields(copy, tensor, _RAW)
     return copy
 
 
-def _copy_field(target: TensorProto, source: TensorProto, name: str) -> None:
+def copy_fields(target: Message, source: Message, left_out: str) -> None:
+    """All but one."""
+    for field in source.DESCRIPTOR.fields:
+        if field.name != left_out:
+            _copy_field(target, source, field.name)
+
+
+def _copy_field(target: Message, source: Message, name: str) -> None:
     value = getattr(source, name)
     if isinstance(value, (str, bytes, int)):
         if source.HasField(name):

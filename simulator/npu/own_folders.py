@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from simulator.npu.errors import BadInputError
+
+_KEPT_DAYS = 30
 
 
 def user_cache() -> Path | None:
@@ -44,3 +50,11 @@ def private_folder(base: str = "") -> Path:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
         raise BadInputError(f"{folder}: belongs to somebody else, or others may write there; set TMPDIR to another folder")
     return folder
+
+
+def forget_old(paths: Iterable[Path]) -> None:
+    """Remove files and folders that nobody has made or asked for in a month."""
+    for path in paths:
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - _KEPT_DAYS * 86_400:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,13 +11,12 @@ from onnx import ModelProto
 
 from compiler.frontend.load import model_digest
 from simulator.npu.files import atomic_write
-from simulator.npu.own_folders import private_folder, user_cache
+from simulator.npu.own_folders import forget_old, private_folder, user_cache
 from tuner.networks import quantise
 from tuner.networks.quantise import quantised, random_samples
 from tuner.networks.quantiser import QuantisedName
 
 SAMPLES = 4  # that ranges are taken from
-_KEPT_DAYS = 30
 
 
 def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> bytes:
@@ -38,7 +36,7 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
     made = quantised(model, random_samples(model, SAMPLES, seed), name.how, str(name))
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        _forget_old(kept.parent)
+        forget_old(kept.parent.glob("*.onnx"))  # a network takes as many bytes as it has weights
         atomic_write(kept, [made])
     return made
 
@@ -46,10 +44,3 @@ def quantised_network(model: ModelProto, name: QuantisedName, seed: int) -> byte
 def cache_folder() -> Path:
     """Raises `BadInputError` for a user without a home whose temporary folder is not to be had."""
     return (user_cache() or private_folder()) / "quantised"
-
-
-def _forget_old(folder: Path) -> None:
-    """Those that nobody has asked for in a while: a network takes as many bytes as it has weights."""
-    for path in folder.glob("*.onnx"):
-        if path.stat().st_mtime < time.time() - _KEPT_DAYS * 86400:
-            path.unlink(missing_ok=True)

@@ -28,14 +28,12 @@ def expected_data(model: ModelProto) -> str:
 
 def inputs_of(model: ModelProto) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Type and shape of every input, which are known (`compiler.frontend.load_model`)."""
-    constants = {item.name for item in model.graph.initializer}
     return {
         item.name: (
             np.dtype(helper.tensor_dtype_to_np_dtype(item.type.tensor_type.elem_type)),
             tuple(dim.dim_value for dim in item.type.tensor_type.shape.dim),
         )
         for item in model.graph.input
-        if item.name not in constants
     }
 
 
