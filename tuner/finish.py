@@ -39,7 +39,6 @@ from tuner.measure.memo import WORKER
 from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
 from tuner.measure.shipping import Candidates, not_judged, shipment
-from tuner.measure.verdict import Verdict
 from tuner.request import TuneRequest
 from tuner.store.champions import Champion
 from tuner.store.read import read_log
@@ -94,7 +93,8 @@ def finish(
     said = () if runner_spec(config) is None else verdicts(opened, found, places, bases, config, spending, request.address, tell)
     if said:
         best = {level: [verdict.plans[level] for verdict in said] for level in levels}
-    middle = _robust_read(said) if said else robust_plans(folder.path, found, levels)
+    robust_of_board = [plan for verdict in said if (plan := verdict.robust) is not None]
+    middle = robust_plans(folder.path, found, levels) if not said else robust_of_board if len(robust_of_board) == len(said) else None
     named = {level: BASELINE if level == levels[0] else f"{BASELINE}.{level}" for level in bases}
     choices = {**best, **{named[level]: each for level, each in bases.items()}, **({} if middle is None else {"robust": middle})}
     plans = {name: _joined(opened, found, chosen) for name, chosen in choices.items()}
@@ -214,12 +214,6 @@ def _keep(run: OneSearch, opened: Opened, best: Mapping[str, Plan], robust: Plan
         fits = {name: int(cycles) for name, cycles in zip(levels, found.cycles, strict=True) if cycles < NEVER}
         of[level] = Champion(plan=best[level], cycles=fits)
     run.storing.keep(opened.digest, of, robust, counted.champions.programs, counted.readings)
-
-
-def _robust_read(said: Sequence[Verdict]) -> list[Plan] | None:
-    """What a board found robust, of every search."""
-    found = [plan for verdict in said if (plan := verdict.robust) is not None]
-    return found if len(found) == len(said) else None
 
 
 def _robust(opened: Opened, plan: Plan | None, levels: Sequence[str], target: TargetSummary | None) -> MeasuredModel | None:

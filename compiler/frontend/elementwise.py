@@ -138,7 +138,7 @@ def binary(state: Translator, node: NodeProto, values: Attributes) -> None:
     """Tensors, left to right, where one has the shape of the result; or a tensor and a constant."""
     if values.get("broadcast", 0):
         raise state.refuse(node, "the broadcast attribute of opsets before 7; convert the model to a newer opset")
-    constants = [i for i in range(len(node.input)) if state.is_constant(node.input[i])]
+    constants = [i for i in range(len(node.input)) if node.input[i] in state.constants]
     tensors = [i for i in range(len(node.input)) if i not in constants]
     if not tensors:
         raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")

@@ -93,14 +93,14 @@ def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
 
 
 def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
-    first = next((i for i, name in enumerate(node.input) if not state.is_constant(name)), 0)
+    first = next((i for i, name in enumerate(node.input) if name not in state.constants), 0)
     view = state.view(node, first)
     rank = len(view.shape)
     axis = int(values.get("axis", 1)) % rank
     if view.axes[axis] == whole(state.shapes[view.tensor], P) and view.axes[axis]:
         concat_pixels(state, node, axis)
         return
-    views = [state.view(node, i) for i, name in enumerate(node.input) if not state.is_constant(name)]
+    views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
     if len(views) == len(node.input) and all(_beside(state, each, view, axis) for each in views):
         op = Concat(state.name(node), tuple(state.in_rows_of(each.tensor, view.tensor) for each in views), node.output[0])
         state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(each.shape[axis] for each in views)}).axes)
@@ -121,7 +121,7 @@ def _beside(state: Translator, view: View, other: View, axis: int) -> bool:
 
 def _channels(state: Translator, node: NodeProto, index: int, beside: View) -> str:
     """Of a Concat of channels an input, which may be a constant: a tensor in the type of the one `beside` it."""
-    if not state.is_constant(node.input[index]):
+    if node.input[index] not in state.constants:
         return state.image(node, index)
     array = state.constants[node.input[index]]
     shape = graph_shape(array.shape)

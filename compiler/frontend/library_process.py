@@ -85,9 +85,7 @@ def create_session(body: bytes) -> bytes:
     return b""
 
 
-ANSWERS: dict[str, Callable[..., bytes]] = {
-    "check": check, "convert": convert, "infer": infer, "inline": inline, "evaluate": evaluate, "create_session": create_session,
-}  # fmt: skip
+ANSWERS: dict[str, Callable[..., bytes]] = {answer.__name__: answer for answer in (check, convert, infer, inline, evaluate, create_session)}
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:

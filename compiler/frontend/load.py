@@ -112,12 +112,12 @@ def _load_data(tensor: TensorProto, path: Path) -> None:
     """
     if tensor.data_location != TensorProto.EXTERNAL:
         return
-    told, folder = {entry.key: entry for entry in tensor.external_data}, path.parent
-    real = (folder / told["location"].value).resolve() if "location" in told else folder
+    entries, folder = {entry.key: entry for entry in tensor.external_data}, path.parent
+    real = (folder / entries["location"].value).resolve() if "location" in entries else folder
     if real.is_file() and real.parent in (path.resolve().parent, folder.resolve()):
-        folder, told["location"].value = real.parent, real.name
+        folder, entries["location"].value = real.parent, real.name
         if real.stat().st_nlink > 1:
-            offset, length = (int(told[key].value) if key in told else None for key in ("offset", "length"))
+            offset, length = (int(entries[key].value) if key in entries else None for key in ("offset", "length"))
             with real.open("rb") as file:
                 file.seek(offset or 0)
                 tensor.raw_data = file.read(length)

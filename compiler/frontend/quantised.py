@@ -150,7 +150,7 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     del values
     _, a_q = integers_read(state, node)
     y_q = parameters(state, node, 6, a_q.dtype)
-    if not state.is_constant(node.input[3]):
+    if node.input[3] not in state.constants:
         _matrices(state, node, 3, a_q, integers_read(state, node, 3)[1], y_q)
         return
     matrix = state.constant(node, 3, "the right side")
@@ -160,7 +160,7 @@ def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
 def matmul_integer(state: Translator, node: NodeProto, values: Attributes) -> None:
     del values
     _, a_q = shifted(state, node, 0)
-    if not state.is_constant(node.input[1]):
+    if node.input[1] not in state.constants:
         _matrices(state, node, 1, a_q, shifted(state, node, 1)[1], ALONE)
         return
     _matrices(state, node, 1, a_q, shift_of(state, node, 1, state.constant(node, 1, "the right side"), -1), ALONE)
@@ -169,7 +169,7 @@ def matmul_integer(state: Translator, node: NodeProto, values: Attributes) -> No
 def _matrices(state: Translator, node: NodeProto, right: int, a_q: Quantisation, b_q: Quantisation, y_q: Quantisation) -> None:
     """Input 0 [.., s, k] by input `right`: a constant matrix [k, m], or a computed tensor, head by head."""
     a = state.view(node)
-    if not state.is_constant(node.input[right]):
+    if node.input[right] not in state.constants:
         found = heads_of(state, node, (0, right))
         if (deep := a.shape[-1]) * 255 * 255 > products.MOST:
             raise BadInputError(f"{label(node)}: sums of {deep:,} products; int32 holds {products.MOST // 255**2:,} of them")
@@ -188,7 +188,7 @@ def concat_quantised(state: Translator, node: NodeProto, values: Attributes) -> 
     parts: list[str] = []
     y_q: Quantisation | None = None
     for i in range(2, len(node.input), 3):
-        if state.is_constant(node.input[i]):
+        if node.input[i] in state.constants:
             array = state.constants[node.input[i]]
             y_q, x_q = parameters(state, node, 0, array.dtype), parameters(state, node, i + 1, array.dtype)
             parts.append(state.fresh(f"{node.output[0]}.part"))

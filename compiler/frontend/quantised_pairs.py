@@ -27,7 +27,7 @@ from compiler.ir.taps import Taps
 def of_two(mode: PairMode, state: Translator, node: NodeProto, values: Attributes) -> None:
     """Sum or product, whose operands are in the order in which onnxruntime counts them."""
     del values
-    constant = [i for i in (0, 3) if state.is_constant(node.input[i])]
+    constant = [i for i in (0, 3) if node.input[i] in state.constants]
     computed = [i for i in (0, 3) if i not in constant]
     shapes = {i: state.constants[node.input[i]].shape for i in constant} | {i: state.view(node, i).shape for i in computed}
     if mode == "add" and repeats(shapes[0], shapes[3]):

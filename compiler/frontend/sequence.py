@@ -57,7 +57,7 @@ def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias
 
 def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
     """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
-    constant = [i for i in (0, 1) if state.is_constant(node.input[i])]
+    constant = [i for i in (0, 1) if node.input[i] in state.constants]
     if not constant:
         found = heads_of(state, node)
         state.finish_as(node, MatMul(state.name(node), *found[:2], node.output[0], found.heads, found.transposed), found.axes)
@@ -149,7 +149,7 @@ def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
     parts: list[tuple[int, View | NDArray[Any]]] = []
     at = 0
     for i, name in enumerate(node.input):
-        part: View | NDArray[Any] = state.constants[name] if state.is_constant(name) else state.view(node, i)
+        part: View | NDArray[Any] = state.constants[name] if name in state.constants else state.view(node, i)
         parts.append((at, part))
         at += part.shape[axis]
     views = [(before, part) for before, part in parts if isinstance(part, View)]

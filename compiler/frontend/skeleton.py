@@ -52,8 +52,8 @@ class Hollow(NamedTuple):
 
 def taken_out(large: Mapping[str, TensorProto], data: Beside = NOTHING) -> dict[str, Large]:
     """What `detach` has put beside a skeleton, to be read more than once.  data: of a hollow model."""
-    own = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
-    return {name: Large(tensor, data.get(name, own.get(name))) for name, tensor in large.items()}
+    raw = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
+    return {name: Large(tensor, data.get(name, raw.get(name))) for name, tensor in large.items()}
 
 
 def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:

@@ -76,9 +76,6 @@ class Translator:
     def refuse(self, node: NodeProto, why: str) -> UnsupportedError:
         return UnsupportedError(f"{label(node)}: {why}")
 
-    def is_constant(self, name: str) -> bool:
-        return name in self.constants
-
     def constant(self, node: NodeProto, index: int, what: str) -> Array:
         """The value of an input that has to be known at compile time."""
         if not self.has(node, index):

@@ -81,7 +81,7 @@ def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handl
             if name in types and not state.strange(types[name]):
                 state.receive(types[name])
 
-    from_host(item.name for item in model.graph.input if not state.is_constant(item.name))
+    from_host(item.name for item in model.graph.input if item.name not in state.constants)
     received = set(state.views)
     for_host = makers(whole.model)
     views: set[int] = set()
@@ -91,7 +91,7 @@ def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handl
             if i in for_host:
                 raise state.refuse(node, "of what is added to sums, or multiplied with them, in all of its bits; the host makes that")
             for name in node.input:
-                if name and name not in state.views and not state.is_constant(name):
+                if name and name not in state.views and name not in state.constants:
                     what = state.strange(types[name]) if name in types else "of unknown type"
                     raise state.refuse(node, f"input {name!r} is {what}; {TAKEN} is supported")
             translate_node(state, node, handlers)
