@@ -1,7 +1,7 @@
 """Multiply-accumulates of ONNX nodes: of every matrix product and convolution, without padding or bias; nothing else counts.
 
-Which operators are products and how theirs are counted is data: `RULES`, by domain and operator.  An operator that is not there, or a
-product whose shapes are not known, has nobody knows how many (None), which is not the same as none.
+How those of products are counted is data: `RULES`, by domain and operator; other operators of onnx have none.  Of an operator that is not
+there, or a product whose shapes are not known, nobody knows how many (None), which is not the same as none.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ SECTION = (ROOT / "CONTRIBUTING.md").read_text().partition("## Add an operator\n
 ROW = re.compile(r"^ *\| `([\w/]+\.\w+)` \| (.*) \|$", re.MULTILINE)
 # heading in the section -> what is in all files of the example, and in no other
 EXAMPLES = {"Several operators": "instance_?norm|group_?norm|normalising", "A new kind": "depth_?to_?space"}
-# lists of operators of ONNX, supported or not: of all, or of those whose shape onnx does not infer
-LISTS = {"compiler/frontend/macs.py", "compiler/frontend/libraries.py", "compiler/frontend/settle.py"}
+# lists of operators of ONNX, supported or not
+LISTS = {"compiler/frontend/settle.py"}
 
 
 def test_files_of_the_recipe_exist() -> None:
