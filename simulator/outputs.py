@@ -27,7 +27,7 @@ def check_out(out: Path, inputs: Iterable[Path] = (), option: str = "--out") -> 
 
 def check_apart(out: Path, inputs: Iterable[Path], option: str = "--out") -> None:
     """Raise `BadInputError` where a file or folder is an input, by whatever links, or a file that an input consists of."""
-    for path in inputs if out.exists() else ():
+    for path in inputs if os.path.exists(out) else ():  # unlike Path.exists it has no trouble with a name that no file can have
         for part in _parts(path, out.is_file()):
             with suppress(OSError, ValueError):  # none, or a NUL in what a model calls a file
                 if out.samefile(part):

@@ -155,10 +155,14 @@ class _Walk:
         self.model, self.most, self.budget = model, most, budget
         self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.computed: dict[str, Array] = {}
-        self.typed: dict[str, TypeProto] = {}
-        ports = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+        ports = (*model.graph.output, *model.graph.input, *model.graph.value_info)
         self.types: dict[str, TypeProto] = {item.name: item.type for item in ports}
         self.types |= {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in model.graph.initializer}
+        given = {item.name for item in (*model.graph.input, *model.graph.initializer)}
+        # an output that no node makes is not inferred
+        self.typed = {
+            item.name: self.types[item.name] for item in model.graph.output if item.name in given and known_dims(item.type) is None
+        }
         self.shapes = known_shapes(model.graph)
         self.versions = {item.domain: item.version for item in model.opset_import}
         self.outputs = {item.name for item in model.graph.output}

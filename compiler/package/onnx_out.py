@@ -145,8 +145,9 @@ def variant_table(container: Container) -> str:
 
 def _check_ports(graph: GraphProto, container: Container) -> None:
     """By their positions too."""
+    weights = {tensor.name for tensor in graph.initializer}
     for kind, ports in (("input", graph.input), ("output", graph.output)):
-        mine = [port.name for port in ports]
+        mine = [port.name for port in ports if port.name not in weights]
         theirs = [b.name for b in container.memory.buffers if b.kind == kind]
         if mine != theirs:
             raise BadInputError(f"container: its {kind}s are {theirs}, the model's are {mine}")
@@ -186,7 +187,7 @@ def _function(model: ModelProto, piece: NpuPiece) -> tuple[FunctionProto, list[T
     if graph.sparse_initializer:
         raise UnsupportedError(f"model: sparse initialiser {graph.sparse_initializer[0].values.name!r}; make it dense")
     weights = {tensor.name for tensor in graph.initializer}
-    inputs = [port.name for port in graph.input]
+    inputs = [port.name for port in graph.input if port.name not in weights]
     used = names_read(graph.node)
     passed = [tensor for tensor in graph.initializer if tensor.name in used]
     outputs = [port.name for port in graph.output]
@@ -301,7 +302,8 @@ def _shell(part: Partition, host: _Host) -> ModelProto:
     )
     shell.graph.name = model.graph.name or "graph"
     shell.graph.doc_string = model.graph.doc_string
-    shell.graph.input.extend(model.graph.input)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    shell.graph.input.extend(port for port in model.graph.input if port.name not in weights)
     shell.graph.output.extend(model.graph.output)
     ports = {port.name for port in model.graph.output}
     border = host.reads | {name for node in host.nodes for name in node.output}

@@ -198,3 +198,17 @@ def test_a_piece_ends_where_a_shape_is_not_known() -> None:
     part = lower_partition(prepare(model))[1]
     assert [node.op_type for node in part.host] == ["Reshape", "Sin"]
     assert "of unknown shape" in part.host[0].why
+
+
+@pytest.mark.parametrize("values", [2, LARGE])
+@pytest.mark.parametrize("shapes", [None, {"x": (1, 4, 8, 8)}])
+def test_an_output_that_no_node_makes_has_the_shape_of_what_it_is(values: int, shapes: dict[str, tuple[int, ...]] | None) -> None:
+    """A constant, small or large, or an input, listed without a shape."""
+    b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
+    constant = b.constant(np.ones((1, values), np.float32))
+    model = b.model(b.relu("x"))
+    for name in (constant, "x"):
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    known = known_shapes(prepare(model, shapes).graph)
+    assert (known[constant], known["x"]) == ((1, values), (1, 4, 8, 8))
+    assert all(item.type.tensor_type.HasField("shape") for item in prepare(model, shapes).graph.output)
