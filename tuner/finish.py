@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
@@ -56,7 +55,7 @@ from tuner.summary import (
     TensorSummary,
     rounded_pace,
 )
-from tuner.world.crash import one_line
+from tuner.world.crash import one_line, version_of
 from tuner.world.local import LocalPlace
 from tuner.world.world import Clock
 
@@ -168,7 +167,7 @@ def finish(
         frames=opened.frames,
         seed=request.seed,
         tags=dict(tag.split("=", 1) for tag in request.tag.split(",") if "=" in tag),
-        versions={name: _version(name) for name in _PACKAGES} | {"simulator": simulator.VERSION},
+        versions={name: version_of(name, "source tree") for name in _PACKAGES} | {"simulator": simulator.VERSION},
         config_digest=config.digest,
         budget=_budget(config, searched, measurements.asked, wall_s),
         measurements=measurements,
@@ -358,10 +357,3 @@ def _proposers(search: Searched, run: OneSearch) -> Iterator[ProposerSummary]:
     yield ProposerSummary(search=search.run, segments=0, chosen=began, pairs={})
     for judged in trainer.judged[: max(0, run.conductor.models_used - (trainer.prior is not None))]:
         yield ProposerSummary(search=search.run, segments=judged.segments, chosen=judged.chosen, pairs=dict(judged.pairs))
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "source tree"

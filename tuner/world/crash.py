@@ -27,7 +27,7 @@ def one_line(error: BaseException) -> str:
 
 def details(error: BaseException, doing: str) -> str:
     """What was being done, with what versions, and the whole traceback."""
-    versions = ", ".join(f"{name} {_version(name)}" for name in _PACKAGES)
+    versions = ", ".join(f"{name} {version_of(name)}" for name in _PACKAGES)
     head = (doing, f"Python {platform.python_version()} on {platform.platform()}, {os.cpu_count()} CPUs", versions)
     return "\n".join((*head, "", *traceback.format_exception(error)))
 
@@ -52,8 +52,8 @@ def keep(text: str, folders: Iterable[Path]) -> Path | None:
     return Path(name)
 
 
-def _version(name: str) -> str:
+def version_of(package: str, missing: str = "(not installed)") -> str:
     try:
-        return version(name)
+        return version(package)
     except PackageNotFoundError:
-        return "(not installed)"
+        return missing
