@@ -76,13 +76,9 @@ def _root(
 ) -> None:
     del debug  # taken by `main`, wherever it stands
     if version:
-        from importlib.metadata import PackageNotFoundError
-        from importlib.metadata import version as installed
+        from tuner.world.crash import version_of
 
-        try:
-            print_line(installed("tilefarm"))
-        except PackageNotFoundError:
-            print_line("not installed (running from a source tree)")
+        print_line(version_of("tilefarm", "not installed (running from a source tree)"))
         raise typer.Exit
 
 
