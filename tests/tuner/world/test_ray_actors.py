@@ -85,6 +85,7 @@ def test_workers_that_do_not_start_are_told_once_with_the_reason(monkeypatch: py
     monkeypatch.setattr(ray_actors, "START_S", 2.0)
     lines: list[str] = []
     with RayActors(Environment, 1, say=lines.append) as actors:
+        lines.clear()  # of a slow computer: "waiting for 1 CPUs"
         actors._options["runtime_env"] = {"py_executable": f"{sys.executable} -c 'import no_ray'"}
         actors.start(0, 0)
         end_s = time.monotonic() + 30
