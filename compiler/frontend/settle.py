@@ -170,7 +170,7 @@ class _Walk:
     def visit(self, node: NodeProto) -> None:
         stand_in = STAND_INS.get((node.domain.removeprefix("ai.onnx"), node.op_type))
         standard = node.domain in ("", "ai.onnx")
-        if (standard or stand_in is not None) and any(name and name not in self.shapes for name in node.output):
+        if stand_in is not None or (standard and any(name and name not in self.shapes for name in node.output)):
             self._type(node, stand_in)
         found = self._values(node) if standard else {}
         self.constants |= found
@@ -212,6 +212,8 @@ class _Walk:
             found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
             found = {name: _of_kind(kind, first) for name, kind in found.items()}
         for name, kind in found.items():
+            if stand_in is not None and known_dims(kind) not in (None, self.shapes.get(name)):
+                self.shapes.pop(name, None)  # onnx holds what a file says against its own rules alone
             self.take(name, kind)
 
     def take(self, name: str, kind: TypeProto) -> None:

@@ -212,3 +212,14 @@ def test_an_output_that_no_node_makes_has_the_shape_of_what_it_is(values: int, s
     known = known_shapes(prepare(model, shapes).graph)
     assert (known[constant], known["x"]) == ((1, values), (1, 4, 8, 8))
     assert all(item.type.tensor_type.HasField("shape") for item in prepare(model, shapes).graph.output)
+
+
+def test_a_shape_that_is_wrong_behind_an_operator_without_a_rule_of_onnx() -> None:
+    b = Builder(np.random.default_rng(0), (1, 4, 8, 8))
+    model = b.model(b.relu("x"))
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, [4], [value] * 4) for name, value in (("scale", 1.0), ("bias", 0.0))]
+    model.graph.initializer.extend(weights)
+    model.graph.node.append(helper.make_node("GroupNormalization", [model.graph.output[0].name, "scale", "bias"], ["y"], num_groups=2))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [7]))
+    model.opset_import[0].version = 21
+    assert known_shapes(prepare(model).graph)["y"] == (1, 4, 8, 8)
