@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from simulator.kernel_indexing import count_owners_only, index_directly, refuse_sizes_shortly
+
 _KNOWN = "0.68."  # numba's own modules are changed, so other versions compile as they do
 _depth = 0  # of functions that are being compiled, each for the one before it
 _functions = 0  # that this process has compiled
@@ -43,9 +45,12 @@ def compile_as_wholes(numba: Any) -> None:
     """Have numba compile so.  numba: the module, imported."""
     if not numba.__version__.startswith(_KNOWN):
         return
-    from numba.core import caching, codegen, cpu, dispatcher, lowering, sigutils
+    from numba.core import caching, codegen, cpu, dispatcher, imputils, lowering, sigutils, types
     from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.runtime import context
 
+    index_directly(types, imputils.lower_builtin)
+    count_owners_only(context, lowering)
     compile_one, add_overload = dispatcher.Dispatcher.compile, dispatcher.Dispatcher.add_overload
     load_overload, save_overload = caching.Cache.load_overload, caching.Cache.save_overload
     get_executable = cpu.CPUContext.get_executable
@@ -75,6 +80,7 @@ def compile_as_wholes(numba: Any) -> None:
 
     def compile_in_turn(self: Any, *what: Any) -> Any:
         if not compiles_part():
+            refuse_sizes_shortly()
             _tell(None)
         return compile_types(self, *what)
 

@@ -46,7 +46,6 @@ from simulator.npu.tiles import ROWS
 CHUNK_BUDGETS = (8192, 4096, 2048, 1024, 512, 256)  # blocks of one chunk of streamed weights, two of which are live
 LAST_BUDGETS = (8, 4, 2, 1)  # where nothing else fits, in `Fractal.weight_blocks`; the last one is a fractal's columns by one block of k
 _CHUNKS_N1 = (32, 16, 8, 4)  # n1 of pieces of k that are looked at, beside the most that there is room for
-_CODE_BITS = 32  # of a k1, in one number with an n1
 _ANY = 1 << 40, 1 << 40  # tiles that stay in a bound
 KEPT = 64  # points of a space that are kept, best estimates first
 FEW = 4  # of every chunk, whatever others have
@@ -61,7 +60,7 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
     """
     if s.needed.size:
         points, _ = _of_panels(s, c)
-        return points[np.argsort(points[:, 0].copy(), kind="mergesort")[:most]]
+        return points[_least(points[:, 0], most)]
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
     fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
@@ -117,6 +116,23 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
 
 
 @njit(cache=True)
+def _least(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Places of the least values, in order; of equal ones the earlier.  numba's own sorts take longer to compile than all else here."""
+    order, used = np.empty(most, np.int64), 0
+    for i in range(values.shape[0]):
+        at = used
+        while at > 0 and values[i] < values[order[at - 1]]:
+            at -= 1
+        if at == most:
+            continue
+        used = min(used + 1, most)
+        for k in range(used - 1, at, -1):
+            order[k] = order[k - 1]
+        order[at] = i
+    return order[:used]
+
+
+@njit(cache=True)
 def _of_panels(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every point of a shape with zeros beside its groups, int64 [p, 7] as `_ranked` has them, and the work of CUBE and MTE1 on it."""
     ms, ns, ks = axes(s, c)
@@ -140,8 +156,11 @@ def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
     """The point on which CUBE and MTE1 work least, [7] as `_ranked` has it; of equal ones the best by estimate, then the last."""
     if s.needed.size:
         points, worked = _of_panels(s, c)
-        least = worked == worked.min()
-        return points[least][np.argmin(points[least][:, 0])]
+        i = 0
+        for j in range(1, worked.shape[0]):
+            if (worked[j], points[j, 0]) < (worked[i], points[i, 0]):
+                i = j
+        return points[i]
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
     weights = int(closed.b_cycles(c, s.n1 * s.k1))
@@ -167,6 +186,48 @@ def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
 
 
 @njit(cache=True)
+def _points(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The best points of every chunk of weights, int64 [n, 7] as `_ranked` has them, and each one's place there.
+
+    s: where all weights are one chunk.  What makes least work of a chunk is its first.
+    """
+    rows = (most + 1) * chunks.shape[0]
+    found, place, count = np.empty((rows, 7), np.int64), np.empty(rows, np.int64), 0
+    for i in range(chunks.shape[0]):
+        n1, k1 = chunks[i]
+        chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
+        whole = s.n1_step, s.result_lanes, s.ub_blocks, s.cut, s.needed, s.l0
+        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, *whole)
+        best = _best(chunk, c, most)
+        for k in range(len(best)):
+            place[count + k] = k
+            _copy(best[k], found[count + k])
+        if len(best) > FEW:
+            least, at = _least_work(chunk, c), 0
+            while at < len(best) and not _same(found[count + at], least):
+                at += 1
+            place[count + at] = 0
+            if at == len(best):  # it is none of them
+                _copy(least, found[count + at])
+                count += 1
+        count += len(best)
+    return found[:count], place[:count]
+
+
+@njit(cache=True)
+def _copy(row: NDArray[np.int64], to: NDArray[np.int64]) -> None:
+    for i in range(row.shape[0]):
+        to[i] = row[i]
+
+
+@njit(cache=True)
+def _same(row: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
+    for i in range(row.shape[0]):  # noqa: SIM110  a generator is a function more to compile
+        if row[i] != other[i]:
+            return False
+    return True
+
+
 def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """The best points in any of these chunks of weights, int64 [<= most, 7], as `_ranked` has them.  s: where all weights are one chunk.
 
@@ -174,62 +235,28 @@ def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np
     contention it is the chunks that count, and what is left to do when one has come.  Of equal estimates the larger chunk, whose bursts are
     longer.
     """
-    rows = (most + 1) * chunks.shape[0]
-    found, place, count = np.empty((rows, 7), np.int64), np.empty(rows, np.int64), 0
-    for i in np.argsort(-chunks[:, 0] * chunks[:, 1], kind="mergesort"):
-        n1, k1 = chunks[i]
-        chunks_n, chunks_k = (s.n1 + n1 - 1) // n1, (s.k1 + k1 - 1) // k1
-        whole = s.n1_step, s.result_lanes, s.ub_blocks, s.cut, s.needed, s.l0
-        chunk = Shape(s.pixels, s.groups, n1, k1, chunks_n, chunks_k, s.to_l1, s.dtype, *whole)
-        best = _best(chunk, c, most)
-        found[count : count + len(best)], place[count : count + len(best)] = best, np.arange(len(best))
-        if len(best) > FEW:
-            found[count + len(best)], at = _least_work(chunk, c), 0  # behind them, where it is none of them
-            while (found[count + at] != found[count + len(best)]).any():
-                at += 1
-            place[count + at] = 0
-            count += at == len(best)
-        count += len(best)
-    order = np.argsort(found[:count, 0].copy(), kind="mergesort")
-    left = most - (place[:count] < FEW).sum()
-    kept, used = np.empty(most, np.int64), 0
-    for at in order:
-        if used == most:
-            break
-        if place[at] >= FEW:
-            if left <= 0:
-                continue
-            left -= 1
-        kept[used] = at
-        used += 1
-    return found[kept[:used]]
+    points, place = _points(s, c, chunks[np.argsort(-chunks[:, 0] * chunks[:, 1], kind="stable")], most)
+    order = np.argsort(points[:, 0], kind="stable")
+    few = place[order] < FEW
+    return points[order[few | (np.cumsum(~few) <= most - few.sum())][:most]]
 
 
-@njit(cache=True)
 def _chunk_choices(weight_blocks: int, sum_blocks: int, n1: int, k1: int, pixels: int, budget: int, l0c_blocks: int) -> NDArray[np.int64]:
-    """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks: all of k and what fits of n, or pieces of k with
-    partial sums."""
-    found = np.empty(8, np.int64)  # both in one number, to be sorted
-    count = 0
+    """int64 [p, 2] of (chunk_n1, chunk_k1) of streamed weights within `budget` blocks, ascending: all of k and what fits of n, or pieces of
+    k with partial sums."""
     whole = budget // (k1 * weight_blocks)
-    for n in (whole, (whole + 1) // 2, 1):
-        if 1 <= n <= whole:
-            n = min(n, n1)
-            parts = (n1 + n - 1) // n
-            found[count] = (n1 + parts - 1) // parts << _CODE_BITS | k1
-            count += 1
+    of_n = {min(n, n1) for n in (whole, (whole + 1) // 2, 1) if 1 <= n <= whole}
+    choices = {(_even(n1, n), k1) for n in of_n}
     room = l0c_blocks // partial_blocks(sum_blocks, pixels, 1, ROWS)
-    for n in (room,) + _CHUNKS_N1:
-        n = min(n, room, n1, budget // weight_blocks)
+    for n in (min(n, room, n1, budget // weight_blocks) for n in (room, *_CHUNKS_N1)):
         if n >= 1:
-            k = min(k1, budget // (weight_blocks * n))
-            parts = (k1 + k - 1) // k
-            found[count] = n << _CODE_BITS | (k1 + parts - 1) // parts
-            count += 1
-    codes = np.unique(found[:count])
-    out = np.empty((codes.shape[0], 2), np.int64)
-    out[:, 0], out[:, 1] = codes >> _CODE_BITS, codes & ((1 << _CODE_BITS) - 1)
-    return out
+            choices.add((n, _even(k1, min(k1, budget // (weight_blocks * n)))))
+    return np.array(sorted(choices), np.int64).reshape(-1, 2)
+
+
+def _even(length: int, most: int) -> int:
+    """The length of pieces of at most `most` that are as many as there have to be, and alike."""
+    return -(-length // -(-length // most))
 
 
 def chunk_choices(spec: ConvSpec, rows: int, budget: int, l0c_blocks: int) -> list[tuple[int, int]]:

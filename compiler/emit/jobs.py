@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from compiler.emit.tables import BlockTables
-from compiler.kinds.table import EMITTERS
+from compiler.kinds.table import JOBS
 from compiler.plan.plan import SegmentPlan
-from compiler.records.node import OperatorJobs
+from compiler.records.node import FED, OperatorJobs
 from compiler.records.writers import Ints
 from compiler.segment.asked import POOLED
 from compiler.segment.blocks import Blocks
@@ -19,9 +16,8 @@ from compiler.segment.memory import OF_ALL, Places
 from compiler.unit.operators import Given, UbKind
 from compiler.unit.unit import Unit
 
-_NUMBERS = {job: number for number, job in enumerate(EMITTERS)}
-_TYPES = [np.dtype([(name, np.int64) for name in job._fields]) for job in EMITTERS]
-_NONE = [np.zeros(0, of) for of in _TYPES]  # tables without jobs: most segments have operators of a kind or two
+_FED = len(JOBS) - 1
+_NUMBERS = {job: number for number, job in enumerate(JOBS[:_FED])}
 _UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
     (kind, kind in POOLED) for kind in ("constants", "out", "residual", "overlaid", "arriving", "expanded")
 )
@@ -31,28 +27,20 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, p
     """Of all operators of a segment.  known: of these blocks."""
     kinds: list[tuple[int, int]] = []
     constants: list[tuple[int, ...]] = []
-    tables: dict[int, list[Ints]] = {}
+    records: list[Ints] = []
+    begin = 0
     in_l1, in_ub, start = _by_operator(places.l1), _by_operator(places.ub), blocks.start
     for k, tiling in enumerate(plan.tilings):
         slots = [in_ub.get((kind, OF_ALL if pooled else k), ()) for kind, pooled in _UB_KINDS]
         given = Given(unit.machine, known.types[k], unit.storages, tiling, blocks.inside[k], in_l1.get(("weights", k), ()), *slots)
         spec = unit.operators[start + k]
         of, row = spec.job_row(given)
-        kind = _NUMBERS[of]
-        alike = tables.setdefault(kind, [])
-        kinds.append((kind, len(alike)))
-        alike.append(row)
+        kinds.append((_FED if known.work.jobs.made[k] == FED else _NUMBERS[of], begin))
+        records.append(row.reshape(-1))
+        begin += row.size
         constants += [(k, *fetch) for fetch in spec.fetches(given)]
-    every = list(_NONE)
-    for kind, rows in tables.items():
-        every[kind] = _records(rows, _TYPES[kind])
     fetches = np.array(constants, np.int64).reshape(-1, 6)
-    return known.work.jobs._replace(kind=np.array(kinds, np.int64), constants=fetches, tables=tuple(every))
-
-
-def _records(rows: list[Ints], of: np.dtype[Any]) -> NDArray[Any]:
-    """Jobs of a kind as records, whose fields are int64 all."""
-    return np.ndarray((len(rows),), of, rows[0] if len(rows) == 1 else np.concatenate(rows))  # `view` looks at every field
+    return known.work.jobs._replace(kind=np.array(kinds, np.int64), constants=fetches, records=np.concatenate(records))
 
 
 def _by_operator(places: dict[Buffer, int]) -> dict[tuple[BufferKind, int], tuple[int, ...]]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, typeof, types
 
-from compiler.kinds.conv_emitter import ConvJob
-from compiler.kinds.pool_emitter import PoolJob, fed_rows
-from compiler.kinds.table import EMITTERS
-from compiler.records.node import BY_ITSELF, FED, PARITIES, Node, Work
+from compiler.kinds.table import EMITTERS, JOBS
+from compiler.records.node import MADE_BY_READER, PARITIES, Node, Work
 from compiler.records.places import place_of
 from compiler.records.writers import DDR, MTE2, MTE3, Ints, TilePlace, block_at, copy, copy_rows, general, together
 from compiler.segment.stages import LOAD_PIECE_BLOCKS
+from simulator.addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_type
 from simulator.npu.isa import BLOCK
 from simulator.npu.program import Code
 
@@ -70,40 +68,30 @@ def _store(out: Code, at: int, w: Work, k: int, t: int, image: int, iteration: i
     return _copies(out, at, w.jobs.dtypes[k], w.jobs.tags[k], MTE3, source, target, (last - first) * width, planes)
 
 
-_POOL, _CONV = (list(EMITTERS).index(job) for job in (PoolJob, ConvJob))
+_ADDRESSES = np.zeros(len(EMITTERS), np.int64)  # of those that this process has needed
 
 
-def _either(number: int, emit: Any, other: Any) -> Any:
-    """A kernel that gives a node to one emitter or to another.  It becomes part of `emit_nodes`, so it needs no cache of its own."""
-
-    @njit(inline="always")
-    def compute(out: Code, at: int, w: Work, n: Node, parity: Ints) -> int:
-        kind, job = w.jobs.kind[n.k]
-        if kind == number:
-            return emit(out, at, w, n, w.jobs.tables[number][job], parity)
-        return other(out, at, w, n, parity)
-
-    return compute
-
-
-@njit
-def _no_kind(out: Code, at: int, w: Work, n: Node, parity: Ints) -> int:
-    if at >= 0:
-        raise AssertionError("a job that no emitter is for")
-    return at
-
-
-# the rows of one block by the operator's emitter
-_compute = reduce(lambda other, each: _either(each[0], each[1], other), reversed(list(enumerate(EMITTERS.values()))), _no_kind)
+def write_nodes(out: Code, nodes: Ints, work: Work, rows: Ints, begun: Any) -> int:
+    """`emit_nodes` with the emitters that these operators need; others are not compiled."""
+    for number in set(work.jobs.kind[:, 0].tolist()):
+        if not _ADDRESSES[number]:
+            given = types.int64, Reference(typeof(work)), typeof(Node(0, 0, 0, 0, False, 0)), record_type(JOBS[number])
+            _ADDRESSES[number] = kernel_address(EMITTERS[number], (typeof(out), *given, typeof(rows[0])))
+    return int(emit_nodes(out, nodes, work, rows, begun, _ADDRESSES))
 
 
 @njit(cache=True)
-def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
+def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any, emitters: Ints) -> int:
     """Records of nodes, int64 [n, 2] of (operator, iteration), from row 0 on; returns how many, or -1 where there is no room.
 
     rows: int64 [n, 2], filled with the rows behind a node's loads and behind its last record.  begun: bool [operators], whose constants are
-    there already; kept up to date.
+    there already; kept up to date.  emitters: addresses of those that are needed, by number.
     """
+    return _emit_nodes(out, nodes, by_reference(w), rows, begun, emitters)
+
+
+@njit(cache=True)
+def _emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any, emitters: Ints) -> int:
     blocks = w.computed.shape[1]
     parity = np.zeros(PARITIES, np.int64)
     loaded = np.full(w.loads.shape[0], -1, np.int64)
@@ -132,10 +120,9 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any) -> int:
                             return -1
             for member in range(w.together):
                 node = Node(k, t, image, iteration, begins and member == 0, member)
-                if w.jobs.made[k] == BY_ITSELF:
-                    at = _compute(out, at, w, node, parity)
-                elif w.jobs.made[k] == FED:
-                    at = fed_rows(out, at, w, node, w.jobs.tables[_POOL][w.jobs.kind[k, 1]], w.jobs.tables[_CONV], parity)
+                if w.jobs.made[k] != MADE_BY_READER:
+                    emitter, record = w.jobs.kind[k]
+                    at = call_kernel(emitters[emitter], (out, at, w, node, pointer_to(w.jobs.records, record), parity))
                 if at < 0:
                     return -1
         if w.jobs.writes[k, 2] >= 0 and w.own[k, t, 1] > w.own[k, t, 0]:

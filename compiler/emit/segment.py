@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compiler.emit.ahead import bring_ahead
 from compiler.emit.in_place import in_place
 from compiler.emit.jobs import jobs_of
-from compiler.emit.nodes import emit_nodes
+from compiler.emit.nodes import write_nodes
 from compiler.emit.places import allocations_of
 from compiler.emit.staging import Staged, staged, with_staged
 from compiler.emit.tables import block_tables
@@ -125,7 +125,7 @@ def _written(
 ) -> Code | None:  # fmt: skip
     """A strip's records, or None where `out` has no room for them.
 
-    begun: see `emit_nodes`.  orders: of strips; where that of strip `number` is not there, it is appended.
+    begun: see `write_nodes`.  orders: of strips; where that of strip `number` is not there, it is appended.
     """
     plan, (unit, blocks) = segment.plan, strip
     work = _work(unit, plan, blocks, places)
@@ -133,7 +133,7 @@ def _written(
     nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order
     rows = np.zeros((len(nodes), 2), np.int64)
     before = begun.copy()
-    used = emit_nodes(out, nodes, work, rows, begun)
+    used = write_nodes(out, nodes, work, rows, begun)
     if used < 0:
         return None
     if number == len(orders):
@@ -161,7 +161,7 @@ def _slid(
 ) -> Ints:
     """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
 
-    begun: see `emit_nodes`, as it was before.
+    begun: see `write_nodes`, as it was before.
     """
     code = out[: rows[-1, 1]]
     cycles = node_cycles(rows, record_cycles(code, price(code, unit.machine), unit.machine), code[:, ENGINE])
@@ -172,7 +172,7 @@ def _slid(
     lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # with what feeds it
     table = slide(cycles, edges(unit, blocks, slots), lane_of, window, *loads)
     nodes: Ints = table.nodes + (0, iterations.start)
-    used = emit_nodes(out, nodes, work, rows, begun)
+    used = write_nodes(out, nodes, work, rows, begun)
     assert used == len(code), "the same records in another order"
     return nodes
 

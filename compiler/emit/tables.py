@@ -28,7 +28,7 @@ class BlockTables(NamedTuple):
     """types: of results.
 
     work: what the nodes have in common.  Empty in it is what depends on tilings and places: `allocations`, and of its jobs `kind`,
-    `constants` and `tables`.
+    `constants` and `records`.
     """
 
     types: tuple[DataType, ...]
@@ -37,6 +37,7 @@ class BlockTables(NamedTuple):
 
 _NOBODY = Allocations(*(np.zeros((0,) * axes, np.int64) for axes in (2, 2, 2, 3)))
 _NO_ROWS = np.zeros((0, 0), np.int64)
+_NO_RECORDS = np.zeros(0, np.int64)
 
 
 class _Fixed(NamedTuple):
@@ -100,7 +101,7 @@ def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
         constants=_NO_ROWS,
         lists=np.array(lists, np.int64),
         numbers=np.concatenate([fixed.numbers for fixed in every]),
-        tables=(),
+        records=_NO_RECORDS,
     )
     work = Work(
         images=unit.images,

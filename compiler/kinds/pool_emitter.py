@@ -13,12 +13,13 @@ import numpy as np
 from numba import njit
 
 from compiler.ir.reach import demanded
-from compiler.kinds.conv_emitter import conv_part
+from compiler.kinds.conv_emitter import ConvJob, conv_part
 from compiler.records.grid import Axes, grid, most
 from compiler.records.node import MADE_BY_READER, UB_SLOT, Node, Work, operand, result
 from compiler.records.tiles import load_box, store_tile, tiles
 from compiler.records.whole_rows import pixelwise
 from compiler.records.writers import DDR, FAR, MTE2, UB, Ints, TilePlace, dense, flat, general, move, strided, vector
+from simulator.addresses import record_at
 from simulator.npu.isa import Op, float_bits
 from simulator.npu.program import Code
 
@@ -26,6 +27,7 @@ _VFILL, _VCOPY, _VMULS, _VADD, _VMAX, _VMUL = (int(o) for o in (Op.VFILL, Op.VCO
 _VMADD, _ONE = int(Op.VMADD), float_bits(1.0)
 
 ROWS, COLUMNS, BOTH = 1, 2, 3  # of `PoolSpec.passes`
+_convolution = record_at(ConvJob)
 _ROOM = 16  # records that bring a tile out
 GRANULE = 8  # blocks of UB that hazards do not tell apart (`schedule.footprint`)
 
@@ -288,8 +290,8 @@ def fed_plane(rows: int, columns: int) -> int:
 
 @general
 @njit(cache=True)
-def fed_rows(out: Code, at: int, w: Work, n: Node, j: Any, convolutions: Any, parity: Ints) -> int:
-    """A node's records where it is fed, and those of the convolutions that do so, whose jobs `convolutions` has (`segment.feeding`).
+def fed_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+    """A node's records where it is fed, and those of the convolutions that do so (`segment.feeding`).
 
     A slot holds what the windows of a tile cover, and its results.  What the first of two passes makes lies elsewhere, once, so that
     FIXPIPE need not wait for the second.  What FIXPIPE writes of a plane begins with a granule of hazards, behind that of the rows that
@@ -319,7 +321,7 @@ def fed_rows(out: Code, at: int, w: Work, n: Node, j: Any, convolutions: Any, pa
             mine = w.jobs.writes[k, 0] == storage and plane <= w.jobs.writes[k, 1] < plane + j.planes
             if y1 > first and mine and w.jobs.made[k] == MADE_BY_READER:
                 into = to + old + (w.jobs.writes[k, 1] - plane) * in_plane
-                job = convolutions[w.jobs.kind[k, 1]]
+                job = _convolution(w.jobs.records, w.jobs.kind[k, 1])
                 node = Node(k, n.t, n.image, n.iteration, False, n.member)
                 at = conv_part(out, at, w, node, job, 1, first, y1, dense(UB, into, in_plane), parity)
                 if at < 0:

@@ -36,7 +36,7 @@ from compiler.kinds.matmul import MatMulSpec
 from compiler.kinds.norm import LayerNormSpec
 from compiler.kinds.norm_emitter import LayerNormJob, norm_rows
 from compiler.kinds.pool import PoolSpec
-from compiler.kinds.pool_emitter import PoolJob, pool_rows
+from compiler.kinds.pool_emitter import PoolJob, fed_rows, pool_rows
 from compiler.kinds.quantised_conv import QuantisedConvSpec
 from compiler.kinds.quantised_matmul import QuantisedMatMulSpec
 from compiler.kinds.quantised_softmax import QuantisedSoftmaxSpec
@@ -67,5 +67,6 @@ KINDS = (
     *(OperatorKind(op, TypedSpec, TypedJob, typed_rows) for op in (Quantise, Dequantise, LookUp, QuantisedAffine, QuantisedPair)),
 )
 BY_OPERATOR = {kind.operator: kind for kind in KINDS}
-EMITTERS = {kind.job: kind.emitter for kind in KINDS} | {DepthwiseJob: depthwise_rows}  # those of equal jobs are one
-"""That of depthwise convolutions on VECTOR is a part of `Conv` (`segment.engines`)."""
+JOBS = [*dict.fromkeys(kind.job for kind in KINDS), DepthwiseJob, PoolJob]  # that of depthwise convolutions on VECTOR is a part of `Conv`
+EMITTERS = [*{kind.job: kind.emitter for kind in KINDS}.values(), depthwise_rows, fed_rows]
+"""By the number of their jobs; the last one takes pools that are fed (`segment.feeding`)."""

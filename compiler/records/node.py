@@ -17,7 +17,7 @@ class OperatorJobs(NamedTuple):
 
     | array     | dtype, shape             | meaning                                                                                   |
     |-----------|--------------------------|-------------------------------------------------------------------------------------------|
-    | kind      | int64 [operators, 2]     | which emitter, and the job's row in its table                                              |
+    | kind      | int64 [operators, 2]     | which emitter, and where in `records` its job begins                                        |
     | made      | int64 [operators]        | `BY_ITSELF`, or what a pool that is fed has to do with it (`segment.feeding`)              |
     | tags      | int64 [operators]        | index of the operator in the unit                                                           |
     | dtypes    | int64 [operators]        | `DataType` of the results                                                                 |
@@ -26,7 +26,7 @@ class OperatorJobs(NamedTuple):
     | writes    | int64 [operators, 8]     | where results go, which blocks of a row they are, and which of them DDR gets; their planes |
     | constants | int64 [fetches, 6]       | operator, memory, block of DDR, block there, blocks, blocks of a piece: once per segment    |
     | lists     | int64 [operators, 3, 2]  | where a job's tables lie in `numbers`, and how many numbers they have                      |
-    | tables    | records [jobs] each      | jobs, a table for every emitter                                                            |
+    | records   | int64 [fields]           | jobs of all kinds, one after the other: each is a record of its kind's fields                |
     """
 
     kind: Ints
@@ -39,7 +39,7 @@ class OperatorJobs(NamedTuple):
     constants: Ints
     lists: Ints
     numbers: Ints
-    tables: Any
+    records: Ints
 
 
 class Work(NamedTuple):

@@ -15,6 +15,7 @@ from compiler.schedule.footprint import Ints, Ints32
 from compiler.schedule.hazards import FIRST_OF, LATEST, NUMBERS, CoreStates, RecordRows
 from compiler.schedule.inside import ENGINES
 from compiler.schedule.numbers import EDGES
+from simulator.addresses import by_reference
 
 BORDERS = 32  # of a program: none lies nearer to the one before than so many parts of its instructions
 NEVER = np.iinfo(np.int64).max
@@ -99,6 +100,7 @@ def set_aside(b: Borders, later: Borders, part: int, further: int, s: CoreStates
 
     s, r: as they are behind the whole program.
     """
+    b, later, s, r = by_reference(b), by_reference(later), by_reference(s), by_reference(r)
     later.used[COUNT] = later.used[USED] = 0
     for k in range(b.used[COUNT]):
         if b.at[k, PART] < part:

@@ -15,6 +15,7 @@ from compiler.schedule.numbers import EDGES
 from compiler.schedule.part import RECORDS, USED, part_of
 from compiler.schedule.remote import CrossCore, forget, waits
 from compiler.schedule.resume import BORDERS, COUNT, FIRST, NEVER, PART, Borders, at_border, cut, leave_border, mark_changed, next_keys
+from simulator.addresses import by_reference
 
 
 @njit(cache=True)
@@ -27,6 +28,7 @@ def rewind(
     before, parts: tables of both programs (`part`), the cores of their parts and their numbers beside them.  remote: room.
     changed, keys: see `mark_changed` and `next_keys`, of what the one before had behind the border.
     """
+    s, c, r, b = by_reference(s), by_reference(c), by_reference(r), by_reference(b)
     k = b.used[COUNT] - 1
     kept = b.at[k, PART] if k >= 0 else 0
     least = s.ddr.shape[1]
@@ -63,6 +65,8 @@ def sweep(
     tail: the first of the last parts that the program before has as well, with the same numbers; later: its borders there (`resume`).
     middle: the first instruction that it has not; moving: engines with transfers, a bit for each, of both programs (see `again`).
     """
+    s, c, r, b = by_reference(s), by_reference(c), by_reference(r), by_reference(b)
+    later, seen = by_reference(later), by_reference(seen)
     p, k, last_border = part_from, 0, number[part_from, 0]
     while p < stop:
         first = number[p, 0]
@@ -150,6 +154,7 @@ def _ahead(
 @njit(cache=True)
 def tell_changes(parts: Ints, number: Ints, s: CoreStates, r: RecordRows, b: Borders, at: int, changed: Ints, keys: Ints) -> None:
     """changed, keys: as `rewind` filled them, and now of what this program has behind border `at` as well."""
+    s, r, b = by_reference(s), by_reference(r), by_reference(b)
     next_keys(b, at, s, r, keys)
     for p in range(b.at[at, PART], parts.shape[0]):
         mark_changed(b.at[at, FIRST], EDGES * number[p, 0], number[p, 1], r, changed)

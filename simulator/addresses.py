@@ -1,0 +1,180 @@
+"""What kernels hand over by address: tuples of arrays, records, and other kernels.
+
+A kernel that takes a tuple by value takes each array of it apart: seven and more arguments an array, counted and handed on at every call.
+`by_reference` puts the tuple into the caller's stack once; kernels take its address, and load the array that they name.  Arrays that are
+loaded so own nothing: they live as long as the kernel that has them by value, and are not to be returned from it.
+
+A kernel that is called by address (`call_kernel`) is compiled when a caller first needs it, and kept for itself (`kernel_address`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.core.imputils import lower_getattr_generic
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer, infer_getattr, signature
+from numba.extending import NativeValue, intrinsic, lower_builtin, register_model, unbox
+from numba.np.numpy_support import from_dtype
+
+_BYTES = ir.IntType(8).as_pointer()
+
+
+class Reference(types.Type):  # type: ignore[misc]
+    """The address of a tuple.  members: numba's type of the tuple."""
+
+    def __init__(self, members: types.BaseTuple) -> None:
+        self.members = members
+        super().__init__(f"Reference({members})")
+
+
+@register_model(Reference)
+class _ReferenceModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Reference) -> None:
+        super().__init__(manager, kind, _BYTES)
+
+
+@intrinsic
+def by_reference(typing_context: Any, members: Any) -> Any:
+    """A reference to a tuple, valid until the function that asks for it returns."""
+    if isinstance(members, Reference):
+        return members(members), lambda context, builder, signature, arguments: arguments[0]
+    if not isinstance(members, types.BaseTuple):
+        return None
+
+    def place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        storage = cgutils.alloca_once(builder, context.get_value_type(members))
+        _store(builder, storage, arguments[0])
+        # An empty instruction that takes and gives the address: LLVM knows nothing of what lies there, so it reads no member before this
+        address = builder.bitcast(storage, _BYTES)
+        opaque = ir.InlineAsm(ir.FunctionType(address.type, [address.type]), "", "=r,0,~{memory}", side_effect=True)
+        return builder.call(opaque, [address])
+
+    return Reference(members)(members), place
+
+
+def _store(builder: Any, target: Any, value: Any) -> None:
+    """Member by member: LLVM takes long for values of hundreds of members."""
+    if isinstance(value.type, ir.Aggregate):
+        for i in range(len(value.type)):
+            _store(builder, cgutils.gep_inbounds(builder, target, 0, i), builder.extract_value(value, i))
+    else:
+        builder.store(value, target)
+
+
+def _member(context: Any, builder: Any, members: Any, address: Any, index: int) -> Any:
+    """Of a tuple that lies at an address: a reference, or a value."""
+    pointer = builder.bitcast(address, context.get_value_type(members).as_pointer())
+    place = cgutils.gep_inbounds(builder, pointer, 0, index)
+    kind = members.types[index]
+    if isinstance(kind, types.BaseTuple):
+        return builder.bitcast(place, address.type)
+    return _load(context, builder, place, isinstance(kind, types.Array))
+
+
+def _load(context: Any, builder: Any, place: Any, array: bool) -> Any:
+    kind = place.type.pointee
+    if not isinstance(kind, ir.Aggregate):
+        value = builder.load(place)
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return value
+    value = ir.Constant(kind, ir.Undefined)
+    for i in range(len(kind)):
+        owner = array and i < 2
+        part = ir.Constant(kind.elements[i], None) if owner else _load(context, builder, cgutils.gep_inbounds(builder, place, 0, i), False)
+        value = builder.insert_value(value, part, i)
+    return value
+
+
+def _kind(members: Any, index: int) -> Any:
+    kind = members.types[index]
+    return Reference(kind) if isinstance(kind, types.BaseTuple) else kind
+
+
+@infer_getattr
+class _ReferenceAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = Reference
+
+    def generic_resolve(self, reference: Reference, name: str) -> Any:
+        fields = getattr(reference.members, "fields", ())
+        return _kind(reference.members, fields.index(name)) if name in fields else None
+
+
+@lower_getattr_generic(Reference)
+def _get_attribute(context: Any, builder: Any, reference: Reference, address: Any, name: str) -> Any:
+    return _member(context, builder, reference.members, address, reference.members.fields.index(name))
+
+
+@infer
+class _ReferenceItems(AbstractTemplate):  # type: ignore[misc]
+    key = "static_getitem"
+
+    def generic(self, arguments: Any, keywords: Any) -> Any:
+        reference, index = arguments
+        if isinstance(reference, Reference) and isinstance(index, int):
+            return signature(_kind(reference.members, index), *arguments)
+        return None
+
+
+@lower_builtin("static_getitem", Reference, types.IntegerLiteral)
+def _get_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return _member(context, builder, signature.args[0].members, *arguments)
+
+
+@unbox(Reference)
+def _refuse(kind: Reference, value: Any, context: Any) -> Any:
+    """Python has no references: a kernel that takes one is called by address."""
+    context.pyapi.err_set_string("PyExc_TypeError", "a kernel that takes references is called by address")
+    return NativeValue(ir.Constant(_BYTES, None), is_error=ir.Constant(ir.IntType(1), 1))
+
+
+def record_type(fields: Any) -> types.Record:
+    """Of a named tuple of integers, as a record that kernels can write to."""
+    return from_dtype(np.dtype([(name, np.int64) for name in fields._fields]))
+
+
+def record_at(fields: Any) -> Any:
+    """A function for kernels: the record of `record_type` that begins with an element of an array."""
+    return _pointer_as(record_type(fields))
+
+
+def _pointer_as(kind: Any) -> Any:
+    @intrinsic
+    def view(typing_context: Any, array: Any, index: Any) -> Any:
+        def point(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(array)(context, builder, arguments[0]).data
+            return builder.bitcast(builder.gep(data, [arguments[1]]), context.get_value_type(kind))
+
+        return kind(array, types.intp), point
+
+    return view
+
+
+pointer_to = _pointer_as(types.voidptr)
+"""For kernels: what one that is called by address takes for a record there."""
+
+
+@intrinsic
+def call_kernel(typing_context: Any, address: Any, arguments: Any) -> Any:
+    """Call the kernel at an address, which takes a tuple's members and returns an int64."""
+
+    def call(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        kinds = signature.args[1].types
+        pointer = builder.inttoptr(values[0], context.call_conv.get_function_type(types.int64, kinds).as_pointer())
+        status, value = context.call_conv.call_function(builder, pointer, types.int64, kinds, cgutils.unpack_tuple(builder, values[1]))
+        with cgutils.if_unlikely(builder, status.is_error):
+            context.call_conv.return_status_propagate(builder, status)
+        return value
+
+    return types.int64(types.intp, arguments), call
+
+
+def kernel_address(kernel: Any, arguments: tuple[Any, ...]) -> int:
+    """Of a kernel for arguments of such types, which is compiled or loaded."""
+    kernel.compile(arguments)
+    compiled = kernel.overloads[arguments]
+    return int(compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name))

@@ -1,0 +1,137 @@
+"""What kernels hand over by address: tuples of arrays, records, kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numba import njit, typeof, types
+
+from simulator.addresses import Reference, by_reference, call_kernel, kernel_address, pointer_to, record_at, record_type
+
+ROOT = Path(__file__).parents[2]
+
+
+class Inner(NamedTuple):
+    table: Any
+    limit: int
+
+
+class Outer(NamedTuple):
+    rows: Any
+    inner: Inner
+    pairs: Any
+    small: bool
+
+
+class Job(NamedTuple):
+    begin: int
+    length: int
+
+
+@njit
+def _total(o: Any, n: int) -> Any:
+    o.rows[n] += 1
+    return o.inner.table[n, 0] + o.inner.limit + o.pairs[0][0] + o.pairs[1][0] + o.small
+
+
+@njit
+def total(o: Any, n: int) -> Any:
+    r = by_reference(o)
+    return _total(by_reference(r), n) + r.rows[n]
+
+
+def outer() -> Outer:
+    return Outer(np.arange(3), Inner(np.arange(6).reshape(3, 2), 100), (np.array([1000]), np.array([2.5])), True)
+
+
+def test_members_by_reference() -> None:
+    given = outer()
+    for n in range(3):
+        assert total(given, n) == 2 * n + 100 + 1000 + 2.5 + 1 + n + 1
+    assert given.rows.tolist() == [1, 2, 3]
+
+
+def test_nobody_counts_what_a_reference_has() -> None:
+    given = outer()
+    before = sys.getrefcount(given.rows)
+    for _ in range(1000):
+        total(given, 0)
+    after = sys.getrefcount(given.rows)
+    assert after == before
+
+
+@njit
+def spread(out: Any, o: Any, job: Any, sign: int) -> int:
+    if job.length < 0:
+        raise ValueError("a negative length")
+    for i in range(job.begin, job.begin + job.length):
+        out[i] = sign * o.inner.limit
+    job.begin += job.length
+    return job.begin
+
+
+_job_at = record_at(Job)
+
+
+@njit
+def spread_by_address(address: int, out: Any, o: Any, jobs: Any, k: int) -> Any:
+    end = call_kernel(address, (out, by_reference(o), pointer_to(jobs, 2 * k), -1))
+    return end, _job_at(jobs, 2 * k).begin
+
+
+def test_kernels_by_address() -> None:
+    out, given, jobs = np.zeros(6, np.int64), outer(), np.array([0, 2, 3, 2, 0, -1])
+    kinds = typeof(out), Reference(typeof(given)), record_type(Job), types.int64
+    address = kernel_address(spread, kinds)
+    assert kernel_address(spread, kinds) == address
+    assert [spread_by_address(address, out, given, jobs, k) for k in range(2)] == [(2, 2), (5, 5)]
+    assert out.tolist() == [-100, -100, 0, -100, -100, 0]
+    with pytest.raises(ValueError, match="a negative length"):
+        spread_by_address(address, out, given, jobs, 2)
+
+
+EMISSION = """
+import simulator.addresses as addresses
+from llvmlite import ir
+from numba import types
+from numba.core import callconv
+
+called = []
+call = callconv.CPUCallConv.call_function
+
+
+def noted(self, builder, callee, result, kinds, *others, **more):
+    if not isinstance(callee, ir.Function):
+        called.append(tuple(kinds))
+    return call(self, builder, callee, result, kinds, *others, **more)
+
+
+callconv.CPUCallConv.call_function = noted
+given = []
+address_of = addresses.kernel_address
+addresses.kernel_address = lambda kernel, arguments: given.append(arguments) or address_of(kernel, arguments)
+from tuner.cli import main
+
+assert main(["compile", "made:mobilenet_v2-small", "--machine", "tiny", "--layerwise", "--out", "out.onnx"]) == 0
+for kinds in given:
+    for kind, other in zip(kinds, called[0], strict=True):
+        assert kind == other or (isinstance(kind, types.Record) and other == types.voidptr), (kind, other)
+print(len(given), len(called))
+"""
+
+
+@pytest.mark.slow
+def test_emitters_are_compiled_for_what_they_are_called_with(tmp_path: Path) -> None:
+    """Both say it for themselves, and a call by address checks nothing."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", EMISSION], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    emitters, calls = map(int, done.stdout.split()[-2:])
+    assert emitters >= 2
+    assert calls >= 1
