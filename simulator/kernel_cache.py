@@ -161,7 +161,7 @@ def _share(folder: Path, root: Path, parts: list[Path]) -> None:
 
 def _note() -> Path:
     """One for all trees that share, and one for each that does not; for each kind of processor, whose kernels no other one loads."""
-    from llvmlite import binding  # type: ignore[import-untyped]
+    from llvmlite import binding
 
     folder, root = own_folder(), Path(__file__).absolute().parents[1]
     kind = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"

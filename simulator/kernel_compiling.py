@@ -20,9 +20,11 @@ _functions = 0  # that this process has compiled
 
 
 class CompiledKernel(NamedTuple):
-    """functions: of the kernel and its parts, those that no other kernel of this process has.  Seconds of CPU and of wall time."""
+    """arguments: numba's types.  functions: of the kernel and its parts, those that no other kernel of this process has.  Seconds of CPU
+    and of wall time."""
 
     name: str
+    arguments: tuple[Any, ...]
     functions: int
     cpu_s: float
     wall_s: float
@@ -75,18 +77,18 @@ def compile_as_wholes(numba: Any) -> None:
             if _depth == 0 and _functions > functions:
                 name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
                 took = time.process_time() - cpu_s, time.perf_counter() - wall_s
-                _tell(CompiledKernel(name, _functions - functions, *took))
+                _tell(CompiledKernel(name, arguments, _functions - functions, *took))
             return found
 
     def compile_in_turn(self: Any, *what: Any) -> Any:
+        global _functions
+        _functions += 1
         if not compiles_part():
             refuse_sizes_shortly()
             _tell(None)
         return compile_types(self, *what)
 
     def executable_of_kernels(self: Any, made: Any, function: Any, environment: Any) -> Any:
-        global _functions
-        _functions += 1
         if compiles_part():
             return _Part()
         made.finalize_whole()

@@ -201,31 +201,20 @@ def _points(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> tuple[ND
         best = _best(chunk, c, most)
         for k in range(len(best)):
             place[count + k] = k
-            _copy(best[k], found[count + k])
+            for column in range(7):
+                found[count + k, column] = best[k, column]
         if len(best) > FEW:
             least, at = _least_work(chunk, c), 0
-            while at < len(best) and not _same(found[count + at], least):
+            while at < len(best) and not (
+                best[at, 3] == least[3] and best[at, 4] == least[4] and best[at, 5] == least[5] and best[at, 6] == least[6]
+            ):
                 at += 1
             place[count + at] = 0
-            if at == len(best):  # it is none of them
-                _copy(least, found[count + at])
-                count += 1
+            for column in range(7):
+                found[count + at, column] = least[column]
+            count += at == len(best)  # it was none of them
         count += len(best)
     return found[:count], place[:count]
-
-
-@njit(cache=True)
-def _copy(row: NDArray[np.int64], to: NDArray[np.int64]) -> None:
-    for i in range(row.shape[0]):
-        to[i] = row[i]
-
-
-@njit(cache=True)
-def _same(row: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
-    for i in range(row.shape[0]):  # noqa: SIM110  a generator is a function more to compile
-        if row[i] != other[i]:
-            return False
-    return True
 
 
 def _rank(s: Shape, c: Cost, chunks: NDArray[np.int64], most: int) -> NDArray[np.int64]:

@@ -87,11 +87,7 @@ def emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any, emitters
     rows: int64 [n, 2], filled with the rows behind a node's loads and behind its last record.  begun: bool [operators], whose constants are
     there already; kept up to date.  emitters: addresses of those that are needed, by number.
     """
-    return _emit_nodes(out, nodes, by_reference(w), rows, begun, emitters)
-
-
-@njit(cache=True)
-def _emit_nodes(out: Code, nodes: Ints, w: Work, rows: Ints, begun: Any, emitters: Ints) -> int:
+    w = by_reference(w)
     blocks = w.computed.shape[1]
     parity = np.zeros(PARITIES, np.int64)
     loaded = np.full(w.loads.shape[0], -1, np.int64)

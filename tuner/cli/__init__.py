@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             _details(error, words, debug)
 
-    with report_kernels():
+    with report_kernels(search=words[:1] in (["tune"], ["sweep"])):
         return command.run(app, "tilefarm", words, seen, lambda error: _bug(error, words, debug))
 
 

@@ -22,6 +22,7 @@ from compiler.space.gene import FORMULA, Gene, Genome, ahead_sizes, block_counts
 from compiler.space.starts import single_operators
 from compiler.unit.unit import Unit
 from simulator.kernel_cache import compiling
+from simulator.kernel_list import compile_beside
 from tuner.config import BUILT_IN, TuneConfig
 from tuner.farm.logged import FirstReadings
 from tuner.farm.recorder import Facts, Recorder
@@ -45,6 +46,7 @@ from tuner.search.rules import Rules
 from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
 from tuner.store.columns import INTS, schema_of, to_bytes
 from tuner.store.run_log import Batch
+from tuner.world.cpus import usable_cpus
 from tuner.world.crash import one_line
 
 PROGRAMS = schema_of(genome=INTS)
@@ -174,6 +176,8 @@ class JobRunnerSpec:
 
     def __call__(self) -> JobRunner:
         with nullcontext(False) if self.config.runner.name != BUILT_IN else compiling() as here:
+            if here:
+                compile_beside(usable_cpus() - 1, search=True)
             job_runner = JobRunner(self, self.evaluator())
             job_runner.warm(here)
         return job_runner

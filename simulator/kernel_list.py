@@ -1,0 +1,87 @@
+"""Kernels that every program needs, and their compilation by idle cores beside the process that needs them.
+
+A process finds out one by one what it needs, and waits for each.  `kernels.json` has them in that order, with the types of their arguments,
+as `scripts/list_kernels.py` noted them; others begin at its end, so all meet in the middle.  It is only ever a guess: what it lacks is
+compiled when it is needed, and what it has too much is compiled for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from simulator.kernel_cache import own_folder
+
+_FILE = Path(__file__).with_name("kernels.json")
+_MOST = 4  # processes beside: beyond them imports take longer than kernels
+
+
+@cache
+def listed_kernels(search: bool) -> list[tuple[str, str, list[Any]]]:
+    """(module, name, types of arguments) of each, in the order of need.  search: with those that only a search needs."""
+    listed = json.loads(_FILE.read_text())
+    return [tuple(kernel) for name in ("compile", "search")[: 1 + search] for kernel in listed[name]]
+
+
+def compile_beside(processes: int, search: bool) -> None:
+    """Have so many processes compile what is not there, until they are done or this one ends; once for a cache."""
+    try:
+        (own_folder() / "beside").touch(exist_ok=False)
+    except OSError:
+        return
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    for number in range(min(processes, _MOST)):
+        words = [sys.executable, "-m", "simulator.kernel_list", str(os.getpid()), str(number), str(processes), str(int(search))]
+        subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def types_of(described: list[Any]) -> tuple[Any, ...]:
+    """numba's types of arguments.  Raises ValueError for what `describe_type` does not write."""
+    return tuple(map(_type, described))
+
+
+def describe_type(kind: Any) -> Any:
+    """A type as JSON has it.  Raises ValueError for one that is not of arrays, numbers and tuples."""
+    from numba import types
+
+    if isinstance(kind, types.BaseNamedTuple):
+        return ["named", kind.instance_class.__module__, kind.instance_class.__qualname__, [describe_type(member) for member in kind]]
+    if isinstance(kind, types.BaseTuple):
+        return ["tuple", [describe_type(member) for member in kind]]
+    if isinstance(kind, types.Array) and isinstance(kind.dtype, types.Number | types.Boolean):
+        return ["array", str(kind.dtype), kind.ndim, kind.layout, kind.mutable, kind.aligned]
+    if isinstance(kind, types.Number | types.Boolean | types.NoneType):
+        return str(kind)
+    raise ValueError(f"{kind}: expected arrays, numbers and tuples of them")
+
+
+def _type(described: Any) -> Any:
+    from numba import types
+
+    match described:
+        case ["named", module, name, members]:
+            return types.BaseTuple.from_types(types_of(members), getattr(import_module(module), name))
+        case ["tuple", members]:
+            return types.BaseTuple.from_types(types_of(members))
+        case ["array", item, axes, layout, mutable, aligned]:
+            return types.Array(getattr(types, item), axes, layout, readonly=not mutable, aligned=aligned)
+        case str():
+            return getattr(types, described)
+    raise ValueError(f"{described}: no type of an argument")
+
+
+def main(parent: int, number: int, processes: int, search: int) -> None:
+    for module, name, described in listed_kernels(bool(search))[::-1][number::processes]:
+        if os.getppid() != parent:
+            return
+        getattr(import_module(module), name).compile(types_of(described))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
