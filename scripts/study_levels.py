@@ -10,9 +10,13 @@ another: what does not fit there has no loss there, and is counted.
 * two, own: the two of champions and robust program that lose least together, by what that search measured; the champion of every level.
 * variants pay: cycles of the robust program over those of the level's champion, at the level where that is most.
 * stream: bytes of instructions, the most of any level's champion, and of the robust program.
-* changed: levels at which the robust program ships, since the champion is slower than another one out of sample.
+* changed: levels at which another program than the champion ships, since that one is slower out of sample.
+
+With `--guard` it is only what the guard against that costs and insures, at several budgets: for what ships with it and without it, losses
+over the level's champion by the description, and over the fastest of the champions and the robust program out of sample.
 
     python scripts/study_levels.py --out levels
+    python scripts/study_levels.py --guard 8,48 --networks light:squeezenet,made:drawn,seed=1 --machine tiny --out guard
 """
 
 from __future__ import annotations
@@ -20,17 +24,41 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import compile_plan
 from compiler.pipeline import Compiler
-from scripts.studies import SHIPPED, Arm, Pair, Row, Study, Table, command, geometric, groups, medians
+from scripts.studies import (
+    SHIPPED,
+    Arm,
+    Candidates,
+    Json,
+    Machines,
+    Networks,
+    Out,
+    Pair,
+    Processes,
+    Row,
+    Seeds,
+    Set,
+    Study,
+    Table,
+    conduct,
+    finish,
+    geometric,
+    groups,
+    medians,
+)  # fmt: skip
 from scripts.traffic import stream_bytes
+from simulator.npu.machine import Machine
+from simulator.npu.program import Program
 from simulator.timing import simulate_levels
-from tuner.measure.out_of_sample import out_of_sample
-from tuner.measure.robust import best_variants, losses
+from tuner.measure.out_of_sample import CONDITIONS, out_of_sample
+from tuner.measure.robust import Floats, best_variants, losses
 from tuner.measure.settling import settled
 
 LEVELS = ("none", "slight", "severe")
@@ -63,10 +91,8 @@ def rows(pair: Pair) -> Iterator[Row]:
     ship = [f"own_{level}" for level in LEVELS] + ["robust"]
     table = np.array([cycles[name] for name in ship], np.float64)
     two = best_variants(table, 2)
-    fewest = dict(zip(LEVELS, np.nanmin(table, axis=0).astype(int).tolist(), strict=True))
-    times = out_of_sample([[programs[name]] for name in ship], machine, fewest)
-    times[:, np.isnan(table)] = np.nan
-    moved = {each.level: each.over for each in settled(tuple(range(len(LEVELS))), len(LEVELS), times).displaced}
+    times = elsewhere([programs[name] for name in ship], table, machine, LEVELS)
+    moved = {each.level: each.over for each in settled(tuple(range(len(LEVELS))), times, len(LEVELS)).displaced}
     for at, level in enumerate(LEVELS):
         pick = two[at]
         assert pick is not None
@@ -75,6 +101,56 @@ def rows(pair: Pair) -> Iterator[Row]:
         each = {f"{name}_cycles": mine[at] for name, mine in cycles.items()}
         each |= {"own_stream": stream_bytes(programs[f"own_{level}"]), "robust_stream": stream_bytes(programs["robust"])}
         yield {"level": level, **over, "changed": int(at in moved), "changed_over": float(moved.get(at, 0.0)), **each}
+
+
+def elsewhere(programs: Sequence[Program], table: Floats, machine: Machine, levels: Sequence[str]) -> Floats:
+    """`out_of_sample`; NaN as in `table`, cycles of every program at every level."""
+    fewest = dict(zip(levels, np.nanmin(table, axis=0).astype(int).tolist(), strict=True))
+    times = out_of_sample([[program] for program in programs], machine, fewest)
+    times[:, np.isnan(table)] = np.nan
+    return times
+
+
+def guarded(pair: Pair) -> Iterator[Row]:
+    """A row per budget and level: losses of what ships with the guard and without, and where the champion loses most."""
+    compiler, machine, levels = Compiler(pair.unit), pair.unit.machine, pair.levels
+    for budget, result in pair.found.items():
+        plans = [result.plan(level) for level in levels] + ([] if result.robust is None else [result.robust])
+        programs = [compile_plan(compiler, plan) for plan in plans]
+        table = np.full((len(programs), len(levels)), np.nan)
+        for row, program in zip(table, programs, strict=True):
+            fits = [program.needs.fits(machine.granted(level)) for level in levels]
+            row[fits] = np.array([timing.cycles for timing in simulate_levels(program, machine, levels).values()])[fits]
+        times = elsewhere(programs, table, machine, levels)
+        champions = tuple(range(len(levels)))
+        guard = settled(champions, times, len(levels))
+        loss = np.array([losses(each) - 1 for each in times])
+        for at, level in enumerate(levels):
+            row = {"candidates": int(budget), "level": level, "displaced": int(at in {each.level for each in guard.displaced})}
+            for name, serves in (("without", champions), ("with", guard.serves)):
+                mine = loss[:, serves[at], at]
+                row |= {f"nominal_{name}": mine[0], f"out_mean_{name}": mine[1:].mean(), f"out_worst_{name}": mine[1:].max()}
+            yield row | {"condition": CONDITIONS[1 + int(loss[1:, at, at].argmax())]}
+
+
+def show_guard(found: Sequence[Row]) -> Iterator[Table | str]:
+    lines = []
+    for (budget,), mine in groups(found, "candidates").items():
+        cases = len(groups(mine, "network", "machine", "seed"))
+        for name, displaced in (("without", 0), ("with", sum(row["displaced"] for row in mine))):
+            figures = [
+                f"{value:.2%}"
+                for key, worst in (("nominal", "nominal"), ("out_mean", "out_worst"))
+                for value in (np.mean([row[f"{key}_{name}"] for row in mine]), max(row[f"{worst}_{name}"] for row in mine))
+            ]
+            lines.append((budget, cases, name, f"{displaced} of {len(mine)}", *figures))
+    yield Table(("programs", "cases", "<guard", "displaced", "nominal mean", "worst", "out of sample mean", "worst"), lines)
+    for row in found:
+        if row["displaced"]:
+            yield (
+                f"{row['candidates']} programs, {row['network']} on {row['machine']} at {row['level']}: costs {row['nominal_with']:.2%}, "
+                f"and loses {row['out_worst_with']:.2%} at most in place of {row['out_worst_without']:.2%} ({row['condition']})"
+            )
 
 
 def cells(found: Sequence[Row]) -> Iterator[Row]:
@@ -140,5 +216,27 @@ STUDY = Study(
     candidates=32,
 )  # fmt: skip
 
+
+def main(
+    out: Out,
+    guard: Annotated[str | None, typer.Option(metavar="N,...", help="Only what the guard costs and insures, at these budgets.")] = None,
+    networks: Networks = STUDY.networks,
+    machine: Machines = list(STUDY.machines),  # noqa: B006  typer's own default
+    candidates: Candidates = STUDY.candidates,
+    seeds: Seeds = STUDY.seeds,
+    settings: Set = None,
+    processes: Processes = 1,
+    as_json: Json = False,
+) -> None:
+    """Programs tuned for one level only, one for all levels, and one for each."""
+    study = STUDY
+    if guard is not None:
+        if not all(budget.isdecimal() and int(budget) for budget in guard.split(",")):
+            raise typer.BadParameter(f"{guard}: expected numbers of programs, as in 8,48", param_hint="--guard")
+        study, candidates = Study("guard", {budget: Arm(times=int(budget)) for budget in guard.split(",")}, guarded, show_guard), 1
+    rows, cpu_s = conduct(study, out, networks, machine, candidates, seeds, settings or (), processes)
+    finish(study.name, out, rows, study.show(rows), cpu_s, as_json)
+
+
 if __name__ == "__main__":
-    command(STUDY, "Programs tuned for one level only, one for all levels, and one for each.")
+    typer.run(main)

@@ -114,7 +114,7 @@ def finish(
                 raise RuntimeError(f"level {level}: the champion took {expected} cycles when measured, {cycles} when compiled")
     read = {plans[name].digest: cycles_read(found, said, chosen, levels) for name, chosen in choices.items()} if said else None
     candidates = Candidates(champions, _robust(opened, plans.get("robust"), levels, target))
-    shipped = shipment(opened, candidates, request.variants, read, not_judged(config.runner.name, config.target.name))
+    shipped = shipment(opened, candidates, request.variants, read, not_judged(config.runner.name, config.target.name), request.insure)
     measured = shipped.variants
     _write_plans(folder.plans, {level: m.plan for level, m in measured.items()})
     base = measure(opened, baselines)

@@ -49,11 +49,12 @@ class TuneRequest:
     in it stand for a search (`tuner.farm.known_champions`).
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
     what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
-    (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  quiet: nothing on stderr.
+    (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  insure: by what fraction
+    what ships may be slower than a level's champion (`tuner.measure.settling`).  quiet: nothing on stderr.
     progress: is told where the search stands, after every few jobs.
 
-    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, for no variants, and for frames
-    without throughput.
+    Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, for no variants, for a negative
+    `insure`, and for frames without throughput.
     """
 
     model: Path
@@ -83,6 +84,7 @@ class TuneRequest:
     resource: str | None = None
     strategy: str | None = None
     variants: int | None = None
+    insure: float | None = None
     warm_start: tuple[Path, ...] = ()
     start: tuple[Path, ...] = ()
     prior: Path | None = None
@@ -100,6 +102,8 @@ class TuneRequest:
         frames_of(self.objective, self.frames)
         if self.variants is not None and self.variants < 1:
             raise BadInputError(f"variants {self.variants}: expected 1 or more")
+        if self.insure is not None and not self.insure >= 0:
+            raise BadInputError(f"insure {self.insure}: expected a fraction, 0 or more")
         paths: dict[str, object] = {"model": Path(self.model), "out": Path(self.out), "warm_start": tuple(map(Path, self.warm_start))}
         paths |= {"start": tuple(map(Path, self.start)), "prior": None if self.prior is None else Path(self.prior)}
         for name, value in paths.items():

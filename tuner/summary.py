@@ -136,13 +136,11 @@ class TargetSummary(_Part):
 class DisplacedSummary(_Part):
     """A variant that does not ship at its level: another one does.
 
-    plan: digest of the variant's.  over: by what fraction one program was slower than another at the level `where`, under `condition`:
-    the variant than another candidate where that is its own level, else what ships there than the variant.
+    plan: digest of the variant's.  over: by what fraction it is slower there than the fastest that could ship, under `condition`.
     """
 
     level: str
     plan: str
-    where: str
     condition: str
     over: float
 
@@ -152,8 +150,8 @@ class RobustSummary(_Part):
 
     plan: digest of plans/robust.json.  By level: cycles; loss: over the fewest of any candidate; own_plan, own_cycles: of the level's
     champion, plans/own/<level>.json; one_level_cycles: of the champion of the lightest level, `one_level`, null where it does not fit.
-    not_judged: why nothing was
-    timed out of sample, null where it was.  displaced: what therefore does not ship.  pays: whether variants do; says: why, in a sentence.
+    not_judged: why nothing was timed out of sample, null where it was.
+    displaced: what therefore does not ship.  pays: whether variants do; says: why, in a sentence.
     """
 
     plan: str

@@ -34,6 +34,7 @@ from tests.integers import with_integers
 from tests.scripting import run_script
 from tests.tuning import save_small
 from tuner.config import load_config
+from tuner.measure.settling import TOLERANCE
 
 LEVELS = ("none", "slight", "severe")
 RECORD_BYTES = 128
@@ -46,13 +47,13 @@ def of_csv(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def study(name: str, folder: Path, model: str, *words: object) -> tuple[list[dict[str, Any]], str]:
+def study(name: str, folder: Path, model: str, *words: object, csv_name: str | None = None) -> tuple[list[dict[str, Any]], str]:
     """Rows of a study with tiny searches, and the lines below its table."""
     network = model if ":" in model else save_small(model, folder)
     done = run_script(f"study_{name}", "--networks", network, "--out", folder / "out", "--json", *words, *SET, cwd=folder)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(of_csv(folder / "out" / f"{name}.csv")) == len(found["rows"])
+    assert len(of_csv(folder / "out" / f"{csv_name or name}.csv")) == len(found["rows"])
     return found["rows"], "\n".join(part for part in found["shown"] if isinstance(part, str))
 
 
@@ -227,6 +228,27 @@ def test_levels(tmp_path: Path) -> None:
     assert f"robust {max(row['robust'] for row in rows):.3f} (conv_chain)" in text
     page = (tmp_path / "out" / "levels.md").read_text()
     assert f"| {max(row['robust'] for row in rows):.3f} |" in page
+
+
+def test_what_the_guard_costs_and_insures(tmp_path: Path) -> None:
+    rows, text = study("levels", tmp_path, "inception_block", "--guard", "2,8", "--seeds", 1, "--machine", "edge", csv_name="guard")
+    assert [(row["candidates"], row["level"]) for row in rows] == [(budget, level) for budget in (2, 8) for level in LEVELS]
+    for row in rows:
+        assert row["nominal_without"] == 0, "a champion is the fastest by the description"
+        assert 0 <= row["nominal_with"] <= TOLERANCE
+        assert row["out_mean_without"] <= row["out_worst_without"]
+        if row["displaced"]:
+            assert row["nominal_with"] < row["out_worst_without"] - row["out_worst_with"]
+            assert f"{row['level']}: costs {row['nominal_with']:.2%}, and loses {row['out_worst_with']:.2%} at most" in text
+        else:
+            assert (row["nominal_with"], row["out_worst_with"]) == (0, row["out_worst_without"])
+    page = (tmp_path / "out" / "guard.md").read_text()
+    assert (
+        f"| 8 | 1 | with | {sum(row['displaced'] for row in rows[3:])} of 3 | {np.mean([row['nominal_with'] for row in rows[3:]]):.2%} |"
+        in page
+    )
+    done = run_script("study_levels", "--guard", "8,x", "--out", "out", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_levels_that_grant_less_memory(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.compile import show
 from tuner.cli.group import FOLDER
-from tuner.cli.options import CompiledOut, Json, Variants
+from tuner.cli.options import CompiledOut, Insure, Json, Variants
 from tuner.cli.text import print_json
 
 app = new_app()
@@ -38,6 +38,7 @@ def export(
         typer.Option(metavar="DIR", help="A folder with <level>.json instead of RUN/plans; robust: RUN/plans/robust.json alone."),
     ] = None,
     variants: Variants = None,
+    insure: Insure = None,
     style: Annotated[onnx_names.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
     as_json: Json = False,
 ) -> None:
@@ -52,15 +53,18 @@ def export(
     if bundle is not None:
         check_bundle_folder(bundle)
     if bundle is not None and os.path.isfile(run):
-        for name, value in {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--style": style}.items():
+        of_run = {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--insure": insure, "--style": style}
+        for name, value in of_run.items():
             if value is not None:
                 raise BadInputError(f"{name}: {run} is compiled already; it goes with a run folder")
         _show(bundle_facts(read_compiled(run), bundle, str(run)), as_json)
         return
-    if variants is not None and (plan is not None or plans is not None):
-        raise BadInputError(f"--variants {variants}: chooses the plans, so it goes with neither --plan nor --plans")
+    choosing = variants is not None or insure is not None
+    if choosing and (plan is not None or plans is not None):
+        words = f"--insure {insure:g}" if variants is None else f"--variants {variants}"
+        raise BadInputError(f"{words}: chooses the plans, so it goes with neither --plan nor --plans")
     opened, saved = open_tuned(run)
-    chosen = run_plans(run, opened.machine, plan, plans) if variants is None else few_plans(run, opened, variants)
+    chosen = run_plans(run, opened.machine, plan, plans) if not choosing else few_plans(run, opened, variants, insure)
     report = write_compiled(opened, chosen, out, style or saved.style)
     written = None if bundle is None else bundle_facts(report.compiled, bundle, str(run))
     show(report if written is None else report._replace(values={**report.values, "bundle": written}), as_json)

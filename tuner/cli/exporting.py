@@ -87,8 +87,8 @@ def robust_plan(run: Path) -> Plan:
     return Plan.load(path)
 
 
-def few_plans(run: Path, opened: Opened, count: int) -> Mapping[str, Plan]:
-    """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants` ships them.
+def few_plans(run: Path, opened: Opened, count: int | None, insure: float | None = None) -> Mapping[str, Plan]:
+    """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants --insure` ships them.
 
     Raises `BadInputError` where a board measured: the cycles that it would be decided by are not here.
     """
@@ -96,13 +96,14 @@ def few_plans(run: Path, opened: Opened, count: int) -> Mapping[str, Plan]:
     if summary is None:
         raise BadInputError(f"{run}: no summary.json yet")
     if (runner := summary["runner"]) is not None:
-        raise BadInputError(f"--variants {count}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume --variants {count}`")
+        words = f"--insure {insure:g}" if count is None else f"--variants {count}"
+        raise BadInputError(f"{words}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume {words}`")
     own = measure(opened, plans_of(run / "plans" / OWN, opened.machine))
     robust = None
     if summary["robust"] is not None:
         robust = next(iter(measure(opened, dict.fromkeys(own, robust_plan(run))).values()))
     target = NPU if summary["target"] is None else summary["target"]["name"]
-    shipped = shipment(opened, Candidates(own, robust), count, None, not_judged(BUILT_IN, target))
+    shipped = shipment(opened, Candidates(own, robust), count, None, not_judged(BUILT_IN, target), insure)
     return {level: m.plan for level, m in shipped.variants.items()}
 
 

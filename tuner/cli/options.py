@@ -88,6 +88,13 @@ Variants = Annotated[
     int | None,
     typer.Option("--variants", metavar="N", min=1, help="Ship at most N programs, those that lose least; else the best of every level."),
 ]
+Insure = Annotated[
+    float | None,
+    typer.Option(
+        "--insure", metavar="X", min=0, help="By this fraction what ships may be slower than a level's champion, if it loses less than "
+        "that one on a machine a little unlike the one described. (default: 0.03)"
+    ),
+]  # fmt: skip
 Start = Annotated[
     list[Path] | None,
     typer.Option("--start", metavar="PLAN", help="A plan that is measured first, and that the search goes on from; repeatable."),

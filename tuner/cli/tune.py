@@ -60,6 +60,7 @@ def tune(
     ] = None,
     strategy: options.Strategy = None,
     variants: options.Variants = None,
+    insure: options.Insure = None,
     objective: options.Objective = "latency",
     frames: options.Frames = None,
     min_npu_share: options.MinNpuShare = None,
@@ -78,7 +79,7 @@ def tune(
         overrides=tuple(overrides or ()), level_weights=parse_weights(level_weights), resume=resume, style=style,
         tag=parse_tags(tag or ()), dtype=dtype, shapes=parse_shapes(shape or ()), random_weights=random_weights, quiet=quiet,
         mirror=mirror, store=store, warm_start=tuple(warm_start or ()), start=tuple(start or ()), prior=prior, min_npu_share=min_npu_share,
-        strategy=strategy, variants=variants, objective=objective, frames=frames,
+        strategy=strategy, variants=variants, insure=insure, objective=objective, frames=frames,
         **vars(farm),
     )  # fmt: skip
     with resumable(out):

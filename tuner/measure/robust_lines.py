@@ -31,16 +31,15 @@ def _ships(summary: Mapping[str, Any], level: str) -> str:
 
 
 def robust_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Whether variants pay, and what does not ship since it was slower than another out of sample."""
+    """Whether variants pay, and what is displaced, what that costs, and what it insures against."""
     robust = summary["robust"]
     if robust is None:
         return [f"Variants are needed for {summary['model']} on {summary['machine']}: no program fits every level."]
     lines = [robust["says"]]
     for each in robust["displaced"]:
-        itself = each["where"] == each["level"]
-        who = "its own was" if itself else f"its own ships nowhere, since what ships at {each['where']} was"
-        than = "another one" if itself else "it"
-        ships = _ships(summary, each["level"])
-        what = "robust program" if ships == "robust" else ships.replace("own", "program")
-        lines.append(f"{each['level']}: the {what} ships; {who} {each['over']:.1%} slower than {than}: {each['condition']}")
+        level, ships = each["level"], _ships(summary, each["level"])
+        what = "robust program" if ships == "robust" else ships.replace("own", "program", 1)
+        cost = summary["levels"][level]["cycles"] / robust["own_cycles"][level] - 1
+        insured = f"the displaced one would lose {each['over']:.1%} with {each['condition']}"
+        lines.append(f"{level}: the {what} ships, {cost:.1%} slower than the champion as described; {insured}")
     return [*lines, *([robust["not_judged"]] if robust["not_judged"] is not None else [])]

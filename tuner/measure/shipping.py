@@ -1,7 +1,7 @@
 """Which program a compiled model runs at each level, and what it costs to have one for all of them.
 
 The candidates are the champion of every level and the robust program.  Shipped are the champions, or as few variants as are asked for;
-and where the simulator is the clock, those among them of which none is clearly slower out of sample than another (`settling`).
+and where the simulator is the clock, at each level one of those that is hardly slower and loses less out of sample (`settling`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compiler.source import Opened
 from tuner.config import BUILT_IN, NPU
 from tuner.measure.out_of_sample import CONDITIONS, out_of_sample
 from tuner.measure.robust import Floats, Serves, best_variants, losses, served_loss
-from tuner.measure.settling import Displaced, settled
+from tuner.measure.settling import TOLERANCE, Displaced, settled
 from tuner.summary import DisplacedSummary, RobustSummary
 
 PAYS = 0.02  # what one program for all levels has to lose somewhere for a second stream and a controller to be worth their trouble
@@ -46,11 +46,13 @@ class Shipment:
 
 
 def shipment(
-    opened: Opened, candidates: Candidates, count: int | None = None, cycles: Cycles | None = None, not_judged: str | None = None
-) -> Shipment:
+    opened: Opened, candidates: Candidates, count: int | None = None, cycles: Cycles | None = None, not_judged: str | None = None,
+    insure: float | None = None,
+) -> Shipment:  # fmt: skip
     """count: of variants at most; None for the champion of every level.  cycles: None for the simulator's.
 
-    not_judged: why the simulator is not the clock, where it is not.  Raises `BadInputError` for a count below 1.
+    not_judged: why the simulator is not the clock, where it is not.  insure: see `settled`; None for `TOLERANCE`.
+    Raises `BadInputError` for a count below 1.
     """
     own, robust = candidates
     levels, said = tuple(own), candidates.simulated if cycles is None else cycles
@@ -60,15 +62,16 @@ def shipment(
     champions: Serves = tuple(number[own[level].plan.digest] for level in levels)
     serves, displaced = champions if count is None else best_variants(table, count), tuple[Displaced, ...]()
     at = None if robust is None else number[robust.plan.digest]
-    if not_judged is None and len(set(serves)) > 1 and at is not None:
+    most = len(levels) if count is None else count
+    if not_judged is None and at is not None and min(most, len(models)) > 1:
         fewest = {level: min(m.timings[level].cycles for m in models if level in m.timings) for level in levels}
         times = out_of_sample([m.programs for m in models], opened.machine, fewest)
         times[:, np.isnan(table)] = np.nan  # what does not fit a level never runs there
-        serves, displaced = settled(serves, at, times)
+        serves, displaced = settled(serves, times, most, TOLERANCE if insure is None else insure)
     variants = {level: models[program] for level, program in zip(levels, serves, strict=True) if program is not None}
     if robust is None or at is None:
         return Shipment(variants, None)
-    pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, serves)
+    pays, says = _verdict(f"{opened.name} on {opened.machine.name}", levels, table, at, serves, bool(displaced))
     # by what they cost: a level may leave more of the bandwidth and answer later
     lightest = levels[int(np.argmin([table[program, k] for k, program in enumerate(champions)]))]
     one = table[number[own[lightest].plan.digest]]
@@ -85,7 +88,6 @@ def shipment(
             DisplacedSummary(
                 level=levels[each.level],
                 plan=models[each.program].plan.digest,
-                where=levels[each.where],
                 condition=CONDITIONS[each.condition],
                 over=round(each.over, 6),
             )
@@ -105,8 +107,8 @@ def not_judged(runner: str, target: str) -> str | None:
     return f"{clock} is the clock: what ships was not timed out of sample, where only the simulator can be another machine"
 
 
-def _verdict(what: str, levels: tuple[str, ...], cycles: Floats, robust: int, serves: Serves) -> tuple[bool, str]:
-    """Whether variants pay, and why, in one sentence.  what: of what.  serves: what ships."""
+def _verdict(what: str, levels: tuple[str, ...], cycles: Floats, robust: int, serves: Serves, displaced: bool) -> tuple[bool, str]:
+    """Whether variants pay, and why, in one sentence.  what: of what.  serves: what ships.  displaced: in the place of another."""
     over = losses(cycles)[robust] - 1
     gain = losses(cycles)[robust] / served_loss(cycles, serves) - 1
     at, most = int(np.nanargmax(gain)), int(np.nanargmax(over))
@@ -117,6 +119,6 @@ def _verdict(what: str, levels: tuple[str, ...], cycles: Floats, robust: int, se
     why = f"one program for all levels takes at most {over[most]:.1%} longer (at {levels[most]})"
     if not over[most]:
         why = "one program is the fastest at every level"
-    elif over[most] >= PAYS:
+    elif over[most] >= PAYS and displaced:
         why += ", and the variant that is faster there is not so out of sample"
     return False, f"Variants do not pay for {what}: {why}."
