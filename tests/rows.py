@@ -49,7 +49,16 @@ def batch(rows: Sequence[Row], sets: Sequence[FeatureSet] = ()) -> Batch:
     """One level, `none`; a row that is not ok died."""
     names = {each.name: each.features for each in sets}
     log = [
-        {"level": "none", "level_index": 0, "ddr_share": 1.0, "level_latency_cycles": 0, "clock_hz": 10**9, "island": -1, "generation": -1}
+        {
+            "level": "none",
+            "level_index": 0,
+            "ddr_share": 1.0,
+            "level_latency_cycles": 0,
+            "clock_hz": 10**9,
+            "island": -1,
+            "generation": -1,
+            "proposed_by": "baseline",
+        }
         | {"worker": "driver", "time": 1_700_000_000_000_000, "schema_version": SCHEMA_VERSION, "readings": 1}
         | {**row._asdict(), "task": row.task, "error": None if row.status == "ok" else "it died"}
         for row in rows

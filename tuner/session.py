@@ -216,8 +216,9 @@ def _searched(
         if known:
             made, budget = replace(made, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
 
-        def first() -> list[Genome]:
-            return [*(given or ()), *(known or compiled_genomes(unit, levels, config))]
+        def first() -> dict[Genome, str]:
+            others = dict.fromkeys(known, "store") if known else compiled_genomes(unit, levels, config)
+            return dict.fromkeys(given or (), "start") | {genome: by for genome, by in others.items() if genome not in (given or ())}
 
         jobs = stack.enter_context(_jobs(around, made, request, place))
         assert isinstance(folder.identity, RunIdentity)

@@ -73,10 +73,10 @@ class Disks:
 # of an earlier run, which stays as it is
 _log_digest_once = cache(warm_start._log_digest)
 _read_once = cache(warm_start.read_warm_start)
-_compiled = dict[str, list[Genome]]()
+_compiled = dict[str, dict[Genome, str]]()
 
 
-def _compiled_once(unit: Unit, levels: Sequence[str], config: TuneConfig) -> list[Genome]:
+def _compiled_once(unit: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
     """Of every model; all scenarios have one machine."""
     found = _compiled.get(unit.graph.digest)
     if found is None:

@@ -18,6 +18,7 @@ import pytest
 
 from compiler.plan.plan import Plan, parse_plan
 from compiler.source import Opened, Source, open_source
+from compiler.space.moves import MOVES
 from simulator.npu.container import Container
 from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
@@ -235,6 +236,24 @@ def test_the_log_agrees_with_the_summary(whole: Path) -> None:
         assert 0 < row.max_rel_error < 0.01
         assert row.latency_us == pytest.approx(row.cycles / 1000)
     assert (programs["cycles"] >= programs["roofline_cycles"]).all()
+
+
+def test_the_log_says_what_proposed_a_task_and_of_which_programs(whole: Path) -> None:
+    log, tasks = read_log(whole), read_tasks(whole).set_index("task")
+    assert log["proposed_by"].notna().all()
+    assert (log.groupby("seq")["proposed_by"].nunique() == 1).all()
+    programs = log[log["kind"] == "program"].drop_duplicates("seq")
+    assert programs["proposed_by"].iloc[0] == "baseline"
+    first = dict(zip(programs["task"], programs["seq"], strict=True))
+    others = {"baseline", "prediction", "shortest path", "placement", "random"}
+    children = 0
+    for row in programs.itertuples():
+        parents, moves = tasks.at[row.task, "parents"].split(), set(row.proposed_by.split(","))
+        assert all(first[parent] < row.seq for parent in parents)
+        assert bool(parents) == (not moves & others)
+        assert moves <= {*MOVES, "crossover"} or moves <= others
+        children += bool(parents)
+    assert children
 
 
 def test_predictions_name_the_model_that_made_them(whole: Path) -> None:

@@ -121,4 +121,4 @@ def _genes(unit: Unit, count: int, rng: np.random.Generator) -> list[Gene]:
     start = single_operators(unit)
     if isinstance(start, Infeasible):
         return []
-    return propose(unit, SegmentTable(Structures(unit), 1), [start], count, rng, MOVES, load_config().segments)
+    return [*propose(unit, SegmentTable(Structures(unit), 1), [start], count, rng, MOVES, load_config().segments)]

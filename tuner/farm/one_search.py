@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -59,7 +59,8 @@ class OneSearch:
 
     def __init__(
         self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
-        budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Sequence[Genome]] | None = tuple, prior: KeptModel | None = None,
+        budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
+        prior: KeptModel | None = None,
         storing: Storing | None = None,
     ) -> None:  # fmt: skip
         self.storing = storing
@@ -115,7 +116,7 @@ class OneSearch:
         return Snapshot(champions.programs, best, baseline, dict(failures), note, readings)
 
     def _resume(
-        self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Sequence[Genome]] | None, prior: KeptModel | None
+        self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Mapping[Genome, str]] | None, prior: KeptModel | None
     ) -> None:
         """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
         in its place, and then it is what the log says."""
@@ -156,11 +157,11 @@ class OneSearch:
         epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
         self.conductor.begin(findings[: self._began], epochs)
 
-    def _begin(self, warm: WarmStart | None, start: Sequence[Genome]) -> None:
+    def _begin(self, warm: WarmStart | None, start: Mapping[Genome, str]) -> None:
         """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models.
 
-        start: programs that are measured first."""
-        programs = list(dict.fromkeys((*start, *(() if warm is None else warm.programs))))
+        start: programs that are measured first -> where they are from."""
+        programs = {**start, **({} if warm is None else {each: "warm start" for each in warm.programs if each not in start})}
         if programs or (warm is not None and not warm.empty):
             self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
             self._began = 1

@@ -44,10 +44,13 @@ class Facts:
 
 
 class Recorder:
-    """A `Listener`: of every task once.  version: of the model that predicts, None where the estimate does."""
+    """A `Listener`: of every task once.  version: of the model that predicts, None where the estimate does.
 
-    def __init__(self, facts: Facts, island: int, generation: int, version: str | None) -> None:
-        self.facts, self.island, self.generation, self.version = facts, island, generation, version
+    strategy: name of what proposed where a request does not say.
+    """
+
+    def __init__(self, facts: Facts, island: int, generation: int, version: str | None, strategy: str) -> None:
+        self.facts, self.island, self.generation, self.version, self.strategy = facts, island, generation, version, strategy
         self._tasks: set[str] = set()
         self._rows = list[_Row]()
 
@@ -67,7 +70,7 @@ class Recorder:
             "schema_version": np.full(count, SCHEMA_VERSION, np.int16),
             "kind": pa.array([row.request.task_kind for row in rows], pa.string()),
             "payload": pa.array([row.measurement.payload or row.request.without_plan(unit) for row in rows], pa.string()),
-            "parents": pa.repeat("", count),
+            "parents": pa.array([" ".join(row.request.proposal.parents) for row in rows], pa.string()),
             "feature_set": pa.repeat(FEATURE_SET, count),
         }
         return packed(columns, task_schema(FEATURE_SETS))
@@ -101,6 +104,7 @@ class Recorder:
             "attempt": each(np.array([row.measurement.attempt for row in rows], np.int16)),
             "island": np.full(count * levels, self.island, np.int16),
             "generation": np.full(count * levels, self.generation, np.int64),
+            "proposed_by": texts([row.request.proposal.by or self.strategy for row in rows]),
             "level": pa.array(facts.levels, pa.string()).take(level(range(levels), np.int32)),
             "level_index": level(range(levels), np.int8),
             "ddr_share": level([machine.contention[name].share for name in facts.levels], np.float64),

@@ -30,6 +30,8 @@ from tuner.config import NPU, TuneConfig
 from tuner.store.runfolder import IDENTITY, began_with
 from tuner.world.place import Place
 
+_PREDICTION = "prediction"
+
 
 class Start(NamedTuple):
     """said: what `run.json` says of it, digests of plans.  genomes: file -> that of every piece; none where a resumed run has them."""
@@ -71,21 +73,23 @@ def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place |
     return Start(began, genomes)
 
 
-def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> list[Genome]:
-    """Of every level what `compile` chooses from, in the order of the search; on all cores where nothing is placed on some of them.
+def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
+    """Of every level what `compile` chooses from -> `prediction`, in the order of the search; on all cores where nothing is placed on
+    some of them.
 
     None where another target times plans, or without segmentations, and where no plan fits a level, which layer by layer says better.
     """
     if config.target.name != NPU or not config.use.segmentations:
-        return []
+        return {}
     try:
         genomes = quick_genomes(Compiler(unit), unit, by_estimate(unit), levels)
     except InfeasibleError:
-        return []
+        return {}
     if config.use.placement or not config.use.cores:
-        return [genome for mine in genomes.values() for genome in mine]
+        return dict.fromkeys((genome for mine in genomes.values() for genome in mine), _PREDICTION)
     cores = {level: unit.machine.granted(level).cores for level in genomes}
-    return [tuple(everywhere(unit, gene, cores[level]) for gene in genome) for level, mine in genomes.items() for genome in mine]
+    wide = (tuple(everywhere(unit, gene, cores[level]) for gene in genome) for level, mine in genomes.items() for genome in mine)
+    return dict.fromkeys(wide, _PREDICTION)
 
 
 def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:

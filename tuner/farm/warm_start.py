@@ -88,8 +88,8 @@ class WarmStart:
         """Nothing of it is usable."""
         return not (self.genes or self.programs)
 
-    def findings(self, programs: Sequence[Genome]) -> bytes:
-        """Its segments as a search begins with them, and the programs that are to be measured."""
+    def findings(self, programs: Mapping[Genome, str]) -> bytes:
+        """Its segments as a search begins with them, and the programs that are to be measured -> where they are from."""
         return pack_segments(self.genes, self.cycles, self.moved_bytes, programs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,19 @@ def told(cycles: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(cycles > 0, cycles, NEVER)
 
 
+class Proposal(NamedTuple):
+    """What proposed a request.  by: as the log has it, names of moves joined by commas; '' for the strategy's name.
+
+    parents: tasks of the programs that it was made of.
+    """
+
+    by: str = ""
+    parents: tuple[str, ...] = ()
+
+
+BASELINE, SHORTEST_PATH, PLACEMENT, RANDOM = map(Proposal, ("baseline", "shortest path", "placement", "random"))
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A genome to measure: one gene as a segment, a few as a stage, a genome that covers the model as a program.
@@ -32,13 +45,14 @@ class Request:
     stage: genes in the operators' order, on their cores; those that belong to one group of it may read each other's results.
 
     measure: False asks for features only.  predicted: float64 [levels], what the log should know was expected, or None; it identifies
-    nothing, so a request without it is the same request.
+    nothing, so a request without it is the same request.  proposal: the same holds of it.
     """
 
     kind: Literal["segment", "stage", "program"]
     genome: Genome
     measure: bool = True
     predicted: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
+    proposal: Proposal = field(default=Proposal(), compare=False, repr=False)
 
     @property
     def task_kind(self) -> TaskKind:
@@ -47,7 +61,7 @@ class Request:
 
     @property
     def identity(self) -> Request:
-        """The request without its prediction: what is named to others, who may have predicted otherwise."""
+        """The request without its prediction and proposal: what is named to others, who may have predicted otherwise."""
         return Request(self.kind, self.genome, self.measure)
 
     def task(self, payload: str) -> str:

@@ -33,6 +33,8 @@ def run_page(run: RunView) -> str:
             figures.place(search.best_so_far(run, by_time=False)),
             "<h3>Against time</h3>",
             figures.place(search.best_so_far(run, by_time=True)),
+            f"<h3>By what proposed the programs</h3><p>{_PROPOSED}</p>",
+            figures.place(search.by_proposer(run)),
         ),
         section("plans", "Where the time goes", _PLANS, _grouped(summary), tabs({at: _plan(run, at, figures) for at in _distinct(run)})),
         section(
@@ -81,6 +83,10 @@ _TRAININGS = (
     "<h3>Trainings</h3><p>Judged on workloads that were held out: rank correlation, share of pairs in the right order, how much slower the "
     "fastest of the first 1, 8 or 32 picks is than the fastest of all, root mean square error in octaves. Promoted: it did better than the "
     "one before and the built-in estimate.</p>"
+)
+_PROPOSED = (
+    "An octave is twice as fast. The gain of a program that several moves made is shared between them; what was measured first, layer by "
+    "layer, has none."
 )
 _PREDICTED = "Every point was predicted before it was measured, by the built-in estimate or a cost model."
 _SEGMENTS = (

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from tuner.measure.memo import WORKER
 from tuner.report.style import MUTED, color, figure, log_axis
 from tuner.report.view import RunView
+from tuner.store.frames import gains
 
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 
@@ -40,6 +41,20 @@ def curves(found: pd.DataFrame, by_time: bool = False) -> go.Figure:
             name=str(level), mode="lines+markers", line={"shape": "hv", "color": color(i)}, marker={"size": 4},
             hovertemplate="%{customdata:,.0f} cycles<br>%{y:.2f}x<extra>" + str(level) + "</extra>",
         )  # fmt: skip
+    return drawn
+
+
+def by_proposer(run: RunView) -> go.Figure:
+    """By how much what each proposed made the best program faster, a bar for every level."""
+    found = gains(run.log)
+    names = list(dict.fromkeys(found["proposer"]))
+    drawn = figure("octaves that the best program became faster", "", 120 + 32 * len(names))
+    for i, (level, rows) in enumerate(found.groupby("level", sort=False)):
+        drawn.add_bar(
+            x=rows["gain"], y=rows["proposer"], customdata=rows["programs"], name=str(level), orientation="h", marker={"color": color(i)},
+            hovertemplate="%{y}: %{x:.3f} octaves, %{customdata:.1f} programs<extra>" + str(level) + "</extra>",
+        )  # fmt: skip
+    drawn.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True)
     return drawn
 
 

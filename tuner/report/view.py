@@ -26,7 +26,7 @@ from tuner.world.url import place
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
-    "board", "firmware", "drift", "drifted",
+    "board", "firmware", "drift", "drifted", "proposed_by",
 ]  # fmt: skip
 
 

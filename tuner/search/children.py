@@ -14,6 +14,7 @@ import numpy as np
 from compiler.cost.features import expected_cycles
 from compiler.space.gene import Genome
 from compiler.space.moves import crossover, random_genome
+from tuner.measure.measurement import RANDOM, Proposal
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.population import Grown, Island
@@ -37,7 +38,10 @@ def children(context: SearchContext, island: Island, count: int, turn: int, take
     rules, found = context.rules, list[Genome]()
     if not island.members:
         levels = [] if taken else [rules.order[at % len(rules.order)] for at in range(count)]
-        return [context.permitted(random_genome(context.unit, island.rng), level) for level in levels]
+        drawn = [context.permitted(random_genome(context.unit, island.rng), level) for level in levels]
+        for genome in drawn:
+            context.propose(genome, RANDOM)
+        return drawn
     for at in range(count if context.config.search.changes else 0):
         level = _level(context, turn * count + at)
         child = yield from _grown(context, island, level, {*taken, *found})
@@ -58,23 +62,26 @@ def _level(context: SearchContext, number: int) -> int:
 def _grown(context: SearchContext, island: Island, level: int, taken: Collection[Genome]) -> Asking[Genome | None]:
     """The fastest that was tried, from the best program of a level on, until `_patience` changes in a row won nothing; new, but not always
     faster."""
-    now, idle, patience = island.best(level).genome, 0, _patience(context, island, level)
+    best, idle, patience = island.best(level), 0, _patience(context, island, level)
+    now, made = best.genome, Proposal(parents=(best.task,))
     cycles = yield from context.foreseen(now, level)
     seen, found = {now}, list[tuple[float, Genome]]()
     while idle < patience:
         idle += 1
-        changed = _changed(context, island, now, level)
+        changed, how = _changed(context, island, now, level)
         child = None if changed is None else context.permitted(changed, level)
         if child is None or child in seen:
             continue
         seen.add(child)
+        how = Proposal(",".join(filter(None, (made.by, how.by))), tuple(dict.fromkeys((*made.parents, *how.parents))))
+        context.propose(child, how)
         if not (yield from _promises(context, child, now, level)):
             continue
         took = yield from context.foreseen(child, level)
         if child not in taken and not context.known.measured(child):
             found.append((took, child))
         if took < cycles:
-            now, cycles, idle = child, took, 0
+            now, made, cycles, idle = child, how, took, 0
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
@@ -91,20 +98,25 @@ def _patience(context: SearchContext, island: Island, level: int) -> int:
     return max(min(most, _LEAST), most >> max(0, then.since - _IDLE))
 
 
-def _other(context: SearchContext, island: Island, level: int) -> Genome:
-    """What stretches are taken from: a segmentation that is nearly the cheapest, or another program of the island."""
+def _other(context: SearchContext, island: Island, level: int) -> tuple[Genome, tuple[str, ...]]:
+    """What stretches are taken from, and its task: a segmentation that is nearly the cheapest, or another program of the island."""
     noisy = context.config.use.segmentations and island.rng.random() < 0.5
     found = context.table.segmentation(level, context.known.border[level], _NOISE, island.rng) if noisy else None
-    return found[0] if found is not None else island.members[int(island.rng.integers(len(island.members)))].genome
+    if found is not None:
+        return found[0], ()
+    member = island.members[int(island.rng.integers(len(island.members)))]
+    return member.genome, (member.task,)
 
 
-def _changed(context: SearchContext, island: Island, genome: Genome, level: int) -> Genome | None:
+def _changed(context: SearchContext, island: Island, genome: Genome, level: int) -> tuple[Genome | None, Proposal]:
     """By one move, or with a stretch of another program."""
     moves, rng = context.rules.moves, island.rng
     if rng.random() < _CROSSED:
-        return crossover(genome, _other(context, island, level), rng)
+        other, tasks = _other(context, island, level)
+        return crossover(genome, other, rng), Proposal("crossover", tasks)
     names = [name for name in moves for _ in range(_OFTEN.get(name, 1))]
-    return moves[names[int(rng.integers(len(names)))]](context.unit, genome, rng)
+    name = names[int(rng.integers(len(names)))]
+    return moves[name](context.unit, genome, rng), Proposal(name)
 
 
 def _promises(context: SearchContext, child: Genome, parent: Genome, level: int) -> Asking[bool]:

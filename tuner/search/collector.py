@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import get_args
 
 import numpy as np
@@ -50,8 +51,8 @@ class Collector:
         elif request.kind == "program":
             self.programs.append(request.genome)
 
-    def pack(self, island: int, levels: int, proposed: Sequence[Genome] = ()) -> bytes:
-        """Columns of `EPOCH`.  proposed: programs from elsewhere that are worth measuring."""
+    def pack(self, island: int, levels: int, proposed: Mapping[Genome, str] = MappingProxyType({})) -> bytes:
+        """Columns of `EPOCH`.  proposed: programs from elsewhere that are worth measuring -> where they are from."""
         rows = self._rows
         nothing, blank = np.zeros((levels, len(RESULTS)), np.int64), np.full(len(FEATURES), np.nan, np.float32)
         columns = {
@@ -66,15 +67,18 @@ class Collector:
             "singles": [single_operators_in_turn(genome) for genome in self.programs],
             "island": [island],
             "border": () if self.border is None else self.border,
-            "proposed": pack_genomes(proposed),
+            "proposed": pack_genomes([*proposed]),
+            "proposed_by": [*proposed.values()],
         }
         return to_bytes(columns | pack_individuals(self.elites, "elite_"), EPOCH)
 
 
-def pack_segments(genes: Sequence[Gene], cycles: NDArray[np.int64], moved_bytes: NDArray[np.int64], proposed: Sequence[Genome]) -> bytes:
+def pack_segments(
+    genes: Sequence[Gene], cycles: NDArray[np.int64], moved_bytes: NDArray[np.int64], proposed: Mapping[Genome, str]
+) -> bytes:
     """Columns of `EPOCH` for what was measured elsewhere.
 
-    cycles: int64 [segments, levels].  proposed: programs.
+    cycles: int64 [segments, levels].  proposed: as in `Collector.pack`.
     """
     count = len(genes)
     values = np.zeros((*cycles.shape, len(RESULTS)), np.int64)
@@ -88,6 +92,7 @@ def pack_segments(genes: Sequence[Gene], cycles: NDArray[np.int64], moved_bytes:
         "genome": pack_genomes([(gene,) for gene in genes]),
         "values": values,
         "island": [0],
-        "proposed": pack_genomes(proposed),
+        "proposed": pack_genomes([*proposed]),
+        "proposed_by": [*proposed.values()],
     }
     return to_bytes(columns, EPOCH)

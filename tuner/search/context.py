@@ -19,7 +19,7 @@ from compiler.unit.granted import memory_grants
 from simulator.npu.grant import Grant
 from tuner.learn.cost_model import Predictor, predict_at
 from tuner.measure.grants import NEVER
-from tuner.measure.measurement import CYCLES, Request, told
+from tuner.measure.measurement import CYCLES, Proposal, Request, told
 from tuner.search.asking import Asking
 from tuner.search.dealing import Share
 from tuner.search.explore import unknown
@@ -46,6 +46,8 @@ class SearchContext:
         self.models = models
         # asked for again in every epoch: what crashes is logged wherever it is asked, so nothing may depend on who asked before
         self._raw: dict[Key, NDArray[np.float64] | None] = {}
+        self.proposer = Proposal()  # of what `propose` was not told of
+        self._proposals: dict[Gene | Genome, Proposal] = {}
 
     @property
     def by_model(self) -> bool:
@@ -90,21 +92,42 @@ class SearchContext:
         needs = Grant(l1_of(self.unit, gene) or named.l1_bytes, named.shared_bytes, len(gene.cores))
         return np.array([needs.fits(have) for have in self.rules.granted])
 
+    # proposing
+
+    def propose(self, genome: Genome, proposal: Proposal) -> None:
+        """Note what a program and its segments are requested by, unless something proposed them before in this epoch."""
+        self._proposals.setdefault(genome, proposal)
+        for gene in genome:
+            self._proposals.setdefault(gene, proposal)
+
+    def proposal(self, of: Gene | Genome) -> Proposal:
+        return self._proposals.get(of, self.proposer)
+
+    def _inherit(self, old: Gene | Genome, new: Genome) -> None:
+        """Note of what `old` became what is noted of that."""
+        if (proposal := self._proposals.get(old)) is not None:
+            self.propose(new, proposal)
+
     # measuring
 
     def wanted(self, genes: Sequence[Gene]) -> list[Gene]:
         """Those not measured yet, without what a switch rules out, each once."""
-        allowed = (self.rules.permitted(gene) for gene in genes)
-        if not self.rules.wide:
-            return unknown(self.table, list(allowed))
-        widths = {granted.cores for granted in self.rules.granted}
-        cores = self.unit.machine.cores
-        return unknown(self.table, [gene if len(gene.cores) in widths else everywhere(self.unit, gene, cores) for gene in allowed])
+        allowed = [self.rules.permitted(gene) for gene in genes]
+        if self.rules.wide:
+            widths = {granted.cores for granted in self.rules.granted}
+            cores = self.unit.machine.cores
+            allowed = [gene if len(gene.cores) in widths else everywhere(self.unit, gene, cores) for gene in allowed]
+        for gene, changed in zip(genes, allowed, strict=True):
+            self._inherit(gene, (changed,))
+        return unknown(self.table, allowed)
 
     def measure_segments(self, genes: Sequence[Gene], predicted: NDArray[np.float64] | None = None) -> Asking[None]:
         """predicted: float64 [genes, levels], `NEVER` where one is known not to fit a level."""
         expected = [None] * len(genes) if predicted is None else map(_foreseen, predicted)
-        requests = [Request("segment", (gene,), predicted=cycles) for gene, cycles in zip(genes, expected, strict=True)]
+        requests = [
+            Request("segment", (gene,), predicted=cycles, proposal=self.proposal(gene))
+            for gene, cycles in zip(genes, expected, strict=True)
+        ]
         for gene, measurement in zip(genes, (yield requests), strict=True):
             if measurement.cycles is not None and measurement.features is not None:
                 self._raw[self.known.key(gene)] = measurement.features
@@ -112,7 +135,10 @@ class SearchContext:
     def measure_programs(self, genomes: Sequence[Genome]) -> Asking[list[Individual]]:
         """Those that fit."""
         expected = map(_foreseen, self.expected(genomes))
-        measurements = yield [Request("program", genome, predicted=cycles) for genome, cycles in zip(genomes, expected, strict=True)]
+        measurements = yield [
+            Request("program", genome, predicted=cycles, proposal=self.proposal(genome))
+            for genome, cycles in zip(genomes, expected, strict=True)
+        ]
         found = [(genome, measurement.cycles, measurement.task) for genome, measurement in zip(genomes, measurements, strict=True)]
         return [Individual(genome, cycles, task) for genome, cycles, task in found if cycles is not None]
 
@@ -122,7 +148,7 @@ class SearchContext:
         """Raw features of genes, asked for where they are not known; None where a gene does not fit."""
         keys = [self.known.key(gene) for gene in genes]
         missing = {key: gene for key, gene in zip(keys, genes, strict=True) if key not in self._raw}
-        measurements = yield [Request("segment", (gene,), False) for gene in missing.values()]
+        measurements = yield [Request("segment", (gene,), False, proposal=self.proposal(gene)) for gene in missing.values()]
         for key, measurement in zip(missing, measurements, strict=True):
             self._raw[key] = measurement.features if measurement.status == "ok" else None
         return [self._raw[key] for key in keys]
@@ -167,7 +193,7 @@ class SearchContext:
 
     def foreseen(self, genome: Genome, level: int) -> Asking[float]:
         """What a program is expected to take at a level: by the simulator of the machine as it is described, where there is one."""
-        (found,) = yield [Request("program", genome, False)]
+        (found,) = yield [Request("program", genome, False, proposal=self.proposal(genome))]
         if found.values is not None:
             return float(told(found.values[:, CYCLES])[level])
         if found.status != "ok":
@@ -195,6 +221,9 @@ class SearchContext:
             todo = [None if g is None else repaired(self.unit, g, self._fits) for g in todo]
             open_ = unknown(self.table, [gene for genome in todo if genome is not None for gene in genome])
             open_ = [gene for gene in open_ if self.known.key(gene) not in self._raw]
+            for before, after in zip(genomes, todo, strict=True):
+                if after is not None:
+                    self._inherit(before, after)
             if not open_:
                 return todo
             yield from self.features(open_)

@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Genome
 from compiler.space.granted import single_operators_at
 from simulator.npu.errors import InfeasibleError
 from tuner.measure.grants import NEVER, refusal
-from tuner.measure.measurement import Measurement, Request
+from tuner.measure.measurement import BASELINE, Measurement, Proposal, Request
 from tuner.measure.session import Enough, Session
 from tuner.search.asking import Asking, answered
 from tuner.search.border import border_of
@@ -52,11 +53,11 @@ def run_epoch(asking: Asking[None], session: Session, known: Knowledge, collecto
     return True
 
 
-def first_programs(rules: Rules, collector: Collector, begun: Sequence[Genome] = ()) -> Asking[None]:
+def first_programs(rules: Rules, collector: Collector, begun: Mapping[Genome, str] = MappingProxyType({})) -> Asking[None]:
     """The first epoch: a program of single operators for each of the machine's grants.  What it measured are the first island's elites.
 
-    begun: what the run began with, measured next where anything can be; what does not fit without what a switch rules out is left to the
-    strategy.
+    begun: what the run began with -> where it is from, measured next where anything can be; what does not fit without what a switch rules
+    out is left to the strategy.
     Raises `InfeasibleError` where not even those fit.
     """
     machine, genomes = rules.unit.machine, dict[Genome, str]()
@@ -65,16 +66,21 @@ def first_programs(rules: Rules, collector: Collector, begun: Sequence[Genome] =
         if isinstance(genome, Infeasible):
             raise InfeasibleError(f"{machine.name}: {f'no plan fits level {level}: ' if rules.less else ''}{genome}")
         genomes.setdefault(rules.all_permitted(genome), level)
-    for genome, measurement in zip(genomes, (yield [Request("program", genome) for genome in genomes]), strict=True):
+    for genome, measurement in zip(genomes, (yield [Request("program", genome, proposal=BASELINE) for genome in genomes]), strict=True):
         cycles, level = measurement.cycles, genomes[genome]
         if measurement.status == "infeasible":
             raise InfeasibleError(f"{machine.name}: layer by layer: {measurement.error}")
         if cycles is not None and cycles[rules.levels.index(level)] >= NEVER:
             raise InfeasibleError(f"{machine.name}: no plan fits level {level}: layer by layer {refusal(machine, level)}")
         _admit(collector, genome, measurement)
-    others = [genome for genome in dict.fromkeys(map(rules.all_permitted, begun)) if genome not in genomes]
+    others = dict[Genome, Proposal]()
+    for genome, by in begun.items():
+        if (allowed := rules.all_permitted(genome)) not in genomes:
+            others.setdefault(allowed, Proposal(by))
     if others and collector.elites:  # a board that never answers is not asked again
-        for genome, measurement in zip(others, (yield [Request("program", genome) for genome in others]), strict=True):
+        for genome, measurement in zip(
+            others, (yield [Request("program", genome, proposal=by) for genome, by in others.items()]), strict=True
+        ):
             _admit(collector, genome, measurement)
 
 

@@ -15,6 +15,7 @@ from compiler.space.moves import Move, drawn_passes, on_random_cores, thin_opera
 from compiler.space.starts import on_all_cores, on_cores
 from compiler.unit.unit import Unit
 from tuner.config import Segments
+from tuner.measure.measurement import RANDOM
 from tuner.search.dealing import Share
 from tuner.search.table import SegmentTable
 
@@ -73,31 +74,30 @@ def propose(
     width: int | None = None,
     share: Share | None = None,
     fits: Sequence[Within] | None = None,
-) -> list[Gene]:
-    """`count` genes (or fewer) of a share that are not measured yet, from the segmentations (one per level).
+) -> dict[Gene, str]:
+    """`count` genes (or fewer) of a share that are not measured yet -> what proposed them, from the segmentations (one per level).
 
     shares: of genes anywhere, and near single operators.
     width: on how many cores, as far as they fit so; None: on any number, and half of them on all.  share: None for everything.
     fits: what makes a gene near each of the segmentations fit its level; None: as it is.
     """
     share = share or Share(table.structures)
-    out: dict[object, Gene] = {}
-    own = [moves[name] for name in _OWN if name in moves]
-    every = [move for name, move in moves.items() if name != "change_ahead"]  # which changes nothing of a segment alone
+    out: dict[object, tuple[Gene, str]] = {}
+    own = {name: moves[name] for name in _OWN if name in moves}
+    every = {name: move for name, move in moves.items() if name != "change_ahead"}  # which changes nothing of a segment alone
     singles = [each for each in map(table.singles, range(len(table.groups))) if each is not None]
     for attempt in range(count * _DRAWS * share.islands):
         if len(out) >= count:
             break
         draw = rng.random()
-        fresh: list[Gene] = []
         near = attempt % len(segmentations)
         if draw < shares.random:
-            fresh = [_random(unit, rng, moves, segmentations[near])]
+            fresh, by = [_random(unit, rng, moves, segmentations[near])], RANDOM.by
         elif draw < shares.random + shares.singles and singles:
-            fresh = _moved(unit, singles[attempt % len(singles)], own, rng)
+            fresh, by = _moved(unit, singles[attempt % len(singles)], own, rng)
         else:
             near = int(rng.integers(len(segmentations)))
-            fresh = _moved(unit, segmentations[near], every, rng)
+            fresh, by = _moved(unit, segmentations[near], every, rng)
         fresh = [gene for gene in fresh if share.may_hold(gene)]  # before what costs most: finding out what fits
         if fits is not None:
             fresh = [fits[near](gene) for gene in fresh]
@@ -108,8 +108,8 @@ def propose(
         for gene in fresh:
             key = table.structures.key(gene)
             if key not in table.cycles and key not in out and share.holds(key):
-                out[key] = gene
-    return list(out.values())
+                out[key] = gene, by
+    return dict(out.values())
 
 
 def _random(unit: Unit, rng: np.random.Generator, moves: Mapping[str, Move], segmentation: Genome) -> Gene:
@@ -148,14 +148,16 @@ def _beside(segmentation: Genome, rng: np.random.Generator) -> tuple[int, int]:
     return max(min(gene.start + steps, gene.stop - 1), 0), gene.stop
 
 
-def _moved(unit: Unit, genome: Genome, moves: list[Move], rng: np.random.Generator) -> list[Gene]:
-    """Genes that are new after one or two moves."""
-    changed: Genome | None = genome
+def _moved(unit: Unit, genome: Genome, moves: Mapping[str, Move], rng: np.random.Generator) -> tuple[list[Gene], str]:
+    """Genes that are new after one or two moves, and the moves' names."""
+    changed, names, made = genome, list(moves), list[str]()
     for _ in range(1 + int(rng.random() < 0.3)):
-        step = moves[int(rng.integers(len(moves)))](unit, changed or genome, rng)
-        changed = step or changed
+        name = names[int(rng.integers(len(names)))]
+        if step := moves[name](unit, changed, rng):
+            changed = step
+            made.append(name)
     old = set(genome)
-    return [gene for gene in changed or () if gene not in old]
+    return [gene for gene in changed if gene not in old], ",".join(made)
 
 
 def unknown(table: SegmentTable, genes: list[Gene]) -> list[Gene]:

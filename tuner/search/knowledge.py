@@ -27,7 +27,10 @@ from tuner.store.travelling import EPOCH
 
 
 class Knowledge:
-    """Of one unit.  version: sets of epochs that were learnt for good.  groups: see `SegmentTable`."""
+    """Of one unit.  version: sets of epochs that were learnt for good.  groups: see `SegmentTable`.
+
+    proposed: programs that the run began with -> where they are from.
+    """
 
     def __init__(self, structures: Structures, levels: int, groups: Sequence[Sequence[int]] | None = None) -> None:
         self.levels, self.groups = levels, groups
@@ -40,7 +43,7 @@ class Knowledge:
         self.border = np.zeros(self.levels)
         self.programs: set[int] = set()
         self.elites: dict[int, list[Individual]] = {}
-        self.proposed: list[Genome] = []
+        self.proposed: dict[Genome, str] = {}
         self.version = 0
 
     def learn_epoch(self, findings: Sequence[bytes]) -> None:
@@ -66,7 +69,7 @@ class Knowledge:
             self.add_border(border)
         if elites := unpack_individuals(epoch, "elite_"):
             self.elites[epoch["island"].item()] = elites
-        self.proposed = [*self.proposed, *unpack_genomes(epoch.arrow("proposed"))]
+        self.proposed = {**self.proposed, **dict(zip(unpack_genomes(epoch.arrow("proposed")), epoch.texts("proposed_by"), strict=True))}
 
     def heard(self, request: Request, measurement: Measurement) -> None:
         """A `Listener`: of the island that measures now."""

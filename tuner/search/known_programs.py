@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from tuner.learn.cost_model import Predictor
-from tuner.measure.measurement import Request
+from tuner.measure.measurement import Proposal, Request
 from tuner.search.asking import Asking
 from tuner.search.epoch import BEGINNING
 from tuner.search.knowledge import Knowledge
@@ -31,9 +31,9 @@ class KnownPrograms:
     def ask(self, epoch: int) -> Asking[None]:
         """The first island's, once."""
         if epoch == BEGINNING and self._island == 0:
-            programs = [genome for genome in dict.fromkeys(self._known.proposed) if not self._known.measured(genome)]
+            programs = {genome: by for genome, by in self._known.proposed.items() if not self._known.measured(genome)}
             if programs:
-                yield [Request("program", genome) for genome in programs]
+                yield [Request("program", genome, proposal=Proposal(by)) for genome, by in programs.items()]
 
     def elites(self) -> Sequence[Individual]:
         """None: nobody goes on from them."""

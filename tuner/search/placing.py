@@ -23,7 +23,7 @@ from compiler.space.gene import Gene, Genome, widths
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
 from tuner.config import PlacementSettings
-from tuner.measure.measurement import Request
+from tuner.measure.measurement import PLACEMENT, Request
 from tuner.search.annealer import Annealer
 from tuner.search.asking import Asking, translated
 from tuner.search.table import SegmentTable
@@ -240,7 +240,7 @@ class Placer:
             keys.append(None if one_after_another(genes) else key)
             if keys[-1] is not None and key not in self._known:
                 open_[key] = genes
-        measurements = yield [Request("stage", genes) for genes in open_.values()]
+        measurements = yield [Request("stage", genes, proposal=PLACEMENT) for genes in open_.values()]
         for key, measurement in zip(open_, measurements, strict=True):
             self._known[key] = measurement.cycles
         out = []

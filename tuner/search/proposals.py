@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.space.gene import Genome
+from tuner.measure.measurement import BASELINE, PLACEMENT, SHORTEST_PATH, Proposal
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.placing import cut_of
@@ -18,21 +19,22 @@ def proposed(context: SearchContext, island: Island, count: int, turn: int) -> A
     """
     taken: dict[Genome, None] = {}
 
-    def take(genome: Genome | None) -> None:
+    def take(genome: Genome | None, proposal: Proposal) -> None:
         if genome is not None and not context.known.measured(genome):
             taken.setdefault(genome)
+            context.propose(genome, proposal)
 
     placed = yield from _by_placement(context, island, turn)
     context.wide = context.rules.wide or (context.placer is not None and not placed)
     if context.island == 0 and placed and turn % context.config.placement.every == 0:
         for group in range(len(context.table.groups)):
-            take(context.table.singles(group))  # the baseline; what is placed would leave no room for it
+            take(context.table.singles(group), BASELINE)  # the baseline; what is placed would leave no room for it
     # of two programs every other island changes what it has by one
     share = min(count, max(2 if placed and context.island % 2 == 0 else 1, int(count * context.config.search.proposed)))
     for genome in placed[:share]:
-        take(genome)
-    for segmentation in _by_table(context, island, turn) if len(taken) < share else ():
-        take(segmentation)
+        take(genome, PLACEMENT)
+    for segmentation, proposal in _by_table(context, island, turn) if len(taken) < share else ():
+        take(segmentation, proposal)
     return list(taken)[:share]
 
 
@@ -66,7 +68,7 @@ def _by_stages(context: SearchContext, turn: int) -> Asking[list[Genome]]:
     return [] if staged is None else list(dict.fromkeys([staged.genome, *staged.listed]))
 
 
-def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Genome | None]:
+def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[tuple[Genome | None, Proposal]]:
     """Segmentations: the cheapest of every level at several prices of a border, and noisy ones; and the tuned layer-by-layer genome.
 
     They hold the tensors over borders that they are expected to be faster with.
@@ -76,15 +78,15 @@ def _by_table(context: SearchContext, island: Island, turn: int) -> Iterator[Gen
     rules, border = context.rules, context.known.border
     width = [granted.cores if rules.several > 1 else None for granted in rules.granted]
     if context.island == 0 and (context.placer is None or context.wide):
-        yield from map(context.table.singles, range(len(context.table.groups)))
+        yield from ((context.table.singles(group), BASELINE) for group in range(len(context.table.groups)))
     if not context.config.use.segmentations:
         return
     prices = [(price, level) for price in (1.0, 0.5, 0.0, 1.5) for level in rules.order]
     for at, (price, level) in enumerate(prices):
         if (at + turn) % rules.islands == context.island:
             found = context.table.segmentation(level, price * border[level], width=width[level])
-            yield context.held(found[0], level) if found else None
+            yield context.held(found[0], level) if found else None, SHORTEST_PATH
     for _ in range(2):
         for level in rules.order:
             found = context.table.segmentation(level, border[level], 0.02, island.rng, width=width[level])
-            yield context.held(found[0], level) if found else None
+            yield context.held(found[0], level) if found else None, SHORTEST_PATH

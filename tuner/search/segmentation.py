@@ -15,6 +15,7 @@ import numpy as np
 
 from compiler.space.gene import Gene, Genome
 from tuner.learn.cost_model import Predictor
+from tuner.measure.measurement import BASELINE, SHORTEST_PATH, Proposal
 from tuner.search.asking import Asking
 from tuner.search.beginning import Beginning, changed_operators, corrected, operators_alone
 from tuner.search.children import children
@@ -50,6 +51,7 @@ class Segmentation:
             self.island.admit(context.known.elites.get(0, []), context.config.search)
             first = _first_segments(context)  # its share of them, before it knows more than others
             yield from _first_programs(context, self.island)
+            context.proposer = BASELINE
             yield from context.measure_segments(unknown(context.table, first))
         else:
             yield from _evolve(context, self.island, epoch - EVOLVING)
@@ -64,8 +66,12 @@ class Segmentation:
 def _first_programs(context: SearchContext, island: Island) -> Asking[None]:
     """The segments of this island's share of what the run began with, and what of it fits only when cut; the first one's, what measured
     segments say, too."""
-    given = [context.rules.all_permitted(genome) for genome in context.known.proposed[context.island :: context.rules.islands]]
-    yield from _measure_programs(context, island, given)
+    given = dict[Genome, None]()
+    for genome, by in list(context.known.proposed.items())[context.island :: context.rules.islands]:
+        given.setdefault(allowed := context.rules.all_permitted(genome))
+        context.propose(allowed, Proposal(by))
+    yield from _measure_programs(context, island, [*given])
+    context.proposer = SHORTEST_PATH
     if context.island == 0 and context.config.use.segmentations:
         found = yield from corrected(context, (yield from Beginning(context).measured()))
         yield from _measure_programs(context, island, found)
@@ -96,6 +102,7 @@ def _evolve(context: SearchContext, island: Island, turn: int) -> Asking[None]:
     config, count = context.config, context.config.search.generation
     if context.rules.islands > 1 and exchanges(context.epoch, config.search.exchange_every):
         island.admit([each for elites in context.known.elites.values() for each in elites], config.search)
+    context.proposer = BASELINE
     yield from context.measure_segments(context.wanted(context.at_every_grant(changed_operators(context, turn))))
     yield from explore(context, island)
     wanted = yield from proposed(context, island, count, turn)

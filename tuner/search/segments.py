@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,6 +12,7 @@ from compiler.cost.features import scaled
 from compiler.space.gene import Gene, Genome, widths
 from compiler.space.granted import within_level
 from tuner.measure.grants import NEVER
+from tuner.measure.measurement import Proposal
 from tuner.search.asking import Asking
 from tuner.search.context import SearchContext
 from tuner.search.explore import Within, propose
@@ -78,13 +79,15 @@ def _fits(context: SearchContext, levels: Iterable[int]) -> list[Within] | None:
 
 
 def _measure_best(
-    context: SearchContext, rng: np.random.Generator, genes: list[Gene], levels: Collection[int], many: int, width: int | None
+    context: SearchContext, rng: np.random.Generator, genes: Mapping[Gene, str], levels: Collection[int], many: int, width: int | None
 ) -> Asking[None]:
     """Measure so many: those that promise most, operators that may be faster alone, which make the baseline, and some at random.
 
-    width: see `promises`.
+    genes: as `propose` has them.  width: see `promises`.
     """
-    pool = context.wanted(genes)
+    for gene, by in genes.items():
+        context.propose((gene,), Proposal(by))
+    pool = context.wanted([*genes])
     raws = yield from context.features(pool)
     fresh = _unseen(context, pool, raws)
     if not fresh:

@@ -18,7 +18,7 @@ from tuner.store.run_log import RunLog
 from tuner.store.runfolder import read_json
 from tuner.world.place import Place
 
-VERSION = 16
+VERSION = 17
 FILE = "state.json"
 FINDINGS = "findings.bin"
 _LENGTH = struct.Struct("<Q")

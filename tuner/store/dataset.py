@@ -20,7 +20,7 @@ import pyarrow as pa
 from simulator.npu.errors import BadInputError
 from tuner.store.count import Count, read_counts
 from tuner.store.part import Mark, PartError, PartFile, encoded, part_name, part_number, read_part
-from tuner.store.schema import SCHEMA_VERSION, log_schema
+from tuner.store.schema import READABLE, SCHEMA_VERSION, log_schema
 from tuner.world.place import Place
 from tuner.world.url import is_url
 
@@ -183,12 +183,20 @@ def schema_version(schema: pa.Schema, folder: Place) -> int:
         raise BadInputError(f"{folder}: schema of no version; this program reads {SCHEMA_VERSION}") from None
 
 
+def completed(table: pa.Table, name: str, columns: Sequence[str] | None) -> pa.Table:
+    """With nulls for columns of today's that an older part of the log does not have."""
+    for field in log_schema() if name == "log" else ():
+        if field.name not in table.column_names and (columns is None or field.name in columns):
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table
+
+
 def check_version(schema: pa.Schema, folder: Place) -> None:
-    """Refuse any version but today's."""
+    """Refuse what is newer than today's version, or lacks more than `completed` knows."""
     version = schema_version(schema, folder)
     if version > SCHEMA_VERSION:
         raise BadInputError(f"{folder}: schema {version}; this program reads up to {SCHEMA_VERSION}")
-    if version < SCHEMA_VERSION:
+    if version < READABLE:
         raise BadInputError(f"{folder}: schema {version}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate RUN --out DIR`")
 
 

@@ -55,6 +55,23 @@ def asked_programs(log: pd.DataFrame, served: Mapping[str, int]) -> pd.DataFrame
     return rows.sort_values(["search", "seq", "level"], kind="stable")
 
 
+def gains(log: pd.DataFrame) -> pd.DataFrame:
+    """What proposers brought: level, proposer, programs, gain, the most over all levels first.
+
+    gain: octaves by which a search's best program became faster with theirs.  Moves that made a program together share it equally.
+    """
+    rows = whole_programs(log).sort_values("seq", kind="stable")
+    names = pd.Series([by.split(",") if isinstance(by, str) else ["not said"] for by in rows["proposed_by"]], rows.index)
+    count = names.map(len)
+    by = [rows["run"].astype("str"), rows["level"].astype("str")]
+    best = rows["cycles"].astype("float64").groupby(by).cummin()
+    gain = np.log2(best.groupby(by).shift().fillna(best) / best)
+    shared = pd.DataFrame({"level": by[1], "proposer": names, "programs": 1 / count, "gain": gain / count})
+    found = shared.explode("proposer").groupby(["level", "proposer"], sort=False, as_index=False).sum()
+    order = found.groupby("proposer")["gain"].transform("sum")
+    return found.assign(order=order).sort_values(["order", "proposer"], ascending=[False, True], kind="stable").drop(columns="order")
+
+
 class ProgramCycles(NamedTuple):
     """tasks: of programs, as they were asked for.  cycles: float64 [programs, levels], NaN where one was not measured."""
 

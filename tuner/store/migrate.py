@@ -73,7 +73,7 @@ def _never(table: pa.Table) -> pa.Array:
 
 
 STEPS: Steps = {
-    "tasks": {1: MigrationStep(), 2: MigrationStep(), 3: MigrationStep(), 4: MigrationStep()},
+    "tasks": {1: MigrationStep(), 2: MigrationStep(), 3: MigrationStep(), 4: MigrationStep(), 5: MigrationStep()},
     "log": {
         1: MigrationStep(),
         2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
@@ -81,6 +81,7 @@ STEPS: Steps = {
         4: MigrationStep(
             added={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _never},
         ),
+        5: MigrationStep(added={"proposed_by": None}),
     },
 }
 """Dataset -> version that a step starts from -> step.  Version 1 is the first."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from tuner.store.dataset import part_tables, whole
+from tuner.store.dataset import completed, part_tables, whole
 from tuner.world.place import Place
 from tuner.world.url import place
 
@@ -53,13 +53,14 @@ def read_rows(where: Place | Path | str, name: str, columns: Sequence[str] | Non
 def read_table(where: Place | Path | str, name: str, columns: Sequence[str] | None = None) -> Table:
     """Of the dataset `name`, as `read_log`."""
     found = whole(_dataset(where, name), name, columns)
-    return Table(found.table, found.lost)
+    return Table(completed(found.table, name, columns), found.lost)
 
 
 def each_part(where: Place | Path | str, name: str, columns: Sequence[str], skipped: int = 0) -> Iterator[pa.Table]:
     """The same part after part, of which one is in memory, without the first so many.  Raises as `read_log`, before the first."""
     found = whole(_dataset(where, name), name, ())
-    yield from part_tables(replace(found, parts=found.parts[skipped:]), columns)
+    for table in part_tables(replace(found, parts=found.parts[skipped:]), columns):
+        yield completed(table, name, columns)
 
 
 def _dataset(where: Place | Path | str, name: str) -> Place:

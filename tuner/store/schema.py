@@ -21,9 +21,10 @@ import pyarrow as pa
 
 from tuner.store.digests import canonical_json
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
+READABLE = 5  # from this version on: what is newer are columns that may be null
 """2: a part says which it is, with a digest (tuner/store/part.py), columns as in 1; 3: latency and grants of levels; 4: shared memory;
-5: readings, boards and how they drift."""
+5: readings, boards and how they drift; 6: proposers and parents."""
 FEATURE_PREFIX = "f_"
 
 TaskKind = Literal["operator", "segment", "stage", "program"]
@@ -98,6 +99,8 @@ LOG_COLUMNS: tuple[Column, ...] = (
     Column("attempt", _SHORT, "number of the attempt, from 0"),
     Column("island", _SHORT, "island of the population; -1: none"),
     Column("generation", _INT, "epoch of the search; -1: none"),
+    Column("proposed_by", _NAME, "what proposed the task: baseline, prediction, start, warm start, store, shortest path, placement, "
+           "random, moves joined by commas, or the strategy; null: an older log", nullable=True),
     Column("level", _NAME, "contention level"),
     Column("level_index", _BYTE, "its place in the run's list of levels"),
     Column("ddr_share", pa.float64(), "share of the deliverable DDR bandwidth left to the NPU", "1"),
@@ -129,7 +132,7 @@ TASK_COLUMNS: tuple[Column, ...] = (
     Column("schema_version", _SHORT, "version of these columns"),
     Column("kind", _NAME, "operator, segment, stage or program"),
     Column("payload", _TEXT, "canonical JSON of what is computed and how (a program's plan included)"),
-    Column("parents", _TEXT, "digests of the tasks this one was derived from, separated by spaces"),
+    Column("parents", _TEXT, "digests of the programs that moves made it of, separated by spaces"),
     Column("feature_set", _NAME, "name of the feature set; columns outside it are null"),
 )
 

@@ -27,7 +27,7 @@ from tuner.store.schema import FEATURE_PREFIX, ORIGIN, RESULTS
 EPOCH = schema_of(
     task=pa.string(), kind=pa.int8(), status=pa.int8(), asked=pa.bool_(), genome=INTS, values=pa.int64(), features=pa.float32(),
     programs=pa.int64(), singles=pa.bool_(), island=pa.int64(), border=pa.float64(),
-    elite_genome=INTS, elite_cycles=pa.int64(), elite_task=pa.string(), proposed=INTS,
+    elite_genome=INTS, elite_cycles=pa.int64(), elite_task=pa.string(), proposed=INTS, proposed_by=pa.string(),
 )  # fmt: skip
 """What an island measured in an epoch, and what others may want to know of it besides.
 
@@ -41,6 +41,7 @@ EPOCH = schema_of(
 | `programs`, `singles`   | the programs among them             | name of the genome; whether of single operators in turn           |
 | `island`, `border`      | itself                              | its number; cycles that a border saved at each level, or nothing  |
 | `elite_*`, `proposed`   | its best; genomes from elsewhere    | where others ask for them; worth measuring                        |
+| `proposed_by`           | those genomes                       | where they are from                                               |
 """
 
 Dataset = dict[str, pa.Array]

@@ -26,7 +26,7 @@ from tuner.farm.jobs import PROGRAMS, EpochResult
 from tuner.farm.ledger import Deadline, Ledger, RunBudget
 from tuner.farm.recorder import FEATURE_SETS, Facts, Recorder
 from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
+from tuner.measure.measurement import Measurement, Proposal, Request
 from tuner.measure.session import Enough, Limit, Session
 from tuner.search.champions import Champions
 from tuner.search.collector import KINDS, Collector
@@ -81,7 +81,7 @@ class Bench:
                 yield replace(self.evaluator.measure(request), worker="w0", wall_s=0.25)
 
     def session(self, limit: Limit = Limit(), version: str | None = None) -> tuple[Session, Heard]:  # noqa: B008
-        heard = Heard(Recorder(self.facts, 1, 5, version), Collector())
+        heard = Heard(Recorder(self.facts, 1, 5, version, "mine"), Collector())
         return Session(self.measured, heard, limit), heard
 
 
@@ -149,7 +149,8 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     huge = Gene(0, len(unit.operators), 1, choices=(63,) * len(unit.operators))
     requests = [segment(gene, np.array([1.0, 2.0, 3.0])) for gene in (Gene(0, 1), CRASHES, Gene(0, 2, 2), huge)]
     session, heard = bench.session()
-    measurements = session([*requests, program(unit, predicted=np.array([10.0, 20.0, 30.0]))])
+    child = replace(program(unit, predicted=np.array([10.0, 20.0, 30.0])), proposal=Proposal("change_end,crossover", ("ab", "cd")))
+    measurements = session([*requests, child])
     assert measurements[1].status == "crash"
     batch = heard.result().batch
     assert unpacked(batch.tasks, travelling(task_schema(FEATURE_SETS))).num_rows == 5
@@ -166,6 +167,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     kinds = found.drop_duplicates("seq")
     assert kinds["kind"].tolist() == ["operator", "operator", "segment", "segment", "program"]
     assert kinds["status"].tolist()[:3] == ["ok", "crash", "ok"]
+    assert kinds["proposed_by"].tolist() == ["mine"] * 4 + ["change_end,crossover"]
     assert kinds["error"].tolist()[1] == "RuntimeError: this gene is bad"
     assert kinds["attempt"].tolist() == [0, 1, 0, 0, 0]
     assert kinds["wall_s"].tolist() == pytest.approx([0.25 / 3, 0.5 / 3, *[0.25 / 3] * 3])
@@ -193,6 +195,7 @@ def test_every_outcome_is_written_down(unit: Unit, bench: Bench, log: RunLog, tm
     assert expected["crash"] == 1
     tasks = read_tasks(tmp_path).set_index("task")
     assert set(found["task"]) == set(tasks.index)
+    assert tasks.loc[kinds["task"], "parents"].tolist() == ["", "", "", "", "ab cd"]
     assert [measurement.task for measurement in measurements] == kinds["task"].tolist()
     features = tasks[[f"f_{name}" for name in FEATURES]]
     assert features.loc[measurements[0].task].notna().all()

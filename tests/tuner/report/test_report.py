@@ -6,11 +6,15 @@ import dataclasses
 import json
 import math
 import re
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulator.compiled import Compiled
 from simulator.npu.container import OperatorEntry
@@ -19,8 +23,10 @@ from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.report.machine_figures import behind, crossings, occupancy, standing
 from tuner.report.run_page import run_page
+from tuner.report.search_figures import by_proposer
 from tuner.report.style import DARK, INK, MUTED, RULE, log_axis
 from tuner.report.view import RunView, open_view
+from tuner.store.frames import gains
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,35 @@ def test_every_section_and_every_figure_is_there(view: RunView) -> None:
         assert f"{row['cycles']:,}" in text, level
     assert view.summary["versions"]["numpy"] in text
     assert "measured: 16" in text  # config.yaml
+
+
+def test_gains_of_proposers_add_up_to_that_of_the_search(view: RunView) -> None:
+    drawn = {trace.name: trace for trace in by_proposer(view).data}
+    assert list(drawn) == list(gains(view.log)["level"].unique())
+    for level, rows in view.programs.groupby(view.programs["level"].astype("str")):
+        cycles = rows["cycles"].astype(float)
+        assert sum(drawn[level].x) == pytest.approx(math.log2(cycles.iloc[0] / cycles.min()))
+        assert sum(drawn[level].customdata) == pytest.approx(len(rows))
+        assert {"baseline", "prediction", "shortest path"} <= set(drawn[level].y)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "a,b", "b,b,c", None]), st.integers(1, 9), st.sampled_from(["r", "s"])), min_size=1))
+def test_gains_of_drawn_programs(made: list[tuple[str | None, int, str]]) -> None:
+    log = pd.DataFrame(made, columns=["proposed_by", "cycles", "run"]).assign(
+        kind="program", status="ok", level="none", seq=range(len(made))
+    )
+    octaves, count, best = Counter[str](), Counter[str](), dict[str, int]()
+    for by, cycles, run in made:
+        names = (by or "not said").split(",")
+        won = max(0.0, math.log2(best.get(run, cycles) / cycles))
+        best[run] = min(best.get(run, cycles), cycles)
+        for name in names:
+            octaves[name] += won / len(names)  # type: ignore[assignment]
+            count[name] += 1 / len(names)  # type: ignore[assignment]
+    frame = gains(log.sample(frac=1, random_state=0)).set_index("proposer")
+    assert frame["gain"].to_dict() == pytest.approx(dict(octaves))
+    assert frame["programs"].to_dict() == pytest.approx(dict(count))
+    assert frame["gain"].is_monotonic_decreasing or np.allclose(np.sort(frame["gain"])[::-1], frame["gain"])
 
 
 def test_every_colour_of_a_figure_has_its_dark_one(view: RunView) -> None:

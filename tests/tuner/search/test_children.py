@@ -21,7 +21,7 @@ from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuner.search.searching import LEVELS, Local, LocalSearch
 from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Request
+from tuner.measure.measurement import Proposal, Request
 from tuner.measure.npu import Npu
 from tuner.measure.session import Session
 from tuner.measure.target import results
@@ -75,7 +75,7 @@ def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeyp
     drawn, won = 0, list[int]()
     change, foreseen = module._changed, SearchContext.foreseen
 
-    def changed(*given: Any) -> Genome | None:
+    def changed(*given: Any) -> tuple[Genome | None, Proposal]:
         nonlocal drawn
         drawn += 1
         return change(*given)

@@ -253,7 +253,7 @@ def test_what_another_island_holds_is_left_early(monkeypatch: pytest.MonkeyPatch
     segmentations = [found[0] for level in range(len(LEVELS)) if (found := table.segmentation(level))]
     shares = [Share(table.structures, 3, island) for island in range(3)]
 
-    def proposed() -> list[list[Gene]]:
+    def proposed() -> list[dict[Gene, str]]:
         return [propose(u, table, segmentations, 60, np.random.default_rng(1), MOVES, SHARES, u.machine.cores, share) for share in shares]
 
     found = proposed()
@@ -271,6 +271,10 @@ def test_proposals_are_new_legal_and_follow_the_generator() -> None:
     genes = propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
     assert genes == propose(u, table, segmentations, 90, np.random.default_rng(1), MOVES, SHARES)
     assert 45 <= len(genes) <= 90 + 8
+    names = [name for by in genes.values() for name in by.split(",")]
+    assert set(names) <= {*MOVES, "random"}
+    assert len(set(names)) > 8
+    assert any("," in by for by in genes.values())
     keys = [structures("inception_block").key(gene) for gene in genes]
     assert len(set(keys)) == len(keys)
     assert not set(keys) & set(table.cycles)

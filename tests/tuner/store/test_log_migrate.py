@@ -19,7 +19,7 @@ from tuner.cli import main
 from tuner.store.care import verify
 from tuner.store.migrate import STEPS, Migrated, MigrationStep, Steps, migrate
 from tuner.store.part import read_part
-from tuner.store.read import read_log, read_tasks
+from tuner.store.read import each_part, read_log, read_tasks
 from tuner.store.run_log import Origin, RunLog
 from tuner.store.schema import SCHEMA_VERSION, FeatureSet
 from tuner.world.local import LocalPlace
@@ -112,6 +112,33 @@ def test_what_does_not_become_todays_leaves_nothing(run: Path, tmp_path: Path) -
     assert not out.exists()
 
 
+def test_a_log_without_proposers_is_read(run: Path, tmp_path: Path) -> None:
+    """Of version 5, and it is migrated; what is written beside it would be of another schema."""
+    old = tmp_path / "old"
+    for name in ("log", "tasks"):
+        (old / name).mkdir(parents=True)
+        for part in sorted((run / name).iterdir()):
+            table = pq.read_table(part)
+            table = table.drop_columns(["proposed_by"] if name == "log" else [])
+            metadata = {**table.schema.metadata, b"schema_version": b"5"}
+            write_part(old / name / part.name, table.replace_schema_metadata(metadata))
+    new = read_log(run)
+    assert new["proposed_by"].notna().all()
+    there = read_log(old)
+    assert there["proposed_by"].isna().all()
+    pd.testing.assert_frame_equal(there[new.columns.drop("proposed_by")], new.drop(columns="proposed_by"))
+    assert read_log(old, ("seq", "proposed_by")).columns.tolist() == ["seq", "proposed_by"]
+    assert read_log(old, ("seq",)).columns.tolist() == ["seq"]
+    for table in each_part(old, "log", ("seq", "proposed_by")):
+        assert table["proposed_by"].null_count == len(table)
+    with pytest.raises(BadInputError, match="another schema"):
+        RunLog(LocalPlace(old), REAL, Origin("r1", "net", "tiny", "1"), FEATURES)
+    assert migrate(old, tmp_path / "out")["log"] == Migrated(5, 5)
+    pd.testing.assert_frame_equal(
+        read_log(tmp_path / "out").drop(columns="schema_version"), there[new.columns].drop(columns="schema_version")
+    )
+
+
 def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "migrate", str(run), "--out", str(tmp_path / "a"), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -131,7 +158,7 @@ def test_the_command(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 SHARED = ("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes")
 BOARDS = ("readings", "board", "firmware", "canary_cycles", "drift", "drifted")
-NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED), *SHARED, *BOARDS)
+NEW = ("level_latency_cycles", *(f"level_{key}" for key in GRANTED), *SHARED, *BOARDS, "proposed_by")
 
 
 def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_path: Path) -> None:
@@ -154,6 +181,7 @@ def test_older_rows_have_no_latency_nothing_shared_and_no_board(run: Path, tmp_p
     assert found["readings"].tolist() == [1] * 5
     assert found[list(BOARDS[1:-1])].isna().all(axis=None)
     assert not found["drifted"].any()
+    assert found["proposed_by"].isna().all()
     assert read_log(tmp_path / "out").columns.tolist() == read_log(run).columns.tolist()
     assert verify(tmp_path / "out") == []
 
