@@ -25,7 +25,8 @@ from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
-from simulator.thresholds import Thresholds, choose_thresholds, one_pair
+from simulator.tabulate import thresholds_of
+from simulator.thresholds import ByHand, Thresholds
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,15 @@ class Contention:
     """A load, and who picks the variant of each inference.
 
     trace: a file, or a generator's name and seed.  controller: threshold, c (the same rule in C), estimator, static or oracle.  level: for
-    `static`; the best one in hindsight unless given.  t_min, t_max, slice_cycles: for `threshold` and `c`; both of the first two, or chosen
-    from the variants.  grants: a file of what is granted over time (`simulator.granted`); without, what the machine's levels grant.
+    `static`; the best one in hindsight unless given.  by_hand: for `threshold` and `c`; None for what follows from the variants.
+    grants: a file of what is granted over time (`simulator.granted`); without, what the machine's levels grant.
     """
 
     trace: Path | tuple[str, int]
     controller: str = "estimator"
     inferences: int = 1000
     level: str | None = None
-    t_min: float | None = None
-    t_max: float | None = None
-    slice_cycles: int = 0
+    by_hand: ByHand | None = None
     switch_cycles: int | None = None
     grants: Path | None = None
 
@@ -91,13 +90,7 @@ class ContendedRuns:
         return CThresholdRule(thresholds.rule) if self.contention.controller == "c" else thresholds.rule
 
     def _thresholds(self, response: Response) -> Thresholds:
-        by_hand = self.contention
-        if by_hand.t_min is None or by_hand.t_max is None:
-            return choose_thresholds(response, slice_cycles=by_hand.slice_cycles)
-        names = response.variants
-        cycles = [[mine for other in names if (mine := self.compiled.cycles(other)[name]) is not None] for name in names]
-        costs = [(min(at_level), sum(at_level)) for at_level in cycles]
-        return one_pair(response, costs, by_hand.t_min, by_hand.t_max, by_hand.slice_cycles)
+        return thresholds_of(self.compiled, response, self.contention.by_hand or ByHand())
 
     def serve(self, rule: SwitchingRule[Any] | GrantedRule | Oracle) -> Served:
         return self.runtime.serve(rule, self.trace, inferences=self.contention.inferences, grants=self.grants)

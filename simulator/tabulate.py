@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from simulator.compiled import Compiled, CompiledPiece
+from simulator.controller import ThresholdRule
 from simulator.npu.controller_table import ControllerTable, GrantedRow, LevelRow
 from simulator.npu.grant import Grant, most
 from simulator.npu.machine import Machine
 from simulator.response import Response, measure_rows, share_grid
 from simulator.sequence import simulate_all
-from simulator.thresholds import choose_thresholds
+from simulator.thresholds import ByHand, Thresholds, choose_thresholds
 from simulator.timing import Prepared
 
 
@@ -56,5 +59,32 @@ def _granted(response: Response, needs: tuple[Grant, ...], machine: Machine) -> 
     sets = {tuple(v for v, need in enumerate(needs) if need.fits(machine.granted(level))) for level in machine.contention}
     rows = {fitting: most(tuple(needs[v] for v in fitting)) for fitting in sets if 0 < len(fitting) < len(needs)}
     for fitting in sorted(rows, key=lambda fitting: rows[fitting], reverse=True):
-        rule = choose_thresholds(response.among(fitting)).rule
-        yield GrantedRow(**rows[fitting]._asdict(), ladder=tuple(fitting[v] for v in rule.ladder), t_min=rule.t_min, t_max=rule.t_max)
+        yield _row(rows[fitting], fitting, choose_thresholds(response.among(fitting)).rule)
+
+
+def _row(granted: Grant, fitting: Sequence[int], rule: ThresholdRule) -> GrantedRow:
+    """rule: of the variants that fit, by their places among them."""
+    return GrantedRow(**granted._asdict(), ladder=tuple(fitting[v] for v in rule.ladder), t_min=rule.t_min, t_max=rule.t_max)
+
+
+def thresholds_of(compiled: Compiled, response: Response, by_hand: ByHand) -> Thresholds:
+    """Of a compiled file's variants, or of some of them.  Raises `BadInputError`."""
+    names = response.variants
+    cycles = [[mine for other in names if (mine := compiled.cycles(other)[name]) is not None] for name in names]
+    return by_hand.thresholds(response, [(min(at_level), sum(at_level)) for at_level in cycles])
+
+
+def with_rule(compiled: Compiled, table: ControllerTable, by_hand: ByHand) -> tuple[Compiled, Thresholds]:
+    """The file with this rule in its table, for what levels grant as well.  table: its own.  Raises `BadInputError`."""
+    response = Response.of(table.grid, table.variants)
+    thresholds = thresholds_of(compiled, response, by_hand)
+    granted = []
+    for row in table.granted:
+        grant = Grant(row.l1_bytes, row.shared_bytes, row.cores)
+        fitting = [v for v in range(len(table.variants)) if table.needs(v).fits(grant)]
+        granted.append(_row(grant, fitting, thresholds_of(compiled, response.among(fitting), by_hand).rule))
+    rule = thresholds.rule
+    values = {"ladder": rule.ladder, "t_min": rule.t_min, "t_max": rule.t_max, "slice_cycles": rule.slice_cycles, "granted": tuple(granted)}
+    made = ControllerTable.model_validate({**dict(table), **values})
+    pieces = (CompiledPiece(piece.name, replace(piece.container, controller=made)) for piece in compiled.pieces)
+    return Compiled(tuple(pieces)), thresholds

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,6 +65,23 @@ class Oscillation:
         )
 
 
+class ByHand(NamedTuple):
+    """What a person sets.  t_min, t_max: both, of all borders, or neither for what follows from the variants.
+
+    slice_cycles: see `ThresholdRule`.
+    """
+
+    t_min: float | None = None
+    t_max: float | None = None
+    slice_cycles: int = 0
+
+    def thresholds(self, response: Response, costs: Sequence[tuple[float, ...]]) -> Thresholds:
+        """See `one_pair`.  Raises `BadInputError`."""
+        if self.t_min is None or self.t_max is None:
+            return choose_thresholds(response, slice_cycles=self.slice_cycles)
+        return one_pair(response, costs, self.t_min, self.t_max, self.slice_cycles)
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """A rule with what it was made from; `oscillations` is empty where it settles at every share of the grid."""
@@ -108,14 +126,20 @@ def one_pair(response: Response, costs: Sequence[tuple[float, ...]], t_min: floa
 
     Raises `BadInputError` unless 0 < t_min < t_max, both within what 1/65536 can tell.
     """
-    low, high = (round(t * RHO_UNIT) if math.isfinite(t) else 0 for t in (t_min, t_max))
-    if not 0 < low < high <= MAX_THRESHOLD:
-        found = f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max"
-        raise BadInputError(f"{found}, or a switch is undone at once; in steps of 1/{RHO_UNIT}, below {(MAX_THRESHOLD + 1) // RHO_UNIT}")
+    low, high = pair_in_units(t_min, t_max)
     ladder = tuple(sorted(range(len(costs)), key=lambda v: costs[v]))
     borders = len(ladder) - 1
     rule = ThresholdRule(ladder, (low,) * borders, (high,) * borders, slice_cycles)
     return Thresholds(rule, (), (), oscillations(rule, response))
+
+
+def pair_in_units(t_min: float, t_max: float) -> tuple[int, int]:
+    """In 1/65536.  Raises `BadInputError` as `one_pair`."""
+    low, high = (round(t * RHO_UNIT) if math.isfinite(t) else 0 for t in (t_min, t_max))
+    if not 0 < low < high <= MAX_THRESHOLD:
+        found = f"thresholds {t_min} and {t_max}; accepted: 0 < t_min < t_max"
+        raise BadInputError(f"{found}, or a switch is undone at once; in steps of 1/{RHO_UNIT}, below {(MAX_THRESHOLD + 1) // RHO_UNIT}")
+    return low, high
 
 
 def oscillations(rule: ThresholdRule, response: Response) -> tuple[Oscillation, ...]:

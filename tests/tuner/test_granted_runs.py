@@ -18,6 +18,8 @@ from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
+from simulator.tabulate import with_rule
+from simulator.thresholds import ByHand
 from tests.tuning import quick, save_small
 from tuner.checks.check import check_file
 from tuner.cli import main
@@ -46,6 +48,23 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def machine() -> Machine:
     return load_machine(MACHINE)
+
+
+def test_rules_of_grants_are_set_by_hand_as_the_table_has_them(run: Path) -> None:
+    """What is set of nothing is the table of the file, for every grant; a pair and a slice are in every rule."""
+    compiled = read_compiled(run / "best.onnx")
+    table = compiled.controller
+    assert table is not None
+    assert table.granted
+    same, _ = with_rule(compiled, table, ByHand())
+    assert same.controller == table
+    made = with_rule(compiled, table, ByHand(0.5, 0.75, 9))[0].controller
+    assert made is not None
+    assert made.slice_cycles == 9
+    for old, new in zip((table, *table.granted), (made, *made.granted), strict=True):
+        assert set(new.t_min) <= {0.5 * 65536}
+        assert set(new.t_max) <= {0.75 * 65536}
+        assert set(old.ladder) <= set(new.ladder), "one pair for all merges nothing"
 
 
 def test_the_summary_says_what_does_not_fit(run: Path) -> None:

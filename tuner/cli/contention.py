@@ -65,16 +65,13 @@ def served_events(path: Path, load: LoadOptions, level: str | None) -> tuple[Ite
 def _runs(path: Path, load: LoadOptions, level: str | None) -> tuple[ContendedRuns, dict[str, Any]]:
     """Nothing of them has run; and how a report names them."""
     controller = load.controller or "estimator"
-    if controller not in ("threshold", "c") and (load.t_min, load.t_max, load.slice_cycles) != (None, None, None):
+    by_hand = load.by_hand()
+    if controller not in ("threshold", "c") and by_hand is not None:
         raise BadInputError(f"--t-min, --t-max and --slice are for --controller threshold, not {controller}")
-    if (load.t_min is None) != (load.t_max is None):
-        raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
     if level is not None and controller != "static":
         raise BadInputError(f"--level with --trace is for --controller static, not {controller}")
     trace, inferences = _trace(load.trace or ""), 1000 if load.inferences is None else load.inferences
-    contention = Contention(
-        trace, controller, inferences, level, load.t_min, load.t_max, load.slice_cycles or 0, load.switch_cycles, load.grants
-    )
+    contention = Contention(trace, controller, inferences, level, by_hand, load.switch_cycles, load.grants)
     runs = ContendedRuns(read_model(path), contention)
     about = {"trace": load.trace, "controller": controller, "level": runs.level, "switch_cycles": runs.runtime.switch_cycles}
     return runs, about | ({} if load.grants is None else {"grants": str(load.grants)})

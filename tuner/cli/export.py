@@ -15,7 +15,7 @@ from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli.compile import show
 from tuner.cli.group import FOLDER
-from tuner.cli.options import CompiledOut, Insure, Json, Variants
+from tuner.cli.options import CompiledOut, Insure, Json, RuleOptions, Variants
 from tuner.cli.text import print_json
 
 app = new_app()
@@ -40,6 +40,8 @@ def export(
     variants: Variants = None,
     insure: Insure = None,
     style: Annotated[onnx_names.Style | None, typer.Option(help="As in compile. (default: the run's)")] = None,
+    *,
+    rule: RuleOptions,
     as_json: Json = False,
 ) -> None:
     from simulator.bundle.write import check_bundle_folder
@@ -50,14 +52,17 @@ def export(
 
     if out is None and bundle is None:
         raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --bundle DIR")
+    by_hand = rule.by_hand()
     if bundle is not None:
         check_bundle_folder(bundle)
+    elif by_hand is not None:
+        raise BadInputError("--t-min, --t-max and --slice go with --bundle")
     if bundle is not None and os.path.isfile(run):
         of_run = {"--out": out, "--plan": plan, "--plans": plans, "--variants": variants, "--insure": insure, "--style": style}
         for name, value in of_run.items():
             if value is not None:
                 raise BadInputError(f"{name}: {run} is compiled already; it goes with a run folder")
-        _show(bundle_facts(read_compiled(run), bundle, str(run)), as_json)
+        _show(bundle_facts(read_compiled(run), bundle, str(run), by_hand), as_json)
         return
     choosing = variants is not None or insure is not None
     if choosing and (plan is not None or plans is not None):
@@ -66,7 +71,7 @@ def export(
     opened, saved = open_tuned(run)
     chosen = run_plans(run, opened.machine, plan, plans) if not choosing else few_plans(run, opened, variants, insure)
     report = write_compiled(opened, chosen, out, style or saved.style)
-    written = None if bundle is None else bundle_facts(report.compiled, bundle, str(run))
+    written = None if bundle is None else bundle_facts(report.compiled, bundle, str(run), by_hand)
     show(report if written is None else report._replace(values={**report.values, "bundle": written}), as_json)
     if written is not None and not as_json:
         _show(written, as_json=False)
@@ -77,3 +82,5 @@ def _show(written: Mapping[str, Any], as_json: bool) -> None:
         print_json({"bundle": written})
         return
     print_line(f"{written['folder']}: a bundle of {written['parts']} parts, {written['bytes']:,} bytes; its README.md says how to link it")
+    for oscillation in written["oscillations"]:
+        print_line(f"warning: {oscillation}")

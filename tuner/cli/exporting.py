@@ -17,6 +17,8 @@ from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
+from simulator.tabulate import with_rule
+from simulator.thresholds import ByHand
 from tuner.config import BUILT_IN, NPU
 from tuner.measure.shipping import Candidates, not_judged, shipment
 from tuner.measure.tuned import plans_of
@@ -107,9 +109,17 @@ def few_plans(run: Path, opened: Opened, count: int | None, insure: float | None
     return {level: m.plan for level, m in shipped.variants.items()}
 
 
-def bundle_facts(compiled: Compiled, folder: Path, where: str) -> dict[str, Any]:
-    """Write the bundle of a compiled model, and what it is as JSON.  where: names the model in errors."""
+def bundle_facts(compiled: Compiled, folder: Path, where: str, by_hand: ByHand | None) -> dict[str, Any]:
+    """Write the bundle of a compiled model, with a rule that is set by hand where one is, and what it is as JSON.
+
+    where: names the model in errors.
+    """
     # as a file has it: nothing is behind the constants, all integers are Python's
     read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
+    oscillations = list[str]()
+    if by_hand is not None and read.controller is not None:
+        read, thresholds = with_rule(read, read.controller, by_hand)
+        oscillations = [str(oscillation) for oscillation in thresholds.oscillations]
     manifest = write_bundle(read, folder, where)
-    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": sum(part.size_bytes for part in manifest.parts)}
+    size_bytes = sum(part.size_bytes for part in manifest.parts)
+    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": size_bytes, "oscillations": oscillations}

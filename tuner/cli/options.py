@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,6 +18,9 @@ from simulator.objective import Objective as ObjectiveName
 from simulator.terminal import say
 from tuner import request
 from tuner.cli.group import FILE, READ
+
+if TYPE_CHECKING:
+    from simulator.thresholds import ByHand
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model, light:NAME of one that onnx ships, or made:NAME.")]
 CompiledOut = Annotated[
@@ -139,7 +142,33 @@ class FarmOptions:
 
 
 @dataclass(frozen=True)
-class LoadOptions:
+class RuleOptions:
+    """What a person sets of the threshold rule."""
+
+    t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")] = None
+    t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None
+    slice_cycles: Annotated[
+        int | None,
+        typer.Option(
+            "--slice", metavar="CYCLES", min=0, max=2**63 - 1, help="Threshold rule: how long it must hold. (default: one inference)"
+        ),
+    ] = None
+
+    def by_hand(self) -> ByHand | None:
+        """None where nothing is set.  Raises `BadInputError` for one threshold without the other, and for a pair that is none."""
+        from simulator.thresholds import ByHand, pair_in_units
+
+        if (self.t_min is None) != (self.t_max is None):
+            raise BadInputError("--t-min and --t-max: give both, or neither for thresholds chosen from the variants")
+        if self.t_min is not None and self.t_max is not None:
+            pair_in_units(self.t_min, self.t_max)
+        elif self.slice_cycles is None:
+            return None
+        return ByHand(self.t_min, self.t_max, self.slice_cycles or 0)
+
+
+@dataclass(frozen=True)
+class LoadOptions(RuleOptions):
     """Inferences under a load that changes, and who picks their variants.  Without a trace there is none of it."""
 
     trace: Annotated[
@@ -150,11 +179,6 @@ class LoadOptions:
     controller: Annotated[
         Literal["threshold", "c", "estimator", "static", "oracle"] | None,
         typer.Option(help="Who picks the variant of each inference; c: the threshold rule in C. (default: estimator)"),
-    ] = None
-    t_min: Annotated[float | None, typer.Option("--t-min", metavar="RHO", help="Threshold rule: one variant heavier below.")] = None
-    t_max: Annotated[float | None, typer.Option("--t-max", metavar="RHO", help="Threshold rule: one variant lighter from there on.")] = None
-    slice_cycles: Annotated[
-        int | None, typer.Option("--slice", metavar="CYCLES", min=0, help="Threshold rule: how long it must hold. (default: one inference)")
     ] = None
     inferences: Annotated[int | None, typer.Option(metavar="N", min=1, help="Inferences under the trace. (default: 1000)")] = None
     switch_cycles: Annotated[

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from simulator.bundle.c_rule import c_library
+from simulator.bundle.read import read_model
 from simulator.compiled import Compiled
 from simulator.contended import load_of
 from simulator.contention import generate
@@ -115,6 +117,61 @@ def test_thresholds_that_oscillate_are_said(compiled: Path, capsys: pytest.Captu
     assert light < heavy
     _, out, _ = simulate(capsys, *words[:-2], light * 1.0001, "--t-max", heavy * 0.9999)
     assert f"warning: oscillates at a share of {response.grid[k] / SHARE_UNIT:.3f}" in out
+
+
+@pytest.mark.parametrize("words", [("--t-min", "0.5", "--t-max", "0.75", "--slice", "12345"), ("--slice", "12345"), ()])
+def test_a_bundle_has_the_rule_that_simulate_has(
+    compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    """In its JSON and its C header; nothing else of the table differs, and the bundle is read again."""
+    assert main(["export", str(compiled), "--bundle", str(tmp_path / "b"), *words]) == 0
+    simulated = report(capsys, compiled, "--trace", "step:1", "--controller", "threshold", "--inferences", "9", *words)["thresholds"]
+    table, own = read_model(tmp_path / "b").controller, read_model(compiled).controller
+    assert table is not None
+    assert own is not None
+    assert [table.variants[v].name for v in table.ladder] == simulated["ladder"]
+    assert [t / 65536 for t in (*table.t_min, *table.t_max)] == [*simulated["t_min"], *simulated["t_max"]]
+    assert table.slice_cycles == simulated["slice_cycles"] == (12345 if words else 0)
+    by_hand = {"ladder", "t_min", "t_max"} if "--t-min" in words else set()
+    assert table.model_dump(exclude={"slice_cycles", *by_hand}) == own.model_dump(exclude={"slice_cycles", *by_hand})
+    header = (tmp_path / "b" / "table.h").read_text()
+    assert f"static const uint32_t tilefarm_t_min[] = {{\n    {', '.join(f'{t}u' for t in table.t_min)}\n}};" in header
+    rules = re.findall(r"tilefarm_t_max\w*, UINT64_C\((\d+)\)", header)
+    assert rules
+    assert f"have agreed for {table.slice_cycles} cycles" in (tmp_path / "b" / "README.md").read_text()
+    assert set(map(int, rules)) == {table.slice_cycles}
+    assert json.loads((tmp_path / "b" / "controller.json").read_text())["slice_cycles"] == table.slice_cycles
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--t-min", "1"), "--t-min and --t-max: give both"),
+        (("--t-min", "2", "--t-max", "1"), "accepted: 0 < t_min < t_max"),
+        (("--t-min", "nan", "--t-max", "1"), "thresholds nan and 1.0"),
+        (("--slice", "-1"), "--slice"),
+        (("--slice", str(1 << 63)), "--slice"),
+    ],
+)
+def test_a_bad_rule_is_one_line_and_no_bundle(
+    compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], found: str
+) -> None:
+    capsys.readouterr()
+    assert main(["export", str(compiled), "--bundle", str(tmp_path / "b"), *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert found in err.replace("\n", " ")
+    assert not (tmp_path / "b").exists()
+    assert main(["export", str(compiled), "--out", str(tmp_path / "o.onnx"), "--slice", "3"]) == 2
+    assert "--t-min, --t-max and --slice go with --bundle" in capsys.readouterr().err
+
+
+def test_a_bundle_says_where_its_rule_oscillates(compiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    response = measure_response(prepared_variants(Compiled.of(decode(read_container(compiled)))), share_grid(EDGE))
+    light, heavy = response.balance[:, response.grid.index(EDGE.contention["slight"].share_units)]
+    words = ("--t-min", str(light * 1.0001), "--t-max", str(heavy * 0.9999))
+    assert main(["export", str(compiled), "--bundle", str(tmp_path / "b"), *words]) == 0
+    assert "warning: oscillates at a share of" in capsys.readouterr().out
 
 
 def test_text(compiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
