@@ -54,7 +54,9 @@ def test_random_search_tunes(files: Path) -> None:
     assert summary.candidates == 32
     (said,) = read_json(files / "RUN" / "run.json")["plugins"]
     assert (said["kind"], said["name"], said["version"]) == ("strategy", "random_search:RandomSearch", "1")
-    log = read_log(files / "RUN", ("kind", "status", "generation"))
+    log = read_log(files / "RUN", ("kind", "status", "generation", "proposed_by"))
+    assert set(log.loc[log["generation"] > 0, "proposed_by"]) == {"random_search:RandomSearch"}
+    assert set(log.loc[log["generation"] == 0, "proposed_by"]) <= {"baseline", "prediction"}
     assert set(log["kind"]) == {"program"}, "and of segments nothing"
     result = tuner.Search(str(model), "edge", (*QUICK, "use.cost_model=false"), candidates=32, strategy="random_search:RandomSearch").run()
     assert result.cycles == {level: row.cycles for level, row in summary.levels.items()}

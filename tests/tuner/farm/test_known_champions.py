@@ -47,6 +47,7 @@ def test_other_weights_are_measured_once(
     log = read_log(tmp_path / "run")
     assert set(log["kind"]) == {"program"}
     assert log["task"].nunique() <= 1 + len(summary.levels) + 1, "the baseline, champions, the robust program"
+    assert set(log["proposed_by"]) == {"baseline", "store"}
     assert not log["worker"].astype("str").str.startswith("store/").any()
     assert summary.measurements.paid == summary.measurements.asked == log["readings"].sum()
     assert read_json(tmp_path / "run" / "run.json")["champions"]

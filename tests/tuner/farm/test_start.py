@@ -102,6 +102,7 @@ def test_a_search_goes_on_from_it_and_is_resumed_without_it(net: Path, odd: Path
     log = read_log(tmp_path / "whole")
     programs = log[(log["kind"] == "program") & (log["level"] == "none")].groupby("generation")["cycles"].min()
     assert programs.index.max() > 1
+    assert log.loc[log["kind"] == "program", "proposed_by"].drop_duplicates().tolist()[:2] == ["baseline", "start"]
     assert whole.own_cycles["none"] == programs.min() <= programs[0]
     (tmp_path / "parts" / "checkpoint" / "state.json").unlink()
     with pytest.raises(BadInputError, match="name the plans again"):

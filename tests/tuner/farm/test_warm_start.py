@@ -179,6 +179,8 @@ def test_a_run_begins_with_them(short: Path, earlier: Path, tmp_path: Path) -> N
     assert all(summary.own_cycles[level] <= best[level] for level in LEVELS)
     first = log[(log["kind"] == "program") & (log["generation"] <= 1)]
     assert all(first.loc[first["level"] == level, "cycles"].min() == best[level] for level in LEVELS)
+    assert set(first["proposed_by"]) <= {"baseline", "prediction", "warm start", "shortest path"}
+    assert "warm start" in set(first["proposed_by"])
     assert "tasks usable" in summary.warm_start[0]
     assert read_json(tmp_path / "whole" / "run.json")["warm_start"] == [*sources(warm, tmp_path / "x", False)]
     # interrupted, and gone on with: from the checkpoint, whatever became of the earlier run
