@@ -85,6 +85,6 @@ def with_rule(compiled: Compiled, table: ControllerTable, by_hand: ByHand) -> tu
         granted.append(_row(grant, fitting, thresholds_of(compiled, response.among(fitting), by_hand).rule))
     rule = thresholds.rule
     values = {"ladder": rule.ladder, "t_min": rule.t_min, "t_max": rule.t_max, "slice_cycles": rule.slice_cycles, "granted": tuple(granted)}
-    made = ControllerTable.model_validate({**dict(table), **values})
-    pieces = (CompiledPiece(piece.name, replace(piece.container, controller=made)) for piece in compiled.pieces)
+    new_table = ControllerTable.model_validate({**dict(table), **values})
+    pieces = (CompiledPiece(piece.name, replace(piece.container, controller=new_table)) for piece in compiled.pieces)
     return Compiled(tuple(pieces)), thresholds

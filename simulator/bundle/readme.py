@@ -87,8 +87,8 @@ def _thresholds(table: ControllerTable) -> str:
     names = [table.variants[v].name for v in table.ladder]
     rows = zip(names, names[1:], table.t_min, table.t_max, strict=False)
     cells = ((f"{a} to {b}", f"{low} ({low / RHO_UNIT:.4g})", f"{high} ({high / RHO_UNIT:.4g})") for a, b, low, high in rows)
-    held = f"A switch waits until inferences have agreed for {table.slice_cycles} cycles, and for one inference at least."
-    return f"{_table(('border', 'heavier below', 'lighter from'), cells)}\n\n{held}"
+    wait = f"A switch waits until inferences have agreed for {table.slice_cycles} cycles, and for one inference at least."
+    return f"{_table(('border', 'heavier below', 'lighter from'), cells)}\n\n{wait}"
 
 
 def _response(table: ControllerTable) -> str:

@@ -260,8 +260,8 @@ class JobRunner:
         failing, memo = dict(job.failing), self.evaluator.memo
         if memo is not None:
             memo.refused.update(job.dropped)
-        named = config.search.strategy if spec.strategy is None else spec.strategy.__name__
-        recorder, collector = Recorder(spec.facts, job.island, job.epoch, version, named), Collector()
+        strategy_name = config.search.strategy if spec.strategy is None else spec.strategy.__name__
+        recorder, collector = Recorder(spec.facts, job.island, job.epoch, version, strategy_name), Collector()
         listeners: list[Listener] = [recorder, self.known, collector]
         paid: ChainMap[str, Answer] = ChainMap()
         if self._heard is not None:

@@ -63,25 +63,25 @@ def _grown(context: SearchContext, island: Island, level: int, taken: Collection
     """The fastest that was tried, from the best program of a level on, until `_patience` changes in a row won nothing; new, but not always
     faster."""
     best, idle, patience = island.best(level), 0, _patience(context, island, level)
-    now, made = best.genome, Proposal(parents=(best.task,))
+    now, lineage = best.genome, Proposal(parents=(best.task,))
     cycles = yield from context.foreseen(now, level)
     seen, found = {now}, list[tuple[float, Genome]]()
     while idle < patience:
         idle += 1
-        changed, how = _changed(context, island, now, level)
+        changed, step = _changed(context, island, now, level)
         child = None if changed is None else context.permitted(changed, level)
         if child is None or child in seen:
             continue
         seen.add(child)
-        how = Proposal(",".join(filter(None, (made.by, how.by))), tuple(dict.fromkeys((*made.parents, *how.parents))))
-        context.propose(child, how)
+        step = Proposal(",".join(filter(None, (lineage.by, step.by))), tuple(dict.fromkeys((*lineage.parents, *step.parents))))
+        context.propose(child, step)
         if not (yield from _promises(context, child, now, level)):
             continue
         took = yield from context.foreseen(child, level)
         if child not in taken and not context.known.measured(child):
             found.append((took, child))
         if took < cycles:
-            now, made, cycles, idle = child, how, took, 0
+            now, lineage, cycles, idle = child, step, took, 0
     return min(found, key=lambda each: each[0])[1] if found else None
 
 

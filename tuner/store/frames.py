@@ -66,8 +66,8 @@ def gains(log: pd.DataFrame) -> pd.DataFrame:
     by = [rows["run"].astype("str"), rows["level"].astype("str")]
     best = rows["cycles"].astype("float64").groupby(by).cummin()
     gain = np.log2(best.groupby(by).shift().fillna(best) / best)
-    shared = pd.DataFrame({"level": by[1], "proposer": names, "programs": 1 / count, "gain": gain / count})
-    found = shared.explode("proposer").groupby(["level", "proposer"], sort=False, as_index=False).sum()
+    shares = pd.DataFrame({"level": by[1], "proposer": names, "programs": 1 / count, "gain": gain / count})
+    found = shares.explode("proposer").groupby(["level", "proposer"], sort=False, as_index=False).sum()
     order = found.groupby("proposer")["gain"].transform("sum")
     return found.assign(order=order).sort_values(["order", "proposer"], ascending=[False, True], kind="stable").drop(columns="order")
 
