@@ -209,7 +209,9 @@ class _Walk:
             if not plain.input or any(value for key, value in attributes(node).items() if key in _OTHER_AXES and key not in known):
                 return
             first = self.types[plain.input[0]].tensor_type.elem_type
-            found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
+            found = {}
+            with suppress(onnx.shape_inference.InferenceError):  # of the stand-in; who takes the operator says what does not fit it
+                found = self._inferred(plain, {name: _of_kind(self.types[name], TensorProto.FLOAT) for name in plain.input})
             found = {name: _of_kind(kind, first) for name, kind in found.items()}
         for name, kind in found.items():
             if stand_in is not None and known_dims(kind) not in (None, self.shapes.get(name)):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, parser
@@ -16,6 +16,7 @@ from compiler.frontend import inline
 from compiler.frontend.attributes import known_shapes
 from compiler.frontend.load import prepare
 from compiler.frontend.lower import SUPPORTED, lower_partition
+from simulator.exact_onnxruntime import REFUSALS
 from tests.fuzz.builder import Sample, values_of
 from tests.fuzz.graphs import draw_graph
 from tests.models import reference_outputs
@@ -99,7 +100,11 @@ def test_a_part_of_a_graph_behind_a_name(seed: int, write: Callable[[ModelProto,
     written = write(sample.model, np.random.default_rng(seed))
     onnx.checker.check_model(written)
     names = [item.name for item in sample.model.graph.output]
-    plain, theirs = values_of(*sample, names), values_of(written, sample.feeds, names)
+    plain = values_of(*sample, names)
+    try:
+        theirs = values_of(written, sample.feeds, names)
+    except REFUSALS:  # in a branch, onnxruntime holds its own size of a window with ceil_mode against onnx's
+        assume(False)
     mine = values_of(prepare(written), sample.feeds, names)
     for name in names:
         np.testing.assert_allclose(theirs[name], plain[name], rtol=1e-4, atol=1e-5)
