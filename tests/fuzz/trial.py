@@ -32,7 +32,7 @@ from tests.fuzz.perturbed import rounding_explains
 from tests.fuzz.plans import LAYERWISE, programs_of
 from tests.lane_sums import check_lane_sums, summed_lanes
 from tuner.checks.fixed_point import referred
-from tuner.checks.reference import Reference, Stored, reference
+from tuner.checks.reference import ReferenceValues, Stored, reference
 from tuner.checks.values import values_of
 
 BEYOND = "undefined", "a tensor is beyond the data type"
@@ -109,7 +109,7 @@ class Trial:
         self.folder = tempfile.TemporaryDirectory(prefix="fuzz-")  # as long as the reference, which asks more of the file later
         self.path = Path(self.folder.name) / "compiled.onnx"
         self.path.write_bytes(data)
-        self.reference: Reference = self._refer()
+        self.reference: ReferenceValues = self._refer()
 
     def programs_of(self, plan: str, seed: int) -> Mapping[str, Program] | Infeasible:
         return self.layerwise if plan == LAYERWISE else programs_of(self.opened, plan, self.level, seed)
@@ -155,7 +155,7 @@ class Trial:
         places = [self._kind(name, value, target) for name, value in zip(self.expected, made, strict=True) if name not in checked.counted]
         return next((kind for kind in places if kind is not None), ("rounding", "") if doubtful else ("right", ""))
 
-    def _refer(self) -> Reference:
+    def _refer(self) -> ReferenceValues:
         sample, compiled = self.sample, self.session.compiled
         with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
             try:

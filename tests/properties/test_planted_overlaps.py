@@ -38,7 +38,7 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
 from tests.plans import random_plan
-from tuner.checks.reference import Reference, Stored, reference
+from tuner.checks.reference import ReferenceValues, Stored, reference
 from tuner.checks.values import Compared, compare
 
 EDGE = load_machine("edge")
@@ -93,7 +93,7 @@ class Count:
     shown: int = 0
 
 
-def expected(path: Path, feeds: dict[str, Floats]) -> Reference:
+def expected(path: Path, feeds: dict[str, Floats]) -> ReferenceValues:
     """As `run --check` has it."""
     opened = open_source(Source(path, EDGE))
     body = path.with_suffix(".body.onnx")
@@ -139,7 +139,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, folder: Path, names: list[str], see
     return count
 
 
-def compared(right: Reference, names: list[str], made: list[Floats]) -> list[Compared]:
+def compared(right: ReferenceValues, names: list[str], made: list[Floats]) -> list[Compared]:
     return [compare(right, name, mine.reshape(right.values[name].shape), DataType.float16) for name, mine in zip(names, made, strict=True)]
 
 

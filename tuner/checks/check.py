@@ -18,7 +18,7 @@ from simulator.sanitizer import check as sanitize
 from simulator.sequence import bound_of_all, simulate_all
 from simulator.session import InferenceSession
 from tuner.checks.fixed_point import referred
-from tuner.checks.reference import Reference, Stored, reference
+from tuner.checks.reference import ReferenceValues, Stored, reference
 from tuner.checks.values import Values, values_of
 
 
@@ -80,7 +80,7 @@ def random_feeds(session: InferenceSession, seed: int) -> dict[str, NDArray[Any]
     return feeds
 
 
-def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Checked:
+def check_level(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> Checked:
     """Execute, sanitize and time the variants of one level.  Raises `BadInputError` for a level or feeds that the file does not have."""
     compiled = session.compiled
     programs, machine = compiled.programs(level), compiled.machine
@@ -111,7 +111,7 @@ def check_file(path: Path, levels: Sequence[str] | None = None, seed: int = 0) -
     return check_levels(*prepared_check(path, seed), levels)
 
 
-def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, NDArray[Any]], Reference]:
+def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, NDArray[Any]], ReferenceValues]:
     """A session, random inputs of it, and what onnxruntime makes of them.  Raises `BadInputError`."""
     session = InferenceSession(path)
     given = random_feeds(session, seed)
@@ -121,7 +121,7 @@ def prepared_check(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[st
 
 
 def check_levels(
-    session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, levels: Sequence[str] | None = None
+    session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, levels: Sequence[str] | None = None
 ) -> list[Checked]:
     """`check_level` for levels (default: all); each stream runs once."""
     wanted = tuple(levels) if levels else session.levels

@@ -27,7 +27,7 @@ from simulator.compiled import Compiled, CompiledPiece
 from simulator.npu.program import DdrBuffer, MemoryMap
 from simulator.onnx_names import names_read
 from simulator.session import InferenceSession
-from tuner.checks.reference import Reference
+from tuner.checks.reference import ReferenceValues
 from tuner.checks.reference_body import body_of
 
 Array = NDArray[Any]
@@ -40,7 +40,9 @@ def in_fixed_point(graph: Graph) -> Graph:
     return replace(graph, operators=tuple(replace(op, fixed_point=True) if isinstance(op, products) else op for op in graph.operators))
 
 
-def referred(expected: Reference, compiled: Compiled, file: Path, feeds: Mapping[str, ArrayLike], body: Path | None = None) -> Reference:
+def referred(
+    expected: ReferenceValues, compiled: Compiled, file: Path, feeds: Mapping[str, ArrayLike], body: Path | None = None
+) -> ReferenceValues:
     """expected, with the values of a machine's own rounding where it rounds in fixed point.
 
     compiled: what file has.  body: the plain model, of a file that has none.  Raises as `compiler.frontend.load`.

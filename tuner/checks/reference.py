@@ -58,7 +58,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceValues:
     """onnxruntime's values by name, in float32 where the model is of float16: its outputs, what goes into the pieces and what comes out.
 
     rounded: samples of what outputs of model and pieces are where weights and whatever the NPU stores are rounded, each piece given its
@@ -118,7 +118,7 @@ def differing(mine: Array, theirs: Array) -> int:
     return int(same.size - (same | (np.isnan(mine) & np.isnan(theirs)) if mine.dtype.kind == "f" else same).sum())
 
 
-def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s: float = TIMEOUT_S) -> Reference:
+def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s: float = TIMEOUT_S) -> ReferenceValues:
     """Run the body of a compiled ONNX file (or a plain ONNX file) on onnxruntime.
 
     Raises `BadInputError` where the file has no body, onnxruntime refuses it, dies on it, or takes longer than `timeout_s`.
@@ -129,7 +129,7 @@ def reference(path: Path, feeds: Mapping[str, Array], stored: Stored, timeout_s:
     values = {name: next(left) for name in told["values"]}
     rounded = tuple({name: next(left) for name in names} for names in told["rounded"])
     exact, steps = frozenset(told["exact"]), told["steps"]
-    return Reference(
+    return ReferenceValues(
         values, rounded, told["logits_scale"], frozenset(told["stepped"]), exact, steps, told["quantised"], told["frames"], child
     )
 

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from simulator.npu.held import Beyond
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
-from tuner.checks.reference import Array, Reference, differing
+from tuner.checks.reference import Array, ReferenceValues, differing
 
 FACTOR = 4.0  # times what rounding alone does
 FLOOR = 4 * 2.0**-11  # where rounding happens to do nothing: storing the output itself may move it by 2^-11
@@ -157,7 +157,7 @@ def relative_error(out: ArrayLike, ref: ArrayLike, dtype: DataType, logits_scale
         return float(np.abs(mine - theirs).max(initial=0.0)) / (scale or 1.0)
 
 
-def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Compared:
+def compare(expected: ReferenceValues, name: str, out: Array, dtype: DataType) -> Compared:
     """A tensor that the NPU made, or the host of it."""
     ref, scale = expected.values[name], expected.logits_scale.get(name)
     if out.shape != ref.shape:
@@ -176,7 +176,7 @@ def compare(expected: Reference, name: str, out: Array, dtype: DataType) -> Comp
     return replace(found, exact=name in expected.exact, step=step, differing=wrong, count=ref.size, quantised=True, whose=expected.whose)
 
 
-def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: Reference, level: str) -> Values:
+def values_of(session: InferenceSession, feeds: Mapping[str, ArrayLike], expected: ReferenceValues, level: str) -> Values:
     """Execute the variants of a level and compare.  Raises `BadInputError` for a level or feeds that the file does not have."""
     dtype = session.compiled.dtype
     made = session.run_on(feeds, expected.values, level)

@@ -29,7 +29,7 @@ from tests.models import Builder, reference_outputs
 from tests.piece_models import piece_model
 from tests.tuning import QUICK
 from tuner.checks.check import check_file, check_level, random_feeds
-from tuner.checks.reference import Reference, Stored, reference
+from tuner.checks.reference import ReferenceValues, Stored, reference
 from tuner.checks.values import FACTOR, FLOAT32, FLOOR, MOST, Compared, Values, compare, values_of
 from tuner.cli import main
 from tuner.store.runs import open_run
@@ -62,7 +62,7 @@ def section(container: Container, constants: NDArray[np.uint8], name: str, dtype
     return constants[buffer.offset_blocks * 32 : (buffer.offset_blocks + buffer.size_blocks) * 32].view(dtype)
 
 
-def checked(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, Any], Reference, Values]:
+def checked(path: Path, seed: int = 0) -> tuple[InferenceSession, dict[str, Any], ReferenceValues, Values]:
     session = InferenceSession(path)
     feeds = random_feeds(session, seed)
     expected = reference(path, feeds, Stored.of(session.compiled))
@@ -88,7 +88,7 @@ def test_a_softmax_of_the_host_in_float16_underflows() -> None:
     """Whatever type the NPU computes in."""
     logits = np.array([0.0, -20.0], np.float64)
     exact = np.exp(logits) / np.exp(logits).sum()
-    expected = Reference({"y": exact.astype(np.float32)}, (), {"y": 20.0}, frozenset(), frozenset(), {}, False, 1, None)  # type: ignore[arg-type]
+    expected = ReferenceValues({"y": exact.astype(np.float32)}, (), {"y": 20.0}, frozenset(), frozenset(), {}, False, 1, None)  # type: ignore[arg-type]
     assert compare(expected, "y", exact.astype(np.float16), DataType.float32).ok
     assert not compare(expected, "y", np.array([0.5, 0.5], np.float16), DataType.float32).ok
     assert not compare(expected, "y", np.array([1.0, 0.0], np.float32), DataType.float32).ok
