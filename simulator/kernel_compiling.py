@@ -8,8 +8,11 @@ that Python calls, and optimised once, there.  A part that Python calls later is
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.kernel_indexing import count_owners_only, index_directly, refuse_sizes_shortly
@@ -17,6 +20,7 @@ from simulator.kernel_indexing import count_owners_only, index_directly, refuse_
 _KNOWN = "0.68."  # numba's own modules are changed, so other versions compile as they do
 _depth = 0  # of functions that are being compiled, each for the one before it
 _functions = 0  # that this process has compiled
+_claims = ExitStack()  # on kernels that it compiles
 
 
 class CompiledKernel(NamedTuple):
@@ -74,6 +78,8 @@ def compile_as_wholes(numba: Any) -> None:
                 found = compile_one(self, signature)
             finally:
                 _depth -= 1
+                if _depth == 0:
+                    _claims.close()
             if _depth == 0 and _functions > functions:
                 name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
                 took = time.process_time() - cpu_s, time.perf_counter() - wall_s
@@ -101,7 +107,12 @@ def compile_as_wholes(numba: Any) -> None:
             add_overload(self, made)
 
     def load_kernels(self: Any, signature: Any, context: Any) -> Any:
-        return None if compiles_part() else load_overload(self, signature, context)
+        if compiles_part():
+            return None
+        loaded = load_overload(self, signature, context)
+        if loaded is None and _claim(self):
+            loaded = load_overload(self, signature, context)
+        return loaded
 
     def save_kernels(self: Any, signature: Any, made: Any) -> None:
         if not isinstance(made.entry_point, _Part):
@@ -143,6 +154,25 @@ def compile_as_wholes(numba: Any) -> None:
     for changed, members in changes.items():
         for name, member in members.items():
             setattr(changed, name, member)
+
+
+def _claim(cache: Any) -> bool:
+    """Wait until no other process compiles this kernel, and have others wait; whether one did.
+
+    Processes that need the same kernels compile one each in place of the same.  What cannot be locked is compiled by each that needs it.
+    """
+    name = cache._impl.filename_base
+    try:
+        cache._impl.locator.ensure_cache_path()
+        lock = _claims.enter_context(Path(cache.cache_path, f"{name}.claim").open("w"))  # noqa: SIM115  until it is compiled
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however that ends
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return True
+    except OSError:
+        pass
+    return False
 
 
 def _tell(kernel: CompiledKernel | None) -> None:

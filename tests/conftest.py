@@ -14,7 +14,7 @@ import pytest
 from _pytest.pathlib import import_path
 from hypothesis import settings
 
-from tests.kernels import compile_beside, wait_for_those_compiled_beside
+from tests.kernels import compile_beside
 from tuner.cli import kernel_progress
 
 # Where it is set, every process that a test starts compiles the two hundred modules of the tree before it begins
@@ -71,11 +71,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
             config.option.maxworkerrestart = "0"
         if not config.option.collectonly:
             config.add_cleanup(compile_beside())
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):
-        wait_for_those_compiled_beside()
 
 
 def pytest_collection(session: pytest.Session) -> None:

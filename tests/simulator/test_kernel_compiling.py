@@ -83,3 +83,13 @@ def test_parts_and_kernels_in_any_order(order: tuple[str, ...], tmp_path: Path) 
     again, counts = told()
     assert again == lines
     assert counts == f"{dict.fromkeys(order, 0)} {dict.fromkeys(order, 1)}"
+
+
+def test_processes_do_not_compile_the_same(tmp_path: Path) -> None:
+    """One has the claim on a kernel and compiles it; the others wait, and load it."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    words = [sys.executable, "-c", CALLS, "both"]
+    started = [subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [process.communicate(timeout=300)[0].strip().splitlines()[-1] for process in started]
+    assert sorted(said) == ["{'both': 0} {'both': 1}"] * 2 + ["{'both': 1} {'both': 0}"]
