@@ -35,7 +35,8 @@ def compile_beside(processes: int, search: bool) -> None:
         (own_folder() / "beside").touch(exist_ok=False)
     except OSError:
         return
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     for number in range(min(processes, _MOST)):
         words = [sys.executable, "-m", "simulator.kernel_list", str(os.getpid()), str(number), str(processes), str(int(search))]
         subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -125,8 +125,7 @@ def session(
         if not request.quiet:
             operators = sum(len(unit.operators) for unit in opened.units)
             around.say(
-                f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; "
-                f"starting workers (the first run of a version on a computer compiles kernels, a minute or two)"
+                f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
             )
             beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
             proposes = known.line if known.said else proposer_line(config, prior)

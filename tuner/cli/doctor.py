@@ -139,7 +139,7 @@ def _kernel_cache() -> CheckResult:
 
     folder = own_folder()
     mine, others = _bytes_below(folder), sum(_bytes_below(other) for other in folder.parent.glob("kernels-*") if other != folder)
-    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for a minute or two"
+    state = f"{mine / 1e6:,.1f} MB" if mine else "empty, the first run compiles for most of a minute"
     if folder.parent.name == f"tilefarm-{os.getuid()}":
         state += f"; {user_cache() or 'the cache of a user without a home'} cannot be written"
     text = f"{folder}, {state}" + (f"; {others / 1e6:,.1f} MB of other versions" if others else "")
