@@ -1,8 +1,8 @@
 """How statements of kernels become instructions of LLVM: as few as it takes.
 
-numba takes a whole array apart to read one element, fifty instructions where six do, and to count who has it; where a tuple of arrays is
-counted, all of them.  Most statements of kernels are of these kinds: to write them down and to have them optimised again was a third of
-what kernels took to compile.  What kernels do is the same.
+numba takes a whole array apart to read one element, and to count who has it; where a tuple of arrays is counted, all of them.  Most
+statements of kernels are of these kinds, and to write them down and to have them optimised is most of what kernels take to compile.  What
+kernels do is the same.
 """
 
 from __future__ import annotations
