@@ -17,8 +17,8 @@ from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.core.imputils import lower_getattr_generic
-from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer, infer_getattr, signature
-from numba.extending import NativeValue, intrinsic, lower_builtin, register_model, unbox
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import NativeValue, intrinsic, register_model, unbox
 from numba.np.numpy_support import from_dtype
 
 _BYTES = ir.IntType(8).as_pointer()
@@ -41,8 +41,6 @@ class _ReferenceModel(models.PrimitiveModel):  # type: ignore[misc]
 @intrinsic
 def by_reference(typing_context: Any, members: Any) -> Any:
     """A reference to a tuple, valid until the function that asks for it returns."""
-    if isinstance(members, Reference):
-        return members(members), lambda context, builder, signature, arguments: arguments[0]
     if not isinstance(members, types.BaseTuple):
         return None
 
@@ -90,39 +88,21 @@ def _load(context: Any, builder: Any, place: Any, array: bool) -> Any:
     return value
 
 
-def _kind(members: Any, index: int) -> Any:
-    kind = members.types[index]
-    return Reference(kind) if isinstance(kind, types.BaseTuple) else kind
-
-
 @infer_getattr
 class _ReferenceAttributes(AttributeTemplate):  # type: ignore[misc]
     key = Reference
 
     def generic_resolve(self, reference: Reference, name: str) -> Any:
         fields = getattr(reference.members, "fields", ())
-        return _kind(reference.members, fields.index(name)) if name in fields else None
+        if name not in fields:
+            return None
+        kind = reference.members.types[fields.index(name)]
+        return Reference(kind) if isinstance(kind, types.BaseTuple) else kind
 
 
 @lower_getattr_generic(Reference)
 def _get_attribute(context: Any, builder: Any, reference: Reference, address: Any, name: str) -> Any:
     return _member(context, builder, reference.members, address, reference.members.fields.index(name))
-
-
-@infer
-class _ReferenceItems(AbstractTemplate):  # type: ignore[misc]
-    key = "static_getitem"
-
-    def generic(self, arguments: Any, keywords: Any) -> Any:
-        reference, index = arguments
-        if isinstance(reference, Reference) and isinstance(index, int):
-            return signature(_kind(reference.members, index), *arguments)
-        return None
-
-
-@lower_builtin("static_getitem", Reference, types.IntegerLiteral)
-def _get_item(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return _member(context, builder, signature.args[0].members, *arguments)
 
 
 @unbox(Reference)

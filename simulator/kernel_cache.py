@@ -29,14 +29,16 @@ _PREFIX = "kernels-"
 _PACKAGES = ("simulator", "compiler", "tuner")
 _IMPORT = re.compile(rb"^from ((?:%s)[\w.]*) import (\([^)]*\)|.*)" % "|".join(_PACKAGES).encode(), re.MULTILINE)
 _SHARED = "of"
+_COMPILERS = {"simulator/kernel_compiling.py", "simulator/kernel_indexing.py"}  # of all kernels
 _PATIENCE_S = 10.0  # who has not renewed a lease for so long has ended
 
 
 def kernel_sources(root: Path) -> dict[Path, bytes]:
-    """Text of every file of the packages in `root` that has a kernel, or that such a file imports from; by path in `root`, in order."""
+    """Text of every file of the packages in `root` that has a kernel, that such a file imports from, or that says how kernels are compiled;
+    by path in `root`, in order."""
     # paths are strings until the end: every command that has kernels waits for this, and for most of it where these are objects
     texts = dict(_texts(os.fspath(root)))
-    found = {path for path, text in texts.items() if _has_kernel(text)}
+    found = {path for path, text in texts.items() if _has_kernel(text)} | (_COMPILERS & texts.keys())
     for path in list(found):
         for module, names in _IMPORT.findall(texts[path]):
             whole = module.decode().replace(".", "/")

@@ -36,7 +36,7 @@ def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, p
         spec = unit.operators[start + k]
         of, row = spec.job_row(given)
         kinds.append((_FED if known.work.jobs.made[k] == FED else _NUMBERS[of], begin))
-        records.append(row.reshape(-1))
+        records.append(row)
         begin += row.size
         constants += [(k, *fetch) for fetch in spec.fetches(given)]
     fetches = np.array(constants, np.int64).reshape(-1, 6)

@@ -216,3 +216,8 @@ def test_a_cache_that_is_only_read_is_used(
     assert folder.is_relative_to(temporary)
     assert (folder / "of/simulator/one.nbi").read_bytes() == b"kernel"
     assert f"{base}: Read-only file system" in capsys.readouterr().err
+
+
+def test_how_kernels_are_compiled_is_a_source_of_them() -> None:
+    """Else a mend of what writes their instructions would leave compiled ones as they were."""
+    assert {Path("simulator/kernel_compiling.py"), Path("simulator/kernel_indexing.py")} <= kernel_sources(ROOT).keys()
