@@ -21,7 +21,8 @@ def index_directly(types: Any, lower_builtin: Any) -> None:
 
 
 def refuse_sizes_shortly() -> None:
-    """Have a slice that is given another size say so without both sizes: to write them took half a second of each kernel with a slice.
+    """Have a slice that is given another size say so without both sizes: numba makes strings of them in every kernel with a
+    slice.
 
     When the first kernel is compiled: numba imports this module of its own then.
     """
