@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from simulator.npu.lazily import lazily
 
 if TYPE_CHECKING:
-    from compiler.face import CompiledModel, compile, load
+    from compiler.api import CompiledModel, compile, load
     from compiler.plan.plan import Plan
 
 __all__ = ["CompiledModel", "Plan", "compile", "load"]
@@ -17,5 +17,5 @@ __all__ = ["CompiledModel", "Plan", "compile", "load"]
 if not TYPE_CHECKING:  # else any name would do
     __getattr__ = lazily(
         __name__,
-        {"CompiledModel": "compiler.face", "Plan": "compiler.plan.plan", "compile": "compiler.face", "load": "compiler.face"},
+        {"CompiledModel": "compiler.api", "Plan": "compiler.plan.plan", "compile": "compiler.api", "load": "compiler.api"},
     )

@@ -25,7 +25,7 @@ def main(
     dtype: Annotated[str, typer.Option(metavar="T", help="float16 or float32.")] = "float16",
 ) -> None:
     """Compile a model for a machine, with a plan or by prediction: the same bytes every time."""
-    from compiler.face import compile
+    from compiler.api import compile
     from compiler.plan.plan import Plan
     from simulator.outputs import check_out
 

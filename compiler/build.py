@@ -17,17 +17,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.kinds.build import Packed
-from compiler.kinds.conv import ConvSpec
+from compiler.model import Opened
+from compiler.ops.conv import ConvSpec
+from compiler.ops.lower_graph import Packed
 from compiler.package.onnx_out import PackedPiece, write_packed
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
 from compiler.segment.blocks import needed
-from compiler.segment.permuted import permuted_to
-from compiler.source import Opened
-from compiler.space.starts import layer_by_layer
-from compiler.unit.granted import at_level
-from compiler.unit.unit import Unit
+from compiler.segment.reorder import permuted_to
+from compiler.space.initial import layer_by_layer
+from compiler.target.level_limits import at_level
+from compiler.target.target_graph import Unit
+from simulator.build_controller_table import controller_table
 from simulator.npu import isa
 from simulator.npu.container import Container, OperatorEntry, SegmentEntry, Variant
 from simulator.npu.container_file import MAX_NAME, encode_chunks
@@ -38,7 +39,6 @@ from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.onnx_names import Style
 from simulator.sequence import in_all
-from simulator.tabulate import controller_table
 from simulator.timing import Timing, prepare, program_bound, simulate, simulate_levels
 
 
@@ -97,10 +97,10 @@ def plans_of_pieces(opened: Opened, plan: Plan, where: str) -> tuple[Plan, ...]:
 
 def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program:
     """One plan as a program.  Raises `BadInputError` (a plan of something else), `InfeasibleError` (it does not fit)."""
-    check_plan(compiler.unit, plan, where)
+    check_plan(compiler.target, plan, where)
     program = compiler.compile(plan)
     if isinstance(program, Infeasible):
-        raise InfeasibleError(f"{where}: does not fit {compiler.unit.machine.name}: {program}")
+        raise InfeasibleError(f"{where}: does not fit {compiler.target.capabilities.name}: {program}")
     return program
 
 
@@ -120,7 +120,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also of a level that grants less).
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
-    machine = compiler.unit.machine
+    machine = compiler.target.capabilities
     check_levels(machine, plans)
     levels = tuple(level for level in machine.contention if level in plans)
     by_digest: dict[str, MeasuredPiece] = {}

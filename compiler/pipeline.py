@@ -23,19 +23,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.emit.segment import Draft, Records, drafted, lower_draft, new_scratch
-from compiler.emit.staging import disagreement
+from compiler.codegen.lower_segment import Draft, Records, drafted, lower_draft, new_scratch
+from compiler.codegen.shared_memory import disagreement
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.schedule.footprint import Footprint, Ints
-from compiler.schedule.shared import SharedPlaces, settle, shared_places
-from compiler.schedule.sync import Synchroniser
-from compiler.schedule.write import Schedule
-from compiler.segment.granted import fits_l1, least_l1
-from compiler.segment.held import Held, placed
-from compiler.segment.memory import named
-from compiler.segment.permuted import permuted_to
-from compiler.unit.granted import l1_grants, within_l1
-from compiler.unit.unit import Unit
+from compiler.schedule.segment_accesses import Footprint, Ints
+from compiler.schedule.shared_memory_allocator import SharedPlaces, settle, shared_places
+from compiler.schedule.stream_writer import Schedule
+from compiler.schedule.synchronize import Synchroniser
+from compiler.segment.l1_limits import fits_l1, least_l1
+from compiler.segment.memory_plan import named
+from compiler.segment.persistent import Held, placed
+from compiler.segment.reorder import permuted_to
+from compiler.target.level_limits import l1_grants, within_l1
+from compiler.target.target_graph import Unit
 from simulator.npu import isa
 from simulator.npu.grant import Grant
 from simulator.npu.parts import BLOCK_BYTES, Memory
@@ -64,7 +64,7 @@ class Lowered:
 
     @property
     def code(self) -> Code:
-        """Its records (see `emit.segment`); `ValueError` of a compiler that keeps none."""
+        """Its records (see `codegen.lower_segment`); `ValueError` of a compiler that keeps none."""
         if self.kept is None:
             raise ValueError("a compiler that keeps no records has none to link")
         return self.kept
@@ -90,7 +90,7 @@ class Lowered:
 
 
 class CorePart(NamedTuple):
-    """One core's share of a segment in a program.  place: of the core among those of its plan.  flip: see `segment.memory.place`."""
+    """One core's share of a segment in a program.  place: of the core among those of its plan.  flip: see `segment.memory_plan.place`."""
 
     segment: int
     core: int
@@ -264,7 +264,7 @@ class Compiler:
         return self._fitting(self._parts(0, shares, made, self._ends()))
 
     def _least_l1(self, unit: Unit, plan: SegmentPlan, start: int) -> int:
-        """As `segment.granted.least_l1`, remembered."""
+        """As `segment.l1_limits.least_l1`, remembered."""
         if not self._grants:
             return unit.machine.whole.l1_bytes
         key = (unit, start, plan.key, len(plan.cores))

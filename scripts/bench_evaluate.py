@@ -44,18 +44,18 @@ from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, Genome, block_counts, choice_count
-from compiler.space.moves import MOVES, random_genome, repaired
-from compiler.space.starts import single_operators
-from compiler.unit.unit import Unit
+from compiler.space.initial import single_operators
+from compiler.space.mutators import MOVES, random_genome, repaired
+from compiler.target.target_graph import Unit
 from scripts.studies import Networks, in_file_order, named
 from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.timing import prepare, simulate_levels
-from tuner.measure.evaluate import Evaluator, EvaluatorSpec
-from tuner.measure.measurement import Measurement, Request
-from tuner.measure.npu import Npu
-from tuner.measure.timer import Timers
+from tuner.measure.evaluator import Evaluator, EvaluatorSpec
+from tuner.measure.incremental_timer import Timers
+from tuner.measure.npu_target import Npu
+from tuner.measure.request import Measurement, Request
 
 WARM = 8  # items before the clock starts
 DRAWS = 200  # of segments, for an interval

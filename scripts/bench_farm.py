@@ -34,40 +34,39 @@ import numpy as np
 import typer
 
 import simulator
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.studies import network
 from simulator import terminal
 from tuner.cli.text import print_table
 from tuner.config import TuneConfig, load_config
-from tuner.farm.conduct import Conductor, Jobs, SerialJobs
+from tuner.cost_model.interface import conditions_of
+from tuner.cost_model.model_file import Trained
+from tuner.cost_model.training_rows import packed_rows, rows_of_search
+from tuner.farm.commit_log import Deadline, Ledger, RunBudget
+from tuner.farm.coordinator import Conductor, Jobs, SerialJobs
+from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import JobRunner, JobRunnerSpec, Training, Update
-from tuner.farm.ledger import Deadline, Ledger, RunBudget
-from tuner.farm.pool import ActorPool
+from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.schedule import EpochSchedule
-from tuner.farm.workers import JobWorker
-from tuner.learn.cost_model import conditions_of
-from tuner.learn.logged import packed_rows, rows_of_search
-from tuner.learn.trained import Trained
-from tuner.measure.evaluate import EvaluatorSpec
-from tuner.measure.measurement import Measurement, Request
-from tuner.search.asking import answered
+from tuner.log.columns import from_bytes
+from tuner.log.task_numbers import first
+from tuner.log.wire_format import EPOCH
+from tuner.log.writer import Origin, RunLog
+from tuner.measure.evaluator import EvaluatorSpec
+from tuner.measure.request import Measurement, Request
+from tuner.platform.actors import Announce
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.ray_actors import RayActors
+from tuner.platform.ray_cluster import connect
+from tuner.platform.real import REAL
+from tuner.search.ask_tell import answered
 from tuner.search.champions import Champions
-from tuner.search.children import children
 from tuner.search.context import SearchContext
 from tuner.search.epoch import EVOLVING
 from tuner.search.explore import propose
-from tuner.search.islands import unpack_island
+from tuner.search.hill_climb import children
+from tuner.search.island_state import unpack_island
 from tuner.search.knowledge import Knowledge
-from tuner.store.columns import from_bytes
-from tuner.store.run_log import Origin, RunLog
-from tuner.store.task_numbers import first
-from tuner.store.travelling import EPOCH
-from tuner.world.actors import Announce
-from tuner.world.local import LocalPlace
-from tuner.world.ray_actors import RayActors
-from tuner.world.ray_cluster import connect
-from tuner.world.real import REAL
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = 2

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from compiler.build import compile_plan, default_plan  # noqa: E402
-from compiler.source import Source, open_source  # noqa: E402
+from compiler.model import Source, open_source  # noqa: E402
 from simulator.npu import isa  # noqa: E402
 from simulator.npu.isa import WORDS, Op  # noqa: E402
 from simulator.npu.level import ALONE, SHARE_UNIT, Level  # noqa: E402
@@ -40,7 +40,7 @@ from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType, Engine, Memory  # noqa: E402
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program  # noqa: E402
 from simulator.timing import prepare, simulate  # noqa: E402
-from tuner.networks.zoo import resolve  # noqa: E402
+from tuner.zoo.names import resolve  # noqa: E402
 
 # cycles per second that ONNXim (IEEE CAL 2024) reached on this class of host at 4 cores
 ONNXIM_CYCLES_PER_SECOND = (31_000, 66_000)

@@ -17,19 +17,19 @@ import numpy as np
 import typer
 
 import simulator
-from compiler.source import Source
+from compiler.model import Source
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine
-from tuner.farm.storing import Scopes
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
-from tuner.measure.memo import Memo
-from tuner.networks.load import open_network
-from tuner.store.drift import NOTHING_SAID
+from tuner.farm.store_client import Scopes
+from tuner.log.drift import NOTHING_SAID
+from tuner.log.schema import RESULTS
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Request
+from tuner.measure.store_lookup import Memo
+from tuner.platform.local_files import LocalPlace
 from tuner.store.pack_store import PackStore
 from tuner.store.packs import Conditions, Measured, words
-from tuner.store.schema import RESULTS
-from tuner.world.local import LocalPlace
+from tuner.zoo.load import open_network
 
 ROUNDS = 5
 

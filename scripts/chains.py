@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from onnx import ModelProto
 
-from tuner.networks.made.net import Net
-from tuner.networks.made.transformer import attention, mlp
+from tuner.zoo.builders.net import Net
+from tuner.zoo.builders.transformer import attention, mlp
 
 Ranks = Sequence[str] | dict[str, str]  # of a tensor where an einsum reads it: rank variables, or rank -> an expression of them
 

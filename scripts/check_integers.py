@@ -20,10 +20,10 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.checks.integers import differences, integers_of, summary  # noqa: E402
-from tuner.networks.load import load_network  # noqa: E402
-from tuner.networks.quantise import quantised, random_samples  # noqa: E402
-from tuner.networks.quantiser import Quantiser  # noqa: E402
+from tuner.verify.integers import differences, integers_of, summary  # noqa: E402
+from tuner.zoo.load import load_network  # noqa: E402
+from tuner.zoo.quantise import quantised, random_samples  # noqa: E402
+from tuner.zoo.quantiser import Quantiser  # noqa: E402
 
 
 def forms_of(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.ModelProto]]:

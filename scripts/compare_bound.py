@@ -44,14 +44,14 @@ sys.path.insert(0, str(ROOT))
 import tuner  # noqa: E402
 from compiler.bound.bound import Bound  # noqa: E402
 from compiler.frontend import load_model, lower  # noqa: E402
-from compiler.kinds.build import make_unit  # noqa: E402
+from compiler.ops.lower_graph import make_unit  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible, Plan  # noqa: E402
+from compiler.planner.persistent_choice import held_by_prediction  # noqa: E402
+from compiler.planner.segmentation import Covers, by_estimate  # noqa: E402
 from compiler.space.decode import decode_all  # noqa: E402
 from compiler.space.gene import Gene  # noqa: E402
-from compiler.space.holding import held_by_prediction  # noqa: E402
-from compiler.space.predicted import Covers, by_estimate  # noqa: E402
-from compiler.unit.unit import Unit  # noqa: E402
+from compiler.target.target_graph import Unit  # noqa: E402
 from scripts.chains import CHAINS, Chain  # noqa: E402
 from scripts.traffic import Traffic, traffic  # noqa: E402
 from simulator.npu.errors import InfeasibleError  # noqa: E402
@@ -59,7 +59,7 @@ from simulator.npu.files import atomic_write  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType  # noqa: E402
-from tuner.search.rules import Rules  # noqa: E402
+from tuner.search.limits import Rules  # noqa: E402
 
 PACKAGE = "accelforge==1.0.467"
 GOAL = 1.05
@@ -129,7 +129,7 @@ def traffic_machines(elements: int, dtype: DataType) -> list[Machine]:
 
     Buffers but L1 are small.  In less of L0A and L0B some segments have too many instructions.  L0C has sums of 16 channels of a block.
     UB has tiles of results, where it is smallest beside half of L0B; or room to make depthwise weights from what DDR has of them, without
-    zeros (`compiler.unit.expansion`).
+    zeros (`compiler.target.weight_expansion`).
     """
     values, size = load_machine("edge").model_dump(), elements * dtype.size_bytes
     left, item, found = max(2048, size // 128), dtype.size_bytes, []

@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import tuner  # noqa: E402
+from compiler.model import Source, open_source  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible, Plan  # noqa: E402
-from compiler.source import Source, open_source  # noqa: E402
-from compiler.unit.unit import Unit  # noqa: E402
+from compiler.target.target_graph import Unit  # noqa: E402
 from scripts.integer_borders import with_integer_borders  # noqa: E402
 from scripts.traffic import stream_bytes, traffic  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
@@ -36,7 +36,7 @@ from simulator.npu.machine_file import load_machine  # noqa: E402
 from simulator.npu.parts import DataType, Engine  # noqa: E402
 from simulator.npu.program import Program  # noqa: E402
 from simulator.timing import simulate  # noqa: E402
-from tuner.networks.load import load_network  # noqa: E402
+from tuner.zoo.load import load_network  # noqa: E402
 
 SOMA_CYCLES = 1_624_151
 DDR_BYTES, L1_BYTES = 16, 8 << 20  # per cycle; on the chip

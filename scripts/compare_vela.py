@@ -39,14 +39,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import tuner  # noqa: E402
+from compiler.model import Source, open_source  # noqa: E402
 from compiler.pipeline import Compiler  # noqa: E402
 from compiler.plan.plan import Infeasible  # noqa: E402
-from compiler.source import Source, open_source  # noqa: E402
 from scripts.integer_borders import with_integer_borders  # noqa: E402
 from scripts.traffic import Traffic, stream_bytes, traffic  # noqa: E402
 from simulator.npu.machine import Machine  # noqa: E402
 from simulator.npu.machine_file import load_machine  # noqa: E402
-from tuner.networks.load import load_network  # noqa: E402
+from tuner.zoo.load import load_network  # noqa: E402
 
 PACKAGES = ("ethos-u-vela==5.2.0", "tensorflow-cpu==2.21.0")
 NETWORKS = ("light:squeezenet", "made:mobilenet_v1", "made:mobilenet_v2")

@@ -31,17 +31,17 @@ import typer
 from numpy.typing import NDArray
 
 from compiler.build import containers_of, default_plans, measure, package
+from compiler.model import Opened
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan, joined
-from compiler.source import Opened
 from compiler.space.decode import plan_of
 from scripts.bench_evaluate import genes, mutations, varied
 from scripts.studies import in_search_order, named, opened
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.parts import DataType
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Request
-from tuner.measure.npu import Npu
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.npu_target import Npu
+from tuner.measure.request import Request
 
 PARTS = ("plans", "tasks", "features", "streams", "times", "file")
 SMALL = ("bert_base", "efficientnet_b0", "inception_v3", "mobilenet_v1", "mobilenet_v2", "nasnet_mobile", "randwire", "vit_b16")

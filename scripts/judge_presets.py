@@ -39,7 +39,7 @@ from scripts.studies import (
     interval,
 )
 from scripts.study_settings import DEFAULT, differences
-from tuner.store.anytime import best_after
+from tuner.runs.anytime_curve import best_after
 from tuner.study.curve import counts_of
 
 

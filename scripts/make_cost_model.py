@@ -2,7 +2,7 @@
 
     python scripts/make_cost_model.py [--out any.model] [--networks 12] [--candidates 12] [--machines edge,...] [--runs FOLDER]
 
-Without --out it becomes the model that comes along (`tuner.learn.packaged`), and its card lies beside it.
+Without --out it becomes the model that comes along (`tuner.cost_model.packaged`), and its card lies beside it.
 Every network (`made:drawn,seed=K`) is tuned on some of the machines, which take turns, two searches at a time, each on one core; then
 `tilefarm train` does the rest.
 No named network is among what is learnt from, so all of them stay for judging.  The same options give the same bytes, however many cores
@@ -28,7 +28,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from simulator.npu.errors import TilefarmError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine_file import load_machine, preset_names
-from tuner.learn.packaged import CARD, FILE, MOST_BYTES, compressed
+from tuner.cost_model.packaged import CARD, FILE, MOST_BYTES, compressed
 
 ROOT = Path(__file__).resolve().parents[1]
 FEW = ("use.cost_model=false", "segments.candidates=96", "segments.measured=48", "search.islands=1", "search.generation=2")
@@ -47,7 +47,7 @@ def tuned(item: Item) -> str:
     """A line for a person."""
     from tuner.driver import tune
     from tuner.request import TuneRequest
-    from tuner.store.runs import open_run
+    from tuner.runs.list_runs import open_run
 
     if (item.out / "run.json").is_file() and open_run(item.out).summary is not None:
         return f"{item.out.name}: there"

@@ -1,4 +1,4 @@
-"""Write the networks of `tuner.networks.made` as ONNX files, their weights drawn from a seed.
+"""Write the networks of `tuner.zoo.builders` as ONNX files, their weights drawn from a seed.
 
     python scripts/make_models.py --out models --networks inception_v3,vit_b16,mobilenet_v2-small --check
 
@@ -19,9 +19,9 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from simulator.npu.errors import TilefarmError
-from tuner.networks.load import load_network
-from tuner.networks.made import NETWORKS
-from tuner.networks.zoo import MADE
+from tuner.zoo.builders import NETWORKS
+from tuner.zoo.load import load_network
+from tuner.zoo.names import MADE
 
 
 def main(

@@ -16,15 +16,15 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler.cost.features import raw_features
 from compiler.cost.operator_space import OperatorSpace, operator_space
 from compiler.ir.operators import Conv, MatMul
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
-from compiler.unit.operators import OperatorSpec
-from compiler.unit.unit import Unit
+from compiler.ops.conv import ConvSpec
+from compiler.ops.matmul import MatMulSpec
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
 from scripts.studies import network
-from tuner.learn.tile_model import shortlist, single_block_counts
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.npu import Npu
-from tuner.store.digests import canonical_json
+from tuner.cost_model.tiling_model import shortlist, single_block_counts
+from tuner.log.digests import canonical_json
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.npu_target import Npu
 
 PROVEN = 0.002  # ways whose bound is not further below the best than this are not measured
 BATCH = 16  # ways measured at once for each level

@@ -10,16 +10,16 @@ import optuna
 from numpy.typing import NDArray
 
 from compiler.cost.operator_space import OperatorSpace, operator_space
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
 from compiler.space.decode import decode
+from compiler.space.encode import gene_of
 from compiler.space.gene import BLOCK_COUNTS, Gene, Genome, block_counts
-from compiler.space.gene_of import gene_of
-from compiler.space.moves import MOVES, crossover, random_genome, repaired
-from compiler.space.starts import single_operators
-from compiler.unit.unit import Unit
+from compiler.space.initial import single_operators
+from compiler.space.mutators import MOVES, crossover, random_genome, repaired
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import InfeasibleError
-from tuner.learn.tile_model import single_block_counts
+from tuner.cost_model.tiling_model import single_block_counts
 
 Rng = np.random.Generator
 COLUMNS = ("blocks", "prefetch", "resident", "chunk_n1", "chunk_k1", "tile_m", "tile_n1", "tile_k1", "n_outer")

@@ -19,9 +19,9 @@ import optuna
 
 from compiler.space.gene import Genome
 from scripts.search_spaces import space_of
-from tuner.learn.cost_model import Predictor
-from tuner.measure.measurement import Request
-from tuner.search.asking import Asking
+from tuner.cost_model.interface import Predictor
+from tuner.measure.request import Request
+from tuner.search.ask_tell import Asking
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual
 from tuner.search.strategy import SearchStrategy, StrategyContext

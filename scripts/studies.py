@@ -35,12 +35,12 @@ import tuner
 from compiler.build import MeasuredPiece, measure_plans
 from compiler.frontend import lower
 from compiler.frontend.lower import lower_partition
-from compiler.kinds.build import make_unit, pack_unit
+from compiler.model import Opened, Source
+from compiler.ops.lower_graph import make_unit, pack_unit
 from compiler.pipeline import Compiler
-from compiler.source import Opened, Source
-from compiler.space.order import Order, ordered
-from compiler.unit.machine import no_floats
-from compiler.unit.unit import Unit
+from compiler.space.operator_order import Order, ordered
+from compiler.target.capabilities import no_floats
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from simulator.npu.machine import Machine
@@ -48,12 +48,12 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tuner.cli.text import print_table
 from tuner.config import load_config
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.npu import Npu
-from tuner.networks.load import load_network, open_network
-from tuner.networks.zoo import MADE, PREFIX, is_made, is_quantised, resolve, shipped
+from tuner.log.digests import digest
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.npu_target import Npu
 from tuner.search.strategy import SearchStrategy
-from tuner.store.digests import digest
+from tuner.zoo.load import load_network, open_network
+from tuner.zoo.names import MADE, PREFIX, is_made, is_quantised, resolve, shipped
 
 Row = dict[str, Any]
 Key = tuple[str, str, int]  # network, machine, seed

@@ -32,8 +32,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import default_plan
+from compiler.model import Source
 from compiler.plan.plan import Infeasible, Plan
-from compiler.source import Source
 from scripts import study_board as board_module
 from scripts.studies import Json, Out, Row, Seeds, Set, Table, finish, geometric, interval, model_named, spent_s, write_rows
 from simulator.npu.files import atomic_write
@@ -44,12 +44,12 @@ from tuner.calibrate.identify import calibrate
 from tuner.calibrate.readings import ProbedBoard
 from tuner.calibrate.write import named
 from tuner.driver import tune
-from tuner.measure.npu import Npu
-from tuner.measure.reading import Bench, Encoded, Reading
-from tuner.measure.simulated import SimulatedBoard
-from tuner.networks.load import open_network
-from tuner.networks.zoo import resolve
+from tuner.measure.npu_target import Npu
+from tuner.measure.runner_api import Bench, Encoded, Reading
+from tuner.measure.simulator_runner import SimulatedBoard
 from tuner.request import TuneRequest
+from tuner.zoo.load import open_network
+from tuner.zoo.names import resolve
 
 ARMS = {
     "off": ("use.cost_model=false",),

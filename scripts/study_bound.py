@@ -29,15 +29,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.bound.bound import Bound
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Conv, Operator, Pool, Shape
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.segment.engines import divisible
-from compiler.segment.passes import input_counts, pass_counts
-from compiler.space.changes import CHANGES, where_it_fits
+from compiler.planner.tweaks import CHANGES, where_it_fits
+from compiler.segment.channel_splits import input_counts, pass_counts
+from compiler.segment.engine_split import divisible
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene, Genome, Weights, ahead_sizes, block_counts, choice_count, has_halos
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.studies import Json, Out, Row, Table, finish, groups, write_rows
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine

@@ -25,8 +25,8 @@ from tuner.calibrate.hidden import hidden_machine
 from tuner.calibrate.identify import calibrate
 from tuner.calibrate.keys import value_of
 from tuner.calibrate.readings import ProbedBoard
-from tuner.measure.reading import Bench
-from tuner.measure.simulated import SimulatedBoard
+from tuner.measure.runner_api import Bench
+from tuner.measure.simulator_runner import SimulatedBoard
 
 MEDIAN, P95, PAIRS = 0.02, 0.05, 0.98  # the goals
 

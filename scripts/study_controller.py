@@ -23,11 +23,11 @@ import typer
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tuner
 from scripts.studies import Candidates, Json, Networks, Row, Table, finish, goal, groups, model_named, named, short, spent_s, write_rows
+from simulator.background_load import GENERATORS, generate
 from simulator.compiled import read_compiled
-from simulator.contended import load_of
-from simulator.contention import GENERATORS, generate
+from simulator.contended_runs import load_of
 from simulator.controller import EstimatorRule, Oracle, StaticRule, SwitchingRule
-from simulator.granted import GrantedRule, GrantTrace, level_grants
+from simulator.grant_trace import GrantedRule, GrantTrace, level_grants
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.runtime import Runtime, Served
 from simulator.thresholds import choose_thresholds

@@ -17,14 +17,14 @@ from typing import Annotated
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import typer
 
+from compiler.autoplan import quick_plans
 from compiler.bound.bound import Bound
 from compiler.build import measure_plans
-from compiler.quick import quick_plans
-from compiler.source import Source
+from compiler.model import Source
 from scripts.studies import Json, Out, Row, Table, champions, finish, groups, model_named, named, short, spent_s, write_rows
 from simulator.objective import Pace
 from tuner.in_process import Search
-from tuner.networks.load import open_network
+from tuner.zoo.load import open_network
 
 
 def rows_of(name: str, machine: str, frames: int, candidates: int, settings: Sequence[str] = ()) -> list[Row]:

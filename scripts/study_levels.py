@@ -57,9 +57,9 @@ from scripts.traffic import stream_bytes
 from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
-from tuner.measure.out_of_sample import CONDITIONS, out_of_sample
-from tuner.measure.robust import Floats, best_variants, losses
-from tuner.measure.settling import settled
+from tuner.selection.out_of_sample import CONDITIONS, out_of_sample
+from tuner.selection.robust import Floats, best_variants, losses
+from tuner.selection.robustness_filter import settled
 
 LEVELS = ("none", "slight", "severe")
 NETWORKS = f"{SHIPPED},made:mobilenet_v2,made:efficientnet_b0,made:vit_b16"

@@ -20,15 +20,15 @@ from functools import lru_cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.place.bounds import Bounds, bounds
-from compiler.place.dag import Dag
-from compiler.place.segments import segment_edges
+from compiler.placement.bounds import Bounds, bounds
+from compiler.placement.dag import Dag
+from compiler.placement.segment_graph import segment_edges
 from compiler.space.gene import Genome, working_cores
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, goal, groups, medians
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
-from tuner.store.schema import RESULTS
+from tuner.log.schema import RESULTS
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Request
 
 THESIS = 28.98  # per cent over parallelism inside operators, at most, in the work that the method is from
 OVER_ONE, OVER_ALL = 1.6, 1.05  # the goals

@@ -56,10 +56,10 @@ from scripts.studies import (
 )  # fmt: skip
 from simulator.npu.files import write_whole
 from tuner.config import load_config
-from tuner.learn.from_runs import model_of_runs
-from tuner.learn.logged import read_logged
-from tuner.store.digests import digest
-from tuner.world.local import LocalPlace
+from tuner.cost_model.offline_training import model_of_runs
+from tuner.cost_model.training_rows import read_logged
+from tuner.log.digests import digest
+from tuner.platform.local_files import LocalPlace
 
 ALL = "all"
 COLD = "quarter"

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.build import default_plan
 from compiler.frontend.lower import rewritten, translated
 from compiler.ir.graph import Graph
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.rewrites.rules import LAST_RULES
 from scripts.studies import SHIPPED, Pair, Row, Study, Table, command, groups, model_named
@@ -30,9 +30,9 @@ from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
-from tuner.networks.load import load_network
-from tuner.networks.made import NETWORKS
-from tuner.networks.zoo import MADE
+from tuner.zoo.builders import NETWORKS
+from tuner.zoo.load import load_network
+from tuner.zoo.names import MADE
 
 ALL = "all rules"
 CONVOLUTIONAL = tuple(MADE + name for name in NETWORKS if not name.startswith(("bert", "vit")))

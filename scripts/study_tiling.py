@@ -26,7 +26,7 @@ import typer
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.cost.conditions import condition_of
+from compiler.cost.context import condition_of
 from compiler.cost.features import FEATURES, scaled
 from scripts.operators import NEVER, PROVEN, Operator, Product, Shape, exhaustive, operators_of, saved
 from scripts.studies import (
@@ -52,10 +52,10 @@ from scripts.studies import (
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tuner.config import load_config
-from tuner.learn.cost_model import AtLevel, TrainingRows
-from tuner.learn.promotion import train
-from tuner.learn.trained import TrainedModel
-from tuner.learn.trees import BoostedTrees
+from tuner.cost_model.boosted_trees import BoostedTrees
+from tuner.cost_model.interface import AtLevel, TrainingRows
+from tuner.cost_model.judge import train
+from tuner.cost_model.model_file import TrainedModel
 
 NEAR, MODEL_NEAR = 0.02, 0.10  # the goals
 STAGES = [i for i, name in enumerate(FEATURES) if name.endswith(("_bits", "_emit_num"))]

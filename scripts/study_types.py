@@ -24,7 +24,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compiler.bound.bound import Bound
 from compiler.ir.operators import QuantisedConv
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, champions, command, geometric, groups, medians
 from scripts.traffic import stream_bytes
 from simulator.npu.parts import DataType

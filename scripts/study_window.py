@@ -31,10 +31,10 @@ from compiler.pipeline import Compiler, CorePart
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import ALL, FORMULA, WINDOWS, Gene
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups, means, medians
 from simulator.npu.machine import Machine
-from tuner.measure.timer import Timers
+from tuner.measure.incremental_timer import Timers
 
 LARGE_L1_BYTES = 1 << 26
 FEWER_BYTES = 2.0  # the goal: greedy's peak over the formula's, somewhere

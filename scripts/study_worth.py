@@ -35,10 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.studies import Arm, Pair, Row, Study, Table, command, groups
 from scripts.traffic import blocks_of, needed_constants, transfers
 from simulator.npu import isa

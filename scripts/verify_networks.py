@@ -34,8 +34,8 @@ import typer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tuner.networks.quantiser import MARK  # noqa: E402
-from tuner.networks.zoo import MADE, PREFIX, shipped  # noqa: E402  imports little; the rest is imported where it is needed
+from tuner.zoo.names import MADE, PREFIX, shipped  # noqa: E402  imports little; the rest is imported where it is needed
+from tuner.zoo.quantiser import MARK  # noqa: E402
 
 NETWORKS = tuple(name.removeprefix(PREFIX) for name in shipped())
 CHILD = "--check-file"
@@ -153,15 +153,15 @@ def verify(cell: Cell, folder: Path, runs: Path | None, candidates: int, seed: i
 def compile_cell(cell: Cell, out: Path, runs: Path | None, candidates: int, seed: int) -> tuple[dict[str, Any], list[str]]:
     """Write the compiled file; what is known of it without running it, and what is wrong already."""
     from compiler.build import containers_of, default_by_level, measure, measure_plans, package, plans_of_pieces
-    from compiler.frontend.macs import model_macs
+    from compiler.frontend.partition.macs import model_macs
+    from compiler.model import Source
     from compiler.pipeline import Compiler
-    from compiler.source import Source
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
-    from tuner.cli.exporting import plans_of
+    from tuner.cli.export_plans import plans_of
     from tuner.measure.macs import npu_macs, program_macs
     from tuner.measure.roofline import Roofline
-    from tuner.networks.load import open_network
+    from tuner.zoo.load import open_network
 
     opened = open_network(Source(Path(cell.network), load_machine(cell.machine), DataType[cell.dtype], {}, seed))
     run = find_run(runs, opened.source) if runs is not None else None
@@ -204,7 +204,7 @@ def searched(cell: Cell, model: Path, folder: Path, candidates: int, seed: int) 
 
 def find_run(runs: Path, source: Any) -> Path | None:
     """The first run folder, by name, that was made for this model, machine and data type."""
-    from tuner.store.source import SOURCE, read_source
+    from tuner.runs.model_source import SOURCE, read_source
 
     for path in sorted(runs.glob(f"*/{SOURCE}")):
         there = read_source(path.parent).source
@@ -218,8 +218,8 @@ def check_in_this_process(path: Path, seed: int) -> list[dict[str, Any]]:
     """In the fresh process: a row per level of the file."""
     from simulator.compiled import read_compiled
     from simulator.timing import simulate
-    from tuner.checks.alone import quantised
-    from tuner.checks.check import check_levels, prepared_check
+    from tuner.verify.check import check_levels, prepared_check
+    from tuner.verify.per_operator import quantised
 
     compiled = read_compiled(path)  # verifies every program
     session, feeds, expected = prepared_check(path, seed)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulator.controller import Observation, Oracle, SwitchingRule
 from simulator.ddr import ContentionTrace
-from simulator.granted import GrantedRule, GrantTrace
+from simulator.grant_trace import GrantedRule, GrantTrace
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.machine import Machine

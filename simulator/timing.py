@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 from simulator import timing_state as columns
 from simulator.ddr import ContentionTrace, lone_rates, shared_rates
+from simulator.interval_union import compute_union
 from simulator.npu import isa
 from simulator.npu.cycles import cap_units, port_units, price
 from simulator.npu.errors import BadInputError, DeadlockError, ProgramError
@@ -50,12 +51,11 @@ from simulator.npu.level import ALONE, Level
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DMAS, Engine
 from simulator.npu.program import Code, Program
-from simulator.timing_again import nothing_alike
+from simulator.timing_converge import nothing_alike
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import no_snapshots
 from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT, Ints, State
 from simulator.timing_tables import BackgroundLoad, constants, level_load, path_table
-from simulator.timing_union import compute_union
 
 Flags = NDArray[np.int32]
 

@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from simulator.pointer import Pointer, pointer
-from simulator.timing_again import Alike, Before, meets, take_over
+from simulator.timing_converge import Alike, Before, meets, take_over
 from simulator.timing_dma import advance_dma, complete, held_until, start_data
 from simulator.timing_queues import advance, dispatch, engine_of, inlined, wake
 from simulator.timing_snapshot import COUNT, FROM, INTERVAL, NOW, UNIT, resume, save

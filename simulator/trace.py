@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.critical import WAITS, WORK, critical_chain
+from simulator.critical_path import WAITS, WORK, critical_chain
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_parts import MOST_PORTS

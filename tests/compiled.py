@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from compiler.frontend import load_model, lower
-from compiler.kinds.build import pack_unit
+from compiler.ops.lower_graph import pack_unit
 from compiler.segment.blocks import needed
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.functional import Counters, execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine import Machine

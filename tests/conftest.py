@@ -48,11 +48,11 @@ GOLDEN_FOLDER = Path(__file__).parent / "golden"
 # What needs no kernel comes first, while they are compiled; then what takes long, by folder: a process that is left with one of these at
 # the end would work while the others wait
 FIRST = (
-    "compiler/frontend/test_budget", "compiler/frontend/test_load", "compiler/frontend/test_translate", "compiler/frontend/test_convex",
-    "compiler/rewrites", "properties/test_bad_files", "properties/test_hostile_models",
+    "compiler/frontend/onnx_io/test_memory_budget", "compiler/frontend/onnx_io/test_load", "compiler/frontend/test_translate",
+    "compiler/frontend/partition/test_convex", "compiler/rewrites", "properties/test_bad_files", "properties/test_hostile_models",
     "properties/test_rewrite_properties", "scripts/test_help", "scripts/test_make_models", "simulated/test_disk",
-    "simulator/test_kernel_cache", "tuner/measure/test_race", "tuner/measure/test_runners", "tuner/store/test_log", "tuner/world",
-    "tuner/farm/test_each", "tuner/study/test_study", "tuner",
+    "simulator/test_kernel_cache", "tuner/selection/test_race", "tuner/measure/test_runners", "tuner/store/test_log", "tuner/platform",
+    "tuner/farm/test_isolated_map", "tuner/study/test_study", "tuner",
     "simulated/test_seeds", "docs", "scripts", "system", "fuzz", "properties",
 )  # fmt: skip
 
@@ -116,7 +116,7 @@ def _values_are_compared_here(request: pytest.FixtureRequest) -> Generator[None,
         if request.path.name != "test_reference.py":
             import tests.inline_reference
 
-            stack.enter_context(mock.patch("tuner.checks.reference._run", tests.inline_reference.run))
+            stack.enter_context(mock.patch("tuner.verify.reference._run", tests.inline_reference.run))
         yield
 
 

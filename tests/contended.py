@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 
 from compiler.build import default_plan
-from compiler.source import Source, open_source
+from compiler.model import Source, open_source
 from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tuner.cli import main

@@ -8,9 +8,9 @@ from onnx import ModelProto
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode, decode_all
-from compiler.space.moves import random_genome, repaired
-from compiler.space.starts import layer_by_layer
-from compiler.unit.unit import Unit
+from compiler.space.initial import layer_by_layer
+from compiler.space.mutators import random_genome, repaired
+from compiler.target.target_graph import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -7,8 +7,8 @@ import numpy as np
 from compiler.ir.graph import Graph, Port
 from compiler.ir.operators import Concat, Conv, Operator, Pool, Shape, Step, Vector
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.kinds.build import make_unit
-from compiler.unit.unit import Unit
+from compiler.ops.lower_graph import make_unit
+from compiler.target.target_graph import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from compiler.place.dag import Dag
+from compiler.placement.dag import Dag
 
 
 @st.composite

@@ -8,8 +8,8 @@ from typing import Any
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, parse_plan
 from compiler.space.decode import decode, decode_all
+from compiler.space.encode import gene_of
 from compiler.space.gene import Gene, Genome
-from compiler.space.gene_of import gene_of
 from simulator.npu.machine_file import load_machine
 from tests.compiled import Case, check_program
 from tests.lacking import without

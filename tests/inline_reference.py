@@ -1,6 +1,6 @@
-"""onnxruntime's answer in the process of the tests: `tuner.checks.reference` starts one for it, whose imports take longer than most runs.
+"""onnxruntime's answer in the process of the tests: `tuner.verify.reference` starts one for it, whose imports take longer than most runs.
 
-The child, and what becomes of one that dies, is what `tests/tuner/checks/test_reference.py` tests; commands that tests start as processes
+The child, and what becomes of one that dies, is what `tests/tuner/verify/test_reference.py` tests; commands that tests start as processes
 use it as it is.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tuner.checks.reference_body import answer
+from tuner.verify.reference_body import answer
 
 
 def run(path: Path, folder: Path, timeout_s: float) -> None:
-    """In place of `tuner.checks.reference._run`."""
+    """In place of `tuner.verify.reference._run`."""
     answer(folder)

@@ -12,7 +12,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import QuantisedConv
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.kinds.build import pack_unit
+from compiler.ops.lower_graph import pack_unit
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BYTES, DataType
 from tests.compiled import Case

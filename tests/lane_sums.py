@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from compiler.ir.operators import HeadedProduct
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.functional import execute
 from simulator.npu import isa
 from simulator.npu.isa import M_ACC, M_K, M_MPAD, M_N1, S0, S1, D

@@ -1,9 +1,9 @@
 """Records of one core's share of a segment, in one call."""
 
-from compiler.emit.segment import Records, drafted, lower_draft
+from compiler.codegen.lower_segment import Records, drafted, lower_draft
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment.held import Held
-from compiler.unit.unit import Unit
+from compiler.segment.persistent import Held
+from compiler.target.target_graph import Unit
 
 
 def lower_segment(

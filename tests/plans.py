@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.cost.tiling_space import legal_points, shape_of
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.matmul import MatMulSpec
-from compiler.kinds.vector_tiling import vector_tiling
+from compiler.ops.base import vector_tiling
+from compiler.ops.conv import ConvSpec
+from compiler.ops.matmul import MatMulSpec
 from compiler.plan.plan import (
     LOOKAHEAD,
     MAX_BLOCKS,
@@ -22,12 +22,12 @@ from compiler.plan.plan import (
     VectorTiling,
 )
 from compiler.segment.blocks import Blocks, cut
-from compiler.segment.channels import channel_parts, largest
-from compiler.segment.run import can_stream
+from compiler.segment.core_channels import channel_parts, largest
+from compiler.segment.operator_run import can_stream
 from compiler.segment.strips import widest
 from compiler.space.decode import plan_of
 from compiler.space.gene import block_counts
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.machine import Machine
 
 

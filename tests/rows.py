@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from tuner.store.columns import to_bytes
-from tuner.store.digests import canonical_json, text_digest
-from tuner.store.part import Mark, encoded
-from tuner.store.run_log import Batch, RunLog
-from tuner.store.runs import INDEX
-from tuner.store.schema import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.store.sweeps import INDEX_MARK
-from tuner.store.travelling import EPOCH, packed, travelling
+from tuner.log.columns import to_bytes
+from tuner.log.digests import canonical_json, text_digest
+from tuner.log.part import Mark, encoded
+from tuner.log.schema import FEATURE_PREFIX, RESULTS, SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.log.wire_format import EPOCH, packed, travelling
+from tuner.log.writer import Batch, RunLog
+from tuner.runs.list_runs import INDEX
+from tuner.runs.sweep_progress import INDEX_MARK
 
 
 class Row(NamedTuple):

@@ -6,10 +6,10 @@ import hashlib
 
 from onnx import ModelProto
 
-from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition import AllOnHostError
-from compiler.frontend.worth import Offload
+from compiler.frontend.onnx_io.load import prepare
+from compiler.frontend.partition.offload_cost import Offload
+from compiler.frontend.partition.partition import AllOnHostError
 from compiler.ir.graph import Graph
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compiler.plan.plan import Tiling
-from compiler.segment.stages import Nest, Stage, cube_places, groups, live, tiles_of
+from compiler.segment.dataflow import Nest, Stage, cube_places, groups, live, tiles_of
 from simulator.npu.parts import Memory
 
 
 class StageFeatures(NamedTuple):
-    """See the table at the top of `compiler.segment.stages`."""
+    """See the table at the top of `compiler.segment.dataflow`."""
 
     type: str
     store_bit: int

@@ -16,9 +16,9 @@ import pandas as pd
 from tests.models import small_model
 from tuner.driver import tune
 from tuner.farm.pool import ActorPool
+from tuner.log.read import read_log, read_tasks
 from tuner.request import TuneRequest
-from tuner.store.read import read_log, read_tasks
-from tuner.store.runfolder import read_json
+from tuner.runs.folder import read_json
 from tuner.summary import Summary
 
 ROOT = Path(__file__).parent.parent

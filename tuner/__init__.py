@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from simulator.npu.lazily import lazily
 
 if TYPE_CHECKING:
-    from tuner.face import tune
+    from tuner.api import tune
     from tuner.in_process import Search, SearchResult
-    from tuner.networks.load import load_network
     from tuner.report.search_figures import best_so_far
     from tuner.report.view import RunView, open_view
     from tuner.request import Snapshot, TuneRequest
     from tuner.summary import Summary
+    from tuner.zoo.load import load_network
 
 __all__ = ["RunView", "Search", "SearchResult", "Snapshot", "Summary", "TuneRequest", "best_so_far", "load_network", "open_view", "tune"]
 
@@ -32,8 +32,8 @@ if not TYPE_CHECKING:  # else any name would do
             "Summary": "tuner.summary",
             "TuneRequest": "tuner.request",
             "best_so_far": "tuner.report.search_figures",
-            "load_network": "tuner.networks.load",
+            "load_network": "tuner.zoo.load",
             "open_view": "tuner.report.view",
-            "tune": "tuner.face",
+            "tune": "tuner.api",
         },
     )

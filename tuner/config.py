@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from compiler.space.moves import MOVES
-from compiler.space.order import Order
+from compiler.space.mutators import MOVES
+from compiler.space.operator_order import Order
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import configs_folder, read_yaml
 from simulator.npu.validation import validation_line
-from tuner.store.digests import digest
+from tuner.log.digests import digest
 
 NPU = "npu"  # the target that comes along
 BUILT_IN = "simulator"  # the runner that needs no board

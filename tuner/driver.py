@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
-from compiler.source import Opened, Source
+from compiler.model import Opened, Source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.terminal import say
-from tuner.checks.source_run import check_runs
 from tuner.config import TuneConfig, load_config
-from tuner.farm.plugged import plugged
-from tuner.farm.prior import NONE, read_prior
+from tuner.farm.initial_model import NONE, read_prior
+from tuner.farm.plugin_identity import plugged
 from tuner.finish import finish
 from tuner.measure.grants import check_grants
 from tuner.measure.host import check_share
 from tuner.measure.runners import check_runner
-from tuner.networks.load import open_network
+from tuner.platform.actors import Actors, Worker
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
+from tuner.platform.remote_files import store_place
 from tuner.request import TuneRequest
-from tuner.session import SessionEnd, Surroundings, session
-from tuner.store.mirror import mirror_place
+from tuner.run_session import SessionEnd, Surroundings, session
+from tuner.runs.mirror import mirror_place
 from tuner.summary import Summary
-from tuner.world.actors import Actors, Worker
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
-from tuner.world.url import store_place
+from tuner.verify.source_run import check_runs
+from tuner.zoo.load import open_network
 
 
 def configured(request: TuneRequest) -> TuneConfig:
@@ -90,7 +90,7 @@ def searched(request: TuneRequest) -> Iterator[SpentRun]:
 
 def ray_actors(make_worker: Callable[[], Worker], config: TuneConfig, request: TuneRequest, run: str) -> AbstractContextManager[Actors]:
     """As many as the configuration says, of the cluster that the request names."""
-    from tuner.world.ray_actors import RayActors  # Ray takes seconds to import, and the serial backend does without it
+    from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import, and the serial backend does without it
 
     farm = config.farm
     return RayActors(make_worker, farm.workers, request.address, farm.wait_s, run, farm.resource)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import simulator
 from compiler.bound.bound import TERMS, Bound, Terms
 from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
+from compiler.model import Opened
 from compiler.package import file_with_body
 from compiler.plan.plan import Plan, joined
-from compiler.source import Opened
 from simulator.npu.errors import InfeasibleError, TilefarmError
 from simulator.npu.files import write_whole
 from simulator.npu.machine import BASELINE
@@ -20,28 +20,27 @@ from simulator.npu.shared_traffic import shared_traffic
 from simulator.onnx_names import Style
 from simulator.session import InferenceSession
 from simulator.terminal import say
-from tuner.checks.check import random_feeds
-from tuner.checks.fixed_point import referred
-from tuner.checks.reference import Stored, reference
-from tuner.checks.values import Compared, Values, values_of
 from tuner.config import NPU, TuneConfig
-from tuner.farm.board import cycles_read, levels_read, pieces_read, plan_for, readings_taken, runner_summary, verdicts
-from tuner.farm.compromise import robust_plans
-from tuner.farm.one_search import OneSearch, SearchEnd
-from tuner.farm.pieces import Searched
-from tuner.farm.spending import Spending
-from tuner.learn.proposers import Proposer
+from tuner.cost_model.messages import Proposer
+from tuner.farm.board_finals import cycles_read, levels_read, pieces_read, plan_for, readings_taken, runner_summary, verdicts
+from tuner.farm.measurement_budget import Spending
+from tuner.farm.robust_program import robust_plans
+from tuner.farm.search_run import OneSearch, SearchEnd
+from tuner.farm.subgraph_searches import Searched
+from tuner.log.read import read_log
+from tuner.measure.baseline import faster_in_file_order
 from tuner.measure.grants import NEVER, same_grants
 from tuner.measure.host import host_nodes, mac_share
-from tuner.measure.layerwise import faster_in_file_order
-from tuner.measure.memo import WORKER
 from tuner.measure.roofline import Roofline
 from tuner.measure.runners import runner_spec
-from tuner.measure.shipping import Candidates, not_judged, shipment
+from tuner.measure.store_lookup import WORKER
+from tuner.platform.crash import one_line, version_of
+from tuner.platform.interfaces import Clock
+from tuner.platform.local_files import LocalPlace
 from tuner.request import TuneRequest
+from tuner.runs.folder import OWN, RunFolder, RunIdentity, write_json
+from tuner.selection.variant_choice import Candidates, not_judged, shipment
 from tuner.store.champions import Champion
-from tuner.store.read import read_log
-from tuner.store.runfolder import OWN, RunFolder, RunIdentity, write_json
 from tuner.summary import (
     BoundSummary,
     BudgetUse,
@@ -55,9 +54,10 @@ from tuner.summary import (
     TensorSummary,
     rounded_pace,
 )
-from tuner.world.crash import one_line, version_of
-from tuner.world.local import LocalPlace
-from tuner.world.world import Clock
+from tuner.verify.check import random_feeds
+from tuner.verify.fixed_point import referred
+from tuner.verify.reference import Stored, reference
+from tuner.verify.values import Compared, Values, values_of
 
 _PACKAGES = ("tilefarm", "numpy", "numba", "onnx", "onnxruntime", "ray", "pyarrow", "pandas", "xgboost", "optuna")
 

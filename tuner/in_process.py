@@ -1,6 +1,6 @@
 """One search in this process, for research: no run folder is left, no file is compiled; what it measured is in memory.
 
-It is the driver's own (`tuner.farm.one_search`), with a budget, one worker, and what of it may be another: the rules, or who measures.
+It is the driver's own (`tuner.farm.search_run`), with a budget, one worker, and what of it may be another: the rules, or who measures.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ import pyarrow as pa
 
 import simulator
 from compiler.build import measure_plans
+from compiler.model import Source
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
-from compiler.source import Source
-from compiler.space.order import ordered
-from compiler.unit.unit import Unit
+from compiler.space.operator_order import ordered
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU, TuneConfig, load_config
-from tuner.farm.compromise import robust_plan
-from tuner.farm.conduct import SerialJobs
+from tuner.farm.commit_log import Deadline, RunBudget
+from tuner.farm.coordinator import SerialJobs
+from tuner.farm.initial_model import read_prior
+from tuner.farm.initial_plans import compiled_genomes
 from tuner.farm.jobs import JobRunnerSpec
-from tuner.farm.ledger import Deadline, RunBudget
-from tuner.farm.one_search import OneSearch
-from tuner.farm.plugged import plugged
-from tuner.farm.prior import read_prior
+from tuner.farm.measurement_budget import Spending
+from tuner.farm.plugin_identity import plugged
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.spending import Spending
-from tuner.farm.start import compiled_genomes
+from tuner.farm.robust_program import robust_plan
+from tuner.farm.search_run import OneSearch
 from tuner.farm.warm_start import sources
-from tuner.measure.evaluate import Evaluator, EvaluatorSpec
+from tuner.log.read import read_table
+from tuner.log.writer import Origin, RunLog
+from tuner.measure.baseline import faster_in_file_order
+from tuner.measure.evaluator import Evaluator, EvaluatorSpec
 from tuner.measure.grants import check_grants, same_grants
-from tuner.measure.layerwise import faster_in_file_order
 from tuner.measure.runners import check_runner, runner_name
-from tuner.networks.load import open_network
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
 from tuner.request import TuneRequest
+from tuner.runs.dataframes import champions, over_time, whole_programs
+from tuner.runs.folder import SearchFolder
 from tuner.search.knowledge import Knowledge
+from tuner.search.limits import Rules
 from tuner.search.population import Individual
-from tuner.search.rules import Rules
 from tuner.search.strategy import SearchStrategy
-from tuner.store.frames import champions, over_time, whole_programs
-from tuner.store.read import read_table
-from tuner.store.run_log import Origin, RunLog
-from tuner.store.runfolder import SearchFolder
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.zoo.load import open_network
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class SearchResult:
         return champions((level, cycles, self.baseline_cycles[level], self.plan(level).digest) for level, cycles in self.cycles.items())
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.store.frames.over_time`."""
+        """See `tuner.runs.dataframes.over_time`."""
         return over_time(whole_programs(self.log).sort_values("seq", kind="stable"), {}, self.baseline_cycles, by_time)
 
 

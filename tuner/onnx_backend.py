@@ -26,11 +26,11 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from compiler.build import build_variants, default_plan
 from compiler.frontend import load_model, lower
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.worth import Always
+from compiler.frontend.partition.offload_cost import Always
 from compiler.ir.graph import Graph
-from compiler.kinds.build import pack_unit
+from compiler.ops.lower_graph import pack_unit
 from compiler.package import onnx_bytes
-from compiler.unit.machine import check_machine
+from compiler.target.capabilities import check_machine
 from simulator.npu.container_file import encode
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from simulator.npu.errors import BadInputError
-from tuner.world.module_path import folders
+from tuner.platform.module_path import folders
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ COST_MODELS = PluginKind(
     "cost model",
     "tilefarm.cost_models",
     "model.name",
-    {"boosted_trees": "tuner.learn.trees:BoostedTrees"},
-    "a CostModel (tuner.learn.cost_model)",
+    {"boosted_trees": "tuner.cost_model.boosted_trees:BoostedTrees"},
+    "a CostModel (tuner.cost_model.interface)",
     ("version", "train", "predict", "save", "load"),
     a_class=True,
 )
@@ -60,15 +60,15 @@ RUNNERS = PluginKind(
     "runner",
     "tilefarm.runners",
     "--runner",
-    {"simulator": "tuner.measure.simulated:measure"},
-    "a function, or a class of such (tuner.measure.reading.Runner)",
+    {"simulator": "tuner.measure.simulator_runner:measure"},
+    "a function, or a class of such (tuner.measure.runner_api.Runner)",
     also=", or 'command:WORDS'",
 )
 TARGETS = PluginKind(
     "target",
     "tilefarm.targets",
     "--target",
-    {"npu": "tuner.measure.npu:Npu"},
+    {"npu": "tuner.measure.npu_target:Npu"},
     "a class of targets (tuner.measure.target.Target)",
     ("alone", "stage", "program"),
     a_class=True,

@@ -46,11 +46,11 @@ class TuneRequest:
     objective: `latency`, one frame of the model in a run, or `throughput`, so many `frames` in each (None: FRAMES).
     min_npu_share: of the multiply-accumulates, below which nothing is searched.
     store: folder or URL of measurements that runs share (`tuner.store.pack_store`).  champions: of another model with the same computation
-    in it stand for a search (`tuner.farm.known_champions`).
+    in it stand for a search (`tuner.farm.champion_cache`).
     mirror: URL of a folder that the run folder is copied to while it grows.  target: what times plans (`tuner.measure.target`); runner:
     what measures programs (`tuner.measure.runners`); resource: of Ray, that each worker takes one of.  strategy: what is measured next
     (`tuner.search.strategy`).  variants: that ship at most; None for one of every level.  insure: by what fraction
-    what ships may be slower than a level's champion (`tuner.measure.settling`).  quiet: nothing on stderr.
+    what ships may be slower than a level's champion (`tuner.selection.robustness_filter`).  quiet: nothing on stderr.
     progress: is told where the search stands, after every few jobs.
 
     Paths may be given as texts.  Raises `BadInputError` for a data type or a style that does not exist, for no variants, for a negative

@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from simulator.npu.held import Beyond, most
+from simulator.npu.float_range import Beyond, most
 from simulator.npu.level import Level
 from simulator.npu.parts import DataType
 from simulator.objective import Pace
-from tuner.store.runs import SUMMARY_VERSION
+from tuner.runs.list_runs import SUMMARY_VERSION
 
 # JSON has no infinity
 Finite = Annotated[float | None, BeforeValidator(lambda value: value if value is None or math.isfinite(value) else None)]

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compiler.bound.deals import Floats, weightings, worth
-from compiler.bound.needs import needs_of
+from compiler.bound.dependences import needs_of
+from compiler.bound.engine_balance import Floats, weightings, worth
+from compiler.bound.engine_work import Shared, way_from, work_of
 from compiler.bound.phases import Phases, phases_of
 from compiler.bound.prefetch import Behind, behind, finished_before
 from compiler.bound.traffic import Excess, FusedGraph, excess, fused_of, once
-from compiler.bound.work import Shared, way_from, work_of
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.machine import Machine

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.bound.needs import Leaf, Needs, Touch
+from compiler.bound.dependences import Leaf, Needs, Touch
 from compiler.ir.operators import Convolution, LayerNorm, Operator, QuantisedSoftmax, Softmax, Vector
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 
 Ops = frozenset[int]
 NOTHING: Ops = frozenset()

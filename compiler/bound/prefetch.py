@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.bound.needs import Needs
+from compiler.bound.dependences import Needs
 from compiler.bound.phases import NOTHING, Ops, mixes
 from compiler.ir.operators import Convolution, Operator, QuantisedSoftmax, Softmax
 from compiler.ir.operators.matmul import HeadedProduct
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 
 Floats = NDArray[np.float64]
 

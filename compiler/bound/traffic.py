@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.bound.cuts import DRAIN, ENDLESS, SOURCE, GrowingCut
-from compiler.bound.needs import Leaf, Needs
-from compiler.bound.work import FOUR
+from compiler.bound.dependences import Leaf, Needs
+from compiler.bound.engine_work import FOUR
+from compiler.ir.max_flow import DRAIN, ENDLESS, SOURCE, GrowingCut
 from compiler.ir.operators import Convolution
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.parts import BLOCK_BYTES, SUM_BYTES
 
 

@@ -16,21 +16,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost import closed
-from compiler.cost.closed import SERIAL, cost_of
-from compiler.cost.conditions import LATENCY, SHARE
-from compiler.cost.moved import ddr_rates, loaded_blocks, shared_rates, stored_blocks
+from compiler.cost import closed_form
+from compiler.cost.closed_form import SERIAL, cost_of
+from compiler.cost.context import LATENCY, SHARE
+from compiler.cost.ddr_traffic import ddr_rates, loaded_blocks, shared_rates, stored_blocks
 from compiler.cost.product_features import PRODUCT_FEATURES, ProductStanding, product_features
 from compiler.cost.stage_features import STAGE_MEANS, STAGE_SUMS, stage_features
-from compiler.kinds.alike import Kind, kind_of
-from compiler.kinds.base import Heights, VectorTiles, on_vector
-from compiler.kinds.conv import product_of
-from compiler.kinds.counts import cut_in
+from compiler.ops.base import Heights, VectorTiles, on_vector
+from compiler.ops.conv import product_of
+from compiler.ops.cost_class import Kind, kind_of
+from compiler.ops.tile_counts import cut_in
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan, Tiling, VectorTiling, Window
-from compiler.segment.memory import slot_counts
+from compiler.segment.memory_plan import slot_counts
 from compiler.segment.segment import Segment, StripBlocks
-from compiler.unit.operators import OperatorSpec
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
 from simulator.npu.cycles import cost_tables
 from simulator.npu.level import ALONE, Level
 from simulator.npu.parts import BLOCK_BYTES, Memory
@@ -256,9 +256,9 @@ def _vector(standing: _Standing, tiling: VectorTiling, images: int, read_rate: f
     far = zip(reads, standing.reads, standing.shared, strict=True)
     shared = sum([blocks for blocks, (kept, _), there in far if there and not kept], 0.0) * BLOCK_BYTES
     load = (sum(reads) - sum(near)) * BLOCK_BYTES - shared
-    mte1 = closed.moves(sum(near, 0.0) * BLOCK_BYTES, c.in_rate, len(near) * tiles, c.in_startup)
-    mte3 = closed.moves(size * BLOCK_BYTES, c.back_rate, tiles, c.back_startup) if standing.inside else 0.0
-    serial = closed.serial(max(vector, mte1, mte3), load / read_rate)
+    mte1 = closed_form.moves(sum(near, 0.0) * BLOCK_BYTES, c.in_rate, len(near) * tiles, c.in_startup)
+    mte3 = closed_form.moves(size * BLOCK_BYTES, c.back_rate, tiles, c.back_startup) if standing.inside else 0.0
+    serial = closed_form.serial(max(vector, mte1, mte3), load / read_rate)
     instructions = calls + tiles * (len(near) + 1)
     return mte1, vector, mte3, load, shared, instructions, tiles, high / s.out_h, *serial
 
@@ -324,7 +324,7 @@ _CYCLES = [_AT[name] for name in _EXTENSIVE if name.endswith("_cycles")]
 
 
 def seen(features: NDArray[np.float32]) -> SeenOperator:
-    """Of `scaled` features float32 [n, F + C], each row with its condition behind it (`cost.conditions`).
+    """Of `scaled` features float32 [n, F + C], each row with its condition behind it (`cost.context`).
 
     What engines take is told again in shares of the guess: trees cut one column at a time, so of cycles alone they learn how large a
     segment is long before they learn what it waits for.

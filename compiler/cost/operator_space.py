@@ -1,7 +1,8 @@
 """All legal ways to run one convolution alone, as arrays, each with a lower bound of its cycles.
 
 A way is a block count, slots for what is loaded, weights that stay or come in chunks, and a tiling of the blocks.
-`tuner.learn.tile_model` picks from them by prediction, `scripts/study_tiling.py` measures all of those that their bound does not rule out.
+`tuner.cost_model.tiling_model` picks from them by prediction, `scripts/study_tiling.py` measures all of those that their bound does not
+rule out.
 
 | name     | dtype         | meaning                                                                             |
 |----------|---------------|-------------------------------------------------------------------------------------|
@@ -19,16 +20,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.cost.moved import ddr_rates, fetched_blocks, loaded_blocks, stored_blocks, stored_weights
+from compiler.cost.ddr_traffic import ddr_rates, fetched_blocks, loaded_blocks, stored_blocks, stored_weights
 from compiler.cost.ranking import CHUNK_BUDGETS, chunk_choices, tiling_of
 from compiler.cost.tiling_space import engine_cycles, estimate, legal_points, shape_of
-from compiler.kinds.conv import ConvSpec, product_of
+from compiler.ops.conv import ConvSpec, product_of
 from compiler.plan.plan import SegmentPlan
+from compiler.segment.allocator import fits
 from compiler.segment.blocks import cut
-from compiler.segment.buffers import fits
-from compiler.segment.memory import tensor_requests, weight_requests
-from compiler.unit.machine import room_blocks
-from compiler.unit.unit import Unit
+from compiler.segment.memory_plan import tensor_requests, weight_requests
+from compiler.target.capabilities import room_blocks
+from compiler.target.target_graph import Unit
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _COLUMNS = 9

@@ -9,19 +9,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.cost import closed
-from compiler.cost.closed import SERIAL, Cost, cost_of
-from compiler.cost.expanding import Expanding, expanding
-from compiler.cost.moved import StoredWeights, fetched_blocks, stored_weights, weight_loads
+from compiler.cost import closed_form
+from compiler.cost.closed_form import SERIAL, Cost, cost_of
+from compiler.cost.ddr_traffic import StoredWeights, fetched_blocks, stored_weights, weight_loads
+from compiler.cost.expansion_cost import Expanding, expanding
 from compiler.ir.im2col import Cut
-from compiler.kinds.alike import Kind
-from compiler.kinds.base import Heights
-from compiler.kinds.conv import product_of
-from compiler.kinds.counts import counts, counts_of_panels, pieces, places, whole
+from compiler.ops.base import Heights
+from compiler.ops.conv import product_of
+from compiler.ops.cost_class import Kind
+from compiler.ops.tile_counts import counts, counts_of_panels, pieces, places, whole
 from compiler.plan.plan import ConvTiling
-from compiler.segment.stages import Sizes, sizes_of
-from compiler.unit.machine import L0
-from compiler.unit.needed import Ints
+from compiler.segment.dataflow import Sizes, sizes_of
+from compiler.target.capabilities import L0
+from compiler.target.zero_blocks import Ints
 from simulator.npu.parts import BLOCK_BYTES, Memory
 
 _DDR, _L1, _SHARED = int(Memory.DDR), int(Memory.L1), int(Memory.SHARED)
@@ -36,7 +36,7 @@ class _Product(NamedTuple):
     """Sizes of a product; bias and right (its right operand, where that is a tensor) are in blocks.  cut: see `Shape`.
 
     planes, residual: planes of the result, and of a residual.  times: products of the matrix unit for each of the sum.  needed:
-    see `unit.needed`.  l0: where tiles stay.
+    see `target.zero_blocks`.  l0: where tiles stay.
     """
 
     out_h: int
@@ -103,7 +103,7 @@ def _add_up(
     resident, n_outer, once, chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1 = sizes
     along_n = pieces(s.n1, s.n1 if resident else chunk_n1)
     along_k = pieces(s.k1, s.k1 if resident else chunk_k1)
-    beside = closed.panels_between(c, s.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, s.cut)
+    beside = closed_form.panels_between(c, s.needed, along_n[0][0], along_k[0][0], tile_n1, tile_k1, s.cut)
     room = places(s.l0, c.weight_blocks, tile_m, tile_n1, tile_k1)
     blocks = rows = pixels = products = results = loads_a = moved_a = loads_b = moved_b = steps_m = 0
     for high, count in heights:
@@ -118,22 +118,26 @@ def _add_up(
         results += count * one.results
         loads_a, moved_a = loads_a + count * one.loads_a, moved_a + count * one.moved_a
         loads_b, moved_b = loads_b + count * one.loads_b, moved_b + count * one.moved_b
-        steps_m += count * closed.steps_along(c, closed.M, whole(one.rows), tile_m)
+        steps_m += count * closed_form.steps_along(c, closed_form.M, whole(one.rows), tile_m)
     times = s.groups * images
     if s.needed.size:
         steps, multiplied = steps_m * beside.steps, beside.blocks
     else:
-        steps = steps_m * closed.steps_along(c, closed.N, along_n, tile_n1) * closed.steps_along(c, closed.K, along_k, tile_k1)
+        steps = (
+            steps_m
+            * closed_form.steps_along(c, closed_form.N, along_n, tile_n1)
+            * closed_form.steps_along(c, closed_form.K, along_k, tile_k1)
+        )
         multiplied = s.n1 * s.k1
     products *= s.times
-    cube = float(closed.cube(c, products, steps * s.times)) * times
+    cube = float(closed_form.cube(c, products, steps * s.times)) * times
     ideal = float(pixels) * c.lanes * c.columns * multiplied / c.macs_per_cycle * times
-    mte1 = closed.mte1(c, closed.a_cycles(c, moved_a), loads_a, closed.b_cycles(c, moved_b), loads_b) * times
-    fixpipe = closed.fixpipe(c, closed.out_cycles(c, pixels * s.n1), results) * times
+    mte1 = closed_form.mte1(c, closed_form.a_cycles(c, moved_a), loads_a, closed_form.b_cycles(c, moved_b), loads_b) * times
+    fixpipe = closed_form.fixpipe(c, closed_form.out_cycles(c, pixels * s.n1), results) * times
     result = float(pixels) * s.planes * BLOCK_BYTES * images
     added = float(pixels) * s.residual * BLOCK_BYTES * images
-    mte1 += closed.moves(added, c.in_rate, results * times, c.in_startup) if residual_in == _L1 else 0.0
-    mte3 = closed.moves(result, c.back_rate, results * times, c.back_startup) if inside and not c.direct else 0.0
+    mte1 += closed_form.moves(added, c.in_rate, results * times, c.in_startup) if residual_in == _L1 else 0.0
+    mte3 = closed_form.moves(result, c.back_rate, results * times, c.back_startup) if inside and not c.direct else 0.0
     every_block = float(blocks * groups_of_images)
     # what stays is loaded by each core that has a block, in its first strip: a share of that in each, so that they add up
     loads = min(float(cores), every_block) / strips
@@ -149,8 +153,8 @@ def _add_up(
         once_each = float(s.weights.blocks * BLOCK_BYTES)
         again = once_each * weight_loads(s.weights, resident, chunks_n, loads, every_block)
         shared, weights = shared + again, weights - again + once_each / strips
-    drain = closed.out_cycles(c, tile_m * tile_n1) * blocks * groups_of_images
-    serial, half, quarter = closed.serial(max(cube, mte1, fixpipe, vector, mte3), (weights + residual + right) / read_rate)
+    drain = closed_form.out_cycles(c, tile_m * tile_n1) * blocks * groups_of_images
+    serial, half, quarter = closed_form.serial(max(cube, mte1, fixpipe, vector, mte3), (weights + residual + right) / read_rate)
     # FIXPIPE, and MTE3 behind it unless it writes L1
     ways = 1 + (not c.direct) + (residual_in == _L1)
     instructions = float(products + loads_a + loads_b + results * ways) * times + expanded.records * times_expanded

@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.cost import closed
-from compiler.cost.closed import Cost, cost_of
+from compiler.cost import closed_form
+from compiler.cost.closed_form import Cost, cost_of
 from compiler.cost.tiling_space import (
     Layer,
     Shape,
@@ -34,11 +34,11 @@ from compiler.cost.tiling_space import (
     orders,
     work,
 )
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import partial_blocks, places
+from compiler.ops.conv import ConvSpec
+from compiler.ops.tile_counts import partial_blocks, places
 from compiler.plan.plan import ConvTiling
-from compiler.unit.machine import room_blocks, writes_l1
-from compiler.unit.unit import Unit
+from compiler.target.capabilities import room_blocks, writes_l1
+from compiler.target.target_graph import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Fractal, Memory
 from simulator.npu.tiles import ROWS
@@ -66,7 +66,7 @@ def _best(s: Shape, c: Cost, most: int) -> NDArray[np.int64]:
     fewest_steps = np.empty(ks.shape[0], np.int64)  # of a k and all smaller ones
     for j in range(ks.shape[0]):
         fewest_steps[j] = all_k[j][1] if j == 0 else min(fewest_steps[j - 1], all_k[j][1])
-    weights = int(closed.b_cycles(c, s.n1 * s.k1))
+    weights = int(closed_form.b_cycles(c, s.n1 * s.k1))
     room_a, room_b = np.empty(ks.shape[0], np.int64), np.empty((ns.shape[0], ks.shape[0]), np.int64)
     for i, n in enumerate(ns):
         for j, k in enumerate(ks):
@@ -136,7 +136,7 @@ def _least(values: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 def _of_panels(s: Shape, c: Cost) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Every point of a shape with zeros beside its groups, int64 [p, 7] as `_ranked` has them, and the work of CUBE and MTE1 on it."""
     ms, ns, ks = axes(s, c)
-    panels = [closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut) for n in ns for k in ks]
+    panels = [closed_form.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut) for n in ns for k in ks]
     table, worked, used = np.empty((2 * len(ms) * len(panels), 7), np.int64), np.empty(2 * len(ms) * len(panels), np.int64), 0
     for m in ms:
         for i, n in enumerate(ns):
@@ -163,7 +163,7 @@ def _least_work(s: Shape, c: Cost) -> NDArray[np.int64]:
         return points[i]
     ms, ns, ks = axes(s, c)
     all_n, all_k = [n_side(s, c, n) for n in ns], [k_side(s, c, k) for k in ks]
-    weights = int(closed.b_cycles(c, s.n1 * s.k1))
+    weights = int(closed_form.b_cycles(c, s.n1 * s.k1))
     out, least = np.zeros(7, np.int64), (np.int64(1) << 62, np.int64(0))
     for m in ms:
         along_m = m_side(s, c, m)

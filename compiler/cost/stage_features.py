@@ -1,4 +1,4 @@
-"""What the cost model sees of an operator's stages (`segment.stages`), on its largest block, by where they move or compute.
+"""What the cost model sees of an operator's stages (`segment.dataflow`), on its largest block, by where they move or compute.
 
 | name              | adds up over operators as | meaning                                                             |
 |-------------------|---------------------------|---------------------------------------------------------------------|
@@ -16,11 +16,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.kinds.alike import Kind
-from compiler.kinds.base import Heights
-from compiler.kinds.conv import product_of
+from compiler.ops.base import Heights
+from compiler.ops.conv import product_of
+from compiler.ops.cost_class import Kind
 from compiler.plan.plan import ConvTiling, Tiling
-from compiler.segment.stages import (
+from compiler.segment.dataflow import (
     Extents,
     Sizes,
     Stage,
@@ -39,7 +39,7 @@ _STAGES = ("to_l1", "to_l0a", "to_l0b", "to_ub", "cube", "vector", "out", "store
 STAGE_SUMS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("compute_bits", "emit_num"))
 STAGE_MEANS = tuple(f"{stage}_{what}" for stage in _STAGES for what in ("store_bits", "emit_bits"))
 _MEANS = len(STAGE_SUMS)  # where they start
-_WEIGHTS = 2  # on their way to L1, among `segment.stages.cube_tiles`
+_WEIGHTS = 2  # on their way to L1, among `segment.dataflow.cube_tiles`
 
 
 def stage_features(

@@ -14,11 +14,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from compiler.cost import closed
-from compiler.cost.closed import Cost, cost_of
+from compiler.cost import closed_form
+from compiler.cost.closed_form import Cost, cost_of
 from compiler.ir.im2col import WHOLE, Cut, instructions
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.counts import (
+from compiler.ops.conv import ConvSpec
+from compiler.ops.tile_counts import (
     Pair,
     counts,
     counts_of_panels,
@@ -31,8 +31,8 @@ from compiler.kinds.counts import (
     staying,
     whole,
 )
-from compiler.unit.machine import ALONE, L0, room_blocks, writes_l1
-from compiler.unit.needed import EVERYWHERE, Ints, Panels, loads
+from compiler.target.capabilities import ALONE, L0, room_blocks, writes_l1
+from compiler.target.zero_blocks import EVERYWHERE, Ints, Panels, loads
 from simulator.npu.isa import REPEAT_BLOCKS
 from simulator.npu.machine import Machine
 from simulator.npu.parts import DataType, Memory
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
 
     ub_blocks: what one tile of results may take of UB, on its way out or as a residual; 0 where none goes through it.
     n1_step: tiles along n1 are whole multiples of it.  cut: where IM2COL ends along k (`ir.im2col`).  needed: of all chunks of a group
-    (`unit.needed`).  l0: where tiles stay.
+    (`target.zero_blocks`).  l0: where tiles stay.
     """
 
     pixels: int
@@ -88,7 +88,7 @@ class Layer(NamedTuple):
 
     @property
     def blocks(self) -> Ints:
-        """`unit.needed`, int64 [n1, k1]."""
+        """`target.zero_blocks`, int64 [n1, k1]."""
         return np.frombuffer(self.needed, np.int64).reshape(self.n1, self.k1).copy() if self.needed else EVERYWHERE
 
 
@@ -165,19 +165,19 @@ def largest_k(c: Cost, m: int, n: int) -> int:
 def m_side(s: Shape, c: Cost, m: int) -> tuple[int, int, int, int]:
     """Tiles of so many pixels, steps of MMAD, cycles that all of the left operand takes to L0A, and rows of the largest tile."""
     tiles, rows = (s.pixels + m - 1) // m, padded(c.rows, s.pixels, m)
-    return tiles, closed.steps_along(c, closed.M, whole(rows), m), int(closed.a_cycles(c, rows * s.k1)), min(m, rows)
+    return tiles, closed_form.steps_along(c, closed_form.M, whole(rows), m), int(closed_form.a_cycles(c, rows * s.k1)), min(m, rows)
 
 
 @njit(cache=True)
 def n_side(s: Shape, c: Cost, n: int) -> tuple[int, int]:
     """Tiles, and steps of MMAD."""
-    return (s.n1 + n - 1) // n, closed.steps_along(c, closed.N, whole(s.n1), n)
+    return (s.n1 + n - 1) // n, closed_form.steps_along(c, closed_form.N, whole(s.n1), n)
 
 
 @njit(cache=True)
 def k_side(s: Shape, c: Cost, k: int) -> tuple[int, int, int]:
     """Tiles, steps of MMAD, and instructions that bring the left operand's tiles."""
-    return (s.k1 + k - 1) // k, closed.steps_along(c, closed.K, whole(s.k1), k), instructions(s.cut, 0, s.k1, s.k1, k)
+    return (s.k1 + k - 1) // k, closed_form.steps_along(c, closed_form.K, whole(s.k1), k), instructions(s.cut, 0, s.k1, s.k1, k)
 
 
 @njit(cache=True)
@@ -189,14 +189,14 @@ def orders(tiles_m: int, tiles_n: int) -> int:
 @njit(cache=True)
 def fill_cycles(c: Cost, rows: int, n: int, k: int) -> int:
     """Cycles of the first tiles on their way to L0."""
-    return int(closed.a_cycles(c, rows * k)) + int(closed.b_cycles(c, n * k))
+    return int(closed_form.a_cycles(c, rows * k)) + int(closed_form.b_cycles(c, n * k))
 
 
 @njit(cache=True)
 def cycles_out(s: Shape, c: Cost, tiles_m: int, rows: int, tiles_n: int, n: int) -> tuple[int, int]:
     """Cycles of FIXPIPE in every chunk, and of one tile."""
-    fix = closed.fixpipe(c, int(closed.out_cycles(c, s.pixels * s.n1)), tiles_m * tiles_n) // s.chunks_k
-    return fix, int(closed.out_cycles(c, rows * n))
+    fix = closed_form.fixpipe(c, int(closed_form.out_cycles(c, s.pixels * s.n1)), tiles_m * tiles_n) // s.chunks_k
+    return fix, int(closed_form.out_cycles(c, rows * n))
 
 
 @njit(cache=True)
@@ -209,8 +209,8 @@ def work(
     products, loads_a, left, loads_b, right = of_chunk(
         tiles_m, tiles_n, tiles_k, copies_k, n_outer, staying(tiles_m, tiles_n, tiles_k, n_outer, room)
     )
-    cube = closed.cube(c, products, steps_m * steps_k * steps_n)
-    return cube, closed.mte1(c, left * pixels, loads_a, right * weights, loads_b)
+    cube = closed_form.cube(c, products, steps_m * steps_k * steps_n)
+    return cube, closed_form.mte1(c, left * pixels, loads_a, right * weights, loads_b)
 
 
 @njit(cache=True)
@@ -254,8 +254,8 @@ def work_of_panels(
     chunks, products = s.chunks_n * s.chunks_k, tiles_m * p.panels
     loads_a, of_a, loads_b, of_b = loads(p, tiles_m, n_outer, stay)
     a = pixels * of_a // s.k1
-    moves = closed.mte1(c, a, loads_a, int(closed.b_cycles(c, of_b)), loads_b)
-    return closed.cube(c, products, steps_m * p.steps) // chunks, int(moves) // chunks, products // chunks
+    moves = closed_form.mte1(c, a, loads_a, int(closed_form.b_cycles(c, of_b)), loads_b)
+    return closed_form.cube(c, products, steps_m * p.steps) // chunks, int(moves) // chunks, products // chunks
 
 
 @njit(cache=True)
@@ -284,11 +284,11 @@ def _points(s: Shape, c: Cost, ms: NDArray[np.int64], ns: NDArray[np.int64], ks:
 
 @njit(cache=True)
 def _estimate(s: Shape, c: Cost, points: NDArray[np.int64]) -> NDArray[np.int64]:
-    out, weights = np.empty(points.shape[0], np.int64), int(closed.b_cycles(c, s.n1 * s.k1))
+    out, weights = np.empty(points.shape[0], np.int64), int(closed_form.b_cycles(c, s.n1 * s.k1))
     for i in range(points.shape[0]):
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
         if s.needed.size:
-            p = closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
+            p = closed_form.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
             out[i] = block_cycles_of_panels(s, c, m, n, k, p, n_outer)[0]
             continue
         along_m, along_n = m_side(s, c, m), n_side(s, c, n)
@@ -307,15 +307,19 @@ def _engines(s: Shape, c: Cost, n1: int, k1: int, points: NDArray[np.int64]) -> 
         m, n, k, n_outer = points[i, 0], points[i, 1], points[i, 2], points[i, 3]
         room = places(s.l0, c.weight_blocks, m, n, k)
         if s.needed.size:
-            p = closed.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
+            p = closed_form.panels_between(c, s.needed, s.n1, s.k1, n, k, s.cut)
             found, steps = counts_of_panels(p, c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, room), p.steps
         else:
             found = counts(c.rows, s.pixels, along_n, along_k, m, n, k, n_outer, s.cut, room)
-            steps = closed.steps_along(c, closed.N, along_n, n) * closed.steps_along(c, closed.K, along_k, k)
-        steps *= closed.steps_along(c, closed.M, whole(found.rows), m)
-        cube = closed.cube(c, found.products, steps)
-        a, b, moved = closed.a_cycles(c, found.moved_a), closed.b_cycles(c, found.moved_b), closed.out_cycles(c, s.pixels * n1)
-        moves, fix = closed.mte1(c, int(a), found.loads_a, int(b), found.loads_b), closed.fixpipe(c, int(moved), found.results)
+            steps = closed_form.steps_along(c, closed_form.N, along_n, n) * closed_form.steps_along(c, closed_form.K, along_k, k)
+        steps *= closed_form.steps_along(c, closed_form.M, whole(found.rows), m)
+        cube = closed_form.cube(c, found.products, steps)
+        a, b, moved = (
+            closed_form.a_cycles(c, found.moved_a),
+            closed_form.b_cycles(c, found.moved_b),
+            closed_form.out_cycles(c, s.pixels * n1),
+        )
+        moves, fix = closed_form.mte1(c, int(a), found.loads_a, int(b), found.loads_b), closed_form.fixpipe(c, int(moved), found.results)
         out[i, 0], out[i, 1], out[i, 2] = s.groups * cube, s.groups * moves, s.groups * fix
     return out
 

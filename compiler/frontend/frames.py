@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
-from compiler.frontend.attributes import opset_of
-from compiler.frontend.load import MAX_VALUES
+from compiler.frontend.onnx_io.attributes import opset_of
+from compiler.frontend.onnx_io.load import MAX_VALUES
 from simulator.npu.errors import BadInputError
 from simulator.onnx_names import FRAMES_KEY, names_read, refill
 
 if TYPE_CHECKING:
-    from compiler.frontend.partition import NpuPiece, Partition
+    from compiler.frontend.partition.partition import NpuPiece, Partition
 
 _HOST = "Host"
 _ADDED = re.compile(r"(?:Host|Partition\d+)\.(frame\d+|split|join)/(.*)", re.DOTALL)

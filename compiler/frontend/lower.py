@@ -8,21 +8,21 @@ from dataclasses import replace
 
 from onnx import ModelProto
 
-from compiler.frontend.attributes import known_shapes
-from compiler.frontend.budget import ByteBudget
-from compiler.frontend.columns import SUMMED, left_alone, unshifted
-from compiler.frontend.fold import NO_ROOM, foresee
-from compiler.frontend.handlers import HANDLERS
-from compiler.frontend.inward import inward
-from compiler.frontend.load import digest_of, model_digest
-from compiler.frontend.partition import AllOnHostError, Partition, partition, whole, without_ends
-from compiler.frontend.quantised import QUANTISED
-from compiler.frontend.quantised_groups import apart, grouped
-from compiler.frontend.recognise import recognise
-from compiler.frontend.skeleton import LARGE, NOTHING, Beside, Hollow, detach, taken_out
-from compiler.frontend.to_graph import Handler, translate
-from compiler.frontend.trial import Able
-from compiler.frontend.worth import Offload
+from compiler.frontend.handlers.dynamic_zero_points import SUMMED, left_alone, unshifted
+from compiler.frontend.handlers.handlers import HANDLERS
+from compiler.frontend.handlers.pattern_match import recognise
+from compiler.frontend.handlers.qdq_fusion import apart, grouped
+from compiler.frontend.handlers.qdq_propagation import inward
+from compiler.frontend.handlers.quantised import QUANTISED
+from compiler.frontend.handlers.to_graph import Handler, translate
+from compiler.frontend.onnx_io.attributes import known_shapes
+from compiler.frontend.onnx_io.fold import NO_ROOM, foresee
+from compiler.frontend.onnx_io.large_constants import LARGE, NOTHING, Beside, Hollow, detach, taken_out
+from compiler.frontend.onnx_io.load import digest_of, model_digest
+from compiler.frontend.onnx_io.memory_budget import ByteBudget
+from compiler.frontend.partition.offload_cost import Offload
+from compiler.frontend.partition.partition import AllOnHostError, Partition, partition, whole, without_ends
+from compiler.frontend.partition.support_check import Able
 from compiler.ir.graph import Graph
 from compiler.rewrites.centred import with_centred_sums
 from compiler.rewrites.engine import RewriteReport, rewrite

@@ -2,7 +2,7 @@
 
 Behind a shuffle a group takes some channels of every group in front of it.  Channels that both have in the same groups come side by side,
 as many as fill blocks, then halves of blocks, two of which have a group in common, and what is left over behind them.
-So most blocks of weights on either side are zeros alone, which are not multiplied (`unit.needed`).
+So most blocks of weights on either side are zeros alone, which are not multiplied (`target.zero_blocks`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ its rows or, where a row itself is too much, runs of the columns of one row; eac
 blocks of the tile in L0A.  So the product is one as before, and nothing is rounded once more.
 
 Along k, in blocks, a part ends at every multiple of `length` from each multiple of `period` on, wherever a tile begins: what is
-counted here without looking at instructions is what `compiler.kinds.conv_emitter` writes for tiles inside the image.
+counted here without looking at instructions is what `compiler.ops.conv_emitter` writes for tiles inside the image.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from compiler.frontend.partition import NpuPiece, Partition
-from compiler.frontend.skeleton import Beside
-from compiler.frontend.wire import field_head, tensor_pieces
+from compiler.frontend.onnx_io.large_constants import Beside
+from compiler.frontend.onnx_io.protobuf_wire import field_head, tensor_pieces
+from compiler.frontend.partition.partition import NpuPiece, Partition
 from simulator.npu.container import Container
 from simulator.npu.container_file import VERSION as CONTAINER_VERSION
 from simulator.npu.container_file import decode

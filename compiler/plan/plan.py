@@ -106,7 +106,7 @@ class VectorTiling(_Gene):
     """Tiling of a vector operator on one block: planes and (output) rows that are in UB at a time.
 
     tile_columns: 0 for whole rows, else so many columns of one row.  constants: all of them for the segment, or those of a tile's planes.
-    fed: what a tile of a pool reads comes to UB as the convolutions before make it, and lies nowhere else (`segment.feeding`).
+    fed: what a tile of a pool reads comes to UB as the convolutions before make it, and lies nowhere else (`segment.pool_fusion`).
     """
 
     kind: Literal["vector"] = "vector"
@@ -139,31 +139,27 @@ class VectorShare(_Gene):
 class SegmentPlan(_Gene):
     """operators: names, in the order in which they run.
 
-    blocks: of output rows.  images: of a block, which then is all rows of each (`segment.images`).
+    blocks: of output rows.  images: of a block, which then is all rows of each (`segment.batch_tiles`).
     columns: strips of output columns, one after the other; each in all blocks of all images, with a halo of
     columns of its own (`segment.strips`).
     prefetch: slots per loaded tensor.  spread: buffers take the places that have been free for the longest time, where that fits, so that
-    loads need not wait for the last reads there (`segment.buffers`).  ahead_kib: so much of its weights the segment loads before its first
-    tensor (`emit.ahead`).
-    lookahead: of how many records an engine takes the one that can begin first (`schedule.listed`); 1: all in their order.
-    overtake: whether loads are among them; else they stay in their order.  urgent: of those that can begin, whether the one with the
-    longest chain behind it goes first; else the one that was emitted first.
-    same_end: whether it fills L1 and UB from the end from which the segment before it on its core does; else from the other end, so that
-    its first loads need not wait for the last reads of that one.
-    window: slots per intermediate, or a slot for every block.  sliding: ready blocks of the window are list-scheduled
-    (`schedule.window`); else block comes after block and operator after operator.  Of passes over results a window of more than one has
-    products of the next pass made before those of this one that wait for VECTOR.
-    passes: in how many runs the channels that one of its products sums over are made and summed up, one run after the other
-    (`segment.passes`).  input_passes: the same of channels that it loads.
-    halo: per operator, whether rows of what it reads that the previous block had as well are made or loaded again, or stay in L1; () is
-    `recompute` for all.
-    cores: where it runs.  split: `rows` deals its iterations (every block of every image) to them in nearly equal runs; `channels` gives
-    each of them all iterations of a nearly equal run of its operators' output channels (`segment.channels`).
-    shared: tensors that it reads from the memory that all cores share, and writes there, in place of DDR; all segments that have one of
-    them from or for another name it.  staged: operators whose weights come there once, and from there to every core and block.
-    held: tensors that lie whole in L1 from the first segment that makes them to the last that reads them, in place of DDR; all segments
-    that make or read one name it, and all of them run on one core (`segment.held`).
-    on_vector: depthwise convolutions of which VECTOR makes the first channels, beside the matrix unit (`segment.engines`).
+    loads need not wait for the last reads there (`segment.allocator`).  ahead_kib: so much of its weights the segment loads before its
+    first tensor (`codegen.weight_prefetch`). lookahead: of how many records an engine takes the one that can begin first
+    (`schedule.list_scheduler`); 1: all in their order. overtake: whether loads are among them; else they stay in their order.  urgent: of
+    those that can begin, whether the one with the longest chain behind it goes first; else the one that was emitted first. same_end:
+    whether it fills L1 and UB from the end from which the segment before it on its core does; else from the other end, so that its first
+    loads need not wait for the last reads of that one. window: slots per intermediate, or a slot for every block.  sliding: ready blocks of
+    the window are list-scheduled (`schedule.sliding_window`); else block comes after block and operator after operator.  Of passes over
+    results a window of more than one has products of the next pass made before those of this one that wait for VECTOR. passes: in how many
+    runs the channels that one of its products sums over are made and summed up, one run after the other (`segment.channel_splits`).
+    input_passes: the same of channels that it loads. halo: per operator, whether rows of what it reads that the previous block had as well
+    are made or loaded again, or stay in L1; () is `recompute` for all. cores: where it runs.  split: `rows` deals its iterations (every
+    block of every image) to them in nearly equal runs; `channels` gives each of them all iterations of a nearly equal run of its operators'
+    output channels (`segment.core_channels`). shared: tensors that it reads from the memory that all cores share, and writes there, in
+    place of DDR; all segments that have one of them from or for another name it.  staged: operators whose weights come there once, and from
+    there to every core and block. held: tensors that lie whole in L1 from the first segment that makes them to the last that reads them, in
+    place of DDR; all segments that make or read one name it, and all of them run on one core (`segment.persistent`). on_vector: depthwise
+    convolutions of which VECTOR makes the first channels, beside the matrix unit (`segment.engine_split`).
     """
 
     operators: tuple[str, ...]

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from compiler.schedule.footprint import Bytes8, Ints, Ints32
-from compiler.schedule.history import Intervals, enter, leave, meet
-from compiler.schedule.inside import ENGINES, Inside
-from compiler.schedule.part import Part
+from compiler.schedule.access_history import Intervals, enter, leave, meet
+from compiler.schedule.local_dependences import ENGINES, Inside
+from compiler.schedule.segment_accesses import Bytes8, Ints, Ints32
+from compiler.schedule.segment_table import Part
 from simulator.pointer import Pointer, pointer
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from compiler.ir.reach import demanded
 from compiler.ir.region import EMPTY, Rows, demand
-from compiler.segment.run import Load, reads, ring_storages, run_of, worked
-from compiler.unit.operators import OperatorSpec, rounded
-from compiler.unit.unit import Unit
+from compiler.segment.operator_run import Load, reads, ring_storages, run_of, worked
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec, rounded
 
 Share = tuple[int, int]  # (i, m): part i of m
 Ints = NDArray[np.int64]
@@ -34,7 +34,7 @@ class BlockAllocation(NamedTuple):
     makers, readers, contiguous: see `run.Allocation`.
     rows: int64 [blocks, 2], what a block's readers and makers touch.  fresh: those of them that a block has to load; where the halo is not
     cached, all of them.  highest: rows of the highest block.  loaded: rows that are loaded for all blocks of an image.
-    held: it lies whole in L1 beyond the segment (`segment.held`); then `highest` are the rows of all images.
+    held: it lies whole in L1 beyond the segment (`segment.persistent`); then `highest` are the rows of all images.
     """
 
     storage: int

@@ -2,14 +2,14 @@
 
 | step    | from -> to                                   | by                                                                  |
 |---------|----------------------------------------------|---------------------------------------------------------------------|
-| images  | unit -> that of groups of images             | `segment.images`; as it is where a block is of one image            |
-| passes  | unit and plan -> those of all passes         | `segment.passes`; as they are where there is one pass               |
-| engines | unit and plan -> parts of two engines        | `segment.engines`; as they are where VECTOR makes no products       |
-| parts   | unit -> a unit per run of output channels    | `segment.channels`; one part where cores share rows, or there is one |
+| images  | unit -> that of groups of images             | `segment.batch_tiles`; as it is where a block is of one image            |
+| passes  | unit and plan -> those of all passes         | `segment.channel_splits`; as they are where there is one pass               |
+| engines | unit and plan -> parts of two engines        | `segment.engine_split`; as they are where VECTOR makes no products       |
+| parts   | unit -> a unit per run of output channels    | `segment.core_channels`; one part where cores share rows, or there is one |
 | strips  | part -> a unit per run of columns            | `segment.strips`; one strip where rows are whole                    |
 | blocks  | strip -> rows of every block, what stays     | `segment.blocks`, for right operands that are streamed              |
 | shares  | blocks of all images -> a run for each core  | of iterations; of a part all of them                                |
-| memory  | strips of a share -> addresses               | `segment.memory`, the same ones in all strips                        |
+| memory  | strips of a share -> addresses               | `segment.memory_plan`, the same ones in all strips                        |
 
 A gene has no tilings yet, so it asks with an `Outline`, of which a plan has one too.
 """
@@ -20,24 +20,24 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.segment.batch_tiles import grouped
 from compiler.segment.blocks import Blocks, cut, dealt
-from compiler.segment.channels import channel_parts, largest
-from compiler.segment.engines import divided, planes_of
-from compiler.segment.feeding import fed_of
-from compiler.segment.held import Held, alone, held_storages
-from compiler.segment.images import grouped
-from compiler.segment.memory import Places, named, place, slot_counts
-from compiler.segment.passes import passes
-from compiler.segment.run import streamed_rights
+from compiler.segment.channel_splits import passes
+from compiler.segment.core_channels import channel_parts, largest
+from compiler.segment.engine_split import divided, planes_of
+from compiler.segment.memory_plan import Places, named, place, slot_counts
+from compiler.segment.operator_run import streamed_rights
+from compiler.segment.persistent import Held, alone, held_storages
+from compiler.segment.pool_fusion import fed_of
 from compiler.segment.strips import strips, widest
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 
 
 class Outline(NamedTuple):
     """What decides shares, strips and blocks of operators [start, stop), whatever their tilings.
 
     channels: parts of the output channels.  columns: strips.  blocks: of rows.  dealt: cores to which the iterations are dealt.
-    halo: operators, as bits, that cache the halo of what they read.  held: storages, as bits, that lie whole in L1 (`segment.held`).
+    halo: operators, as bits, that cache the halo of what they read.  held: storages, as bits, that lie whole in L1 (`segment.persistent`).
     """
 
     start: int
@@ -52,7 +52,7 @@ class Outline(NamedTuple):
     def blocks_of(self, strip: Unit, streamed: int = 0, fed: int = 0) -> Blocks:
         """The blocks of a strip.
 
-        streamed: operators, as bits, whose right operand comes in chunks.  fed: those that are (`segment.feeding`).
+        streamed: operators, as bits, whose right operand comes in chunks.  fed: those that are (`segment.pool_fusion`).
         """
         return cut(strip, self.start, self.stop, self.blocks, self.halo, self.dealt, streamed, self.held, fed)
 
@@ -166,11 +166,11 @@ class Segment(NamedTuple):
         return CoreShare(mine, dealt(every, (core - part, self.outline.dealt)))
 
     def slots(self, strip: StripBlocks) -> dict[int, int]:
-        """How many slots every tensor that stays in L1 has (`segment.memory.slot_counts`)."""
+        """How many slots every tensor that stays in L1 has (`segment.memory_plan.slot_counts`)."""
         return slot_counts(strip.unit, strip.blocks, self.plan.prefetch, self.plan.window)
 
     def memory(self, share: CoreShare, flip: bool = False, told: bool = True, held: Held | None = None) -> Places | Infeasible:
-        """Addresses in L1 and UB for a share, or why they do not suffice.  flip, told: see `segment.memory.place`.
+        """Addresses in L1 and UB for a share, or why they do not suffice.  flip, told: see `segment.memory_plan.place`.
 
         held: where a program has what lies whole in L1; None: as if nobody else were there.
         """

@@ -17,9 +17,9 @@ from compiler.ir.operators import COLUMNS
 from compiler.ir.region import EMPTY, Rows, demand
 from compiler.plan.plan import Infeasible
 from compiler.segment.blocks import share
-from compiler.unit.operators import OperatorSpec, Strip
-from compiler.unit.storages import Piece, StorageSpec
-from compiler.unit.unit import Unit
+from compiler.target.storage import Piece, StorageSpec
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec, Strip
 
 Columns = Rows  # the same interval along the other axis
 

@@ -1,4 +1,10 @@
-"""From a gene to the plan of its segment, by fixed rules: which tilings, which weights stay, what is split until L1 and UB hold it."""
+"""From a gene to the plan of its segment, by fixed rules: which tilings, which weights stay, what is split until L1 and UB hold it.
+
+How many blocks a window needs, and can hold: W = max(1, min(ceil(latency / II), floor((capacity - resident) / live bytes per block))).
+
+latency: a block through all operators, one after the other.  II, the initiation interval: what the busier of the two lanes, or the bus,
+needs per block.  resident: what L1 holds whatever the window is; live bytes: what one more block under way takes.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +13,21 @@ from functools import lru_cache
 from itertools import chain, compress
 from typing import NamedTuple
 
+from compiler.cost.features import operator_cycles
 from compiler.cost.ranking import CHUNK_BUDGETS, LAST_BUDGETS, conv_tiling
-from compiler.kinds.alike import Kind, kind_of
-from compiler.kinds.conv import product_of
+from compiler.ops.conv import product_of
+from compiler.ops.cost_class import Kind, kind_of
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan, Tiling, Window
-from compiler.segment.asked import Claim, asking
+from compiler.schedule.sliding_window import load_cycles
+from compiler.segment.allocator import fits, packed
+from compiler.segment.batch_tiles import grouped
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffers import fits, packed
-from compiler.segment.engines import Divided, divided
-from compiler.segment.feeding import refusal, unlike
-from compiler.segment.granted import fits_l1
-from compiler.segment.held import alone
-from compiler.segment.images import grouped
-from compiler.segment.memory import (
+from compiler.segment.buffer_demand import Claim, asking
+from compiler.segment.channel_splits import Passes, passes
+from compiler.segment.engine_lanes import lanes
+from compiler.segment.engine_split import Divided, divided
+from compiler.segment.l1_limits import fits_l1
+from compiler.segment.memory_plan import (
     apart_rule,
     pooled,
     repeated,
@@ -27,21 +35,50 @@ from compiler.segment.memory import (
     tensor_blocks,
     tensor_requests,
     ub_requests_of,
+    weight_requests,
     weight_requests_of,
 )
-from compiler.segment.passes import Passes, passes
-from compiler.segment.run import can_stream
+from compiler.segment.operator_run import can_stream
+from compiler.segment.persistent import alone
+from compiler.segment.pool_fusion import refusal, unlike
 from compiler.segment.segment import Outline, StripBlocks, largest_strip
 from compiler.space.fit_ub import fitted
-from compiler.space.formula import formula_window
-from compiler.space.gene import ALL, FORMULA, UB_SLOTS, Gene, Genome, bits, keeps_weights, outline, vector_choice, working_cores
-from compiler.space.held import FREE, Space, spaces
-from compiler.space.pins import PINS, pinned_tilings
-from compiler.space.stays import with_shared
-from compiler.unit.granted import memory_grants, within
-from compiler.unit.machine import room_blocks
-from compiler.unit.unit import Unit
+from compiler.space.gene import (
+    ALL,
+    FORMULA,
+    PINS,
+    UB_SLOTS,
+    Gene,
+    Genome,
+    bits,
+    keeps_weights,
+    outline,
+    pinned_tilings,
+    vector_choice,
+    working_cores,
+)
+from compiler.space.persistent import FREE, Space, spaces
+from compiler.space.shared_memory import with_shared
+from compiler.target.capabilities import room_blocks
+from compiler.target.level_limits import memory_grants, within
+from compiler.target.target_graph import Unit
 from simulator.npu.parts import Memory
+
+
+def formula_window(strip: StripBlocks, prefetch: int, tilings: Sequence[Tiling], capacity: int) -> int:
+    """W of a segment with these tilings, weights streamed; at most its iterations.  capacity: blocks of L1."""
+    unit, blocks = strip
+    iterations = blocks.count * unit.storages[unit.operators[blocks.start].y.storage].n
+    work = [0.0, 0.0, float(load_cycles(unit, blocks, range(blocks.count)).sum())]
+    for k, lane in enumerate(lanes(unit, blocks.start, blocks.stop).tolist()):
+        work[lane] += operator_cycles(strip, k, tilings[k]) * unit.together
+    latency, interval = work[0] + work[1], max(work)
+    needed = -int(-latency // interval) if interval else 1
+    chunks = max(sum(request.size for request in weight_requests(unit, blocks, k, tiling)) for k, tiling in enumerate(tilings))
+    one, two = (sum(request.size for request in tensor_requests(unit, blocks, prefetch, window)) for window in (1, 2))
+    live = two - one
+    room = 1 + (capacity - chunks - one) // live if live else needed
+    return max(1, min(needed, room, iterations))
 
 
 @lru_cache(maxsize=1 << 14)  # a search puts a gene on cores, looks at it and measures it: every second call is a repeat
@@ -49,7 +86,7 @@ def decode(unit: Unit, gene: Gene, held: int = 0, beside: int = 0) -> SegmentPla
     """The plan of a gene; None where L1 or UB cannot hold it.
 
     held: storages, as bits, that it makes or reads where they lie whole in L1.  beside: blocks of L1 that are not its own, those of these
-    among them (`space.held`).
+    among them (`space.persistent`).
 
     Weights stay where the gene wants it, the smallest first, while L1 holds them; the others are streamed.  The right
     operand of a product of two tensors stays as a whole where that fits.  Where UB cannot hold the tiles that are named, the best by

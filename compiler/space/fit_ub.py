@@ -1,6 +1,6 @@
 """Tilings that UB can hold: where constants and tiles of a segment overflow it, they are split until they fit.
 
-A group of stages (`segment.stages`) on one tensor in UB overflows in one of two ways.  What is broadcast over pixels, a bias or a scale,
+A group of stages (`segment.dataflow`) on one tensor in UB overflows in one of two ways.  What is broadcast over pixels, a bias or a scale,
 is a constant, and stays for the whole segment: split, it comes with every chunk of channels, or every tile's planes.  What a tile works
 on is split into smaller tiles, and passes: fewer planes, fewer rows, columns of one row.  Planes that belong together are never refused.
 """
@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from itertools import chain
 
 from compiler.cost.ranking import narrower
-from compiler.kinds.base import OnVector, on_vector
-from compiler.kinds.conv import ConvSpec, product_of
+from compiler.ops.base import OnVector, on_vector
+from compiler.ops.conv import ConvSpec, product_of
 from compiler.plan.plan import ConvTiling, Tiling, VectorTiling
+from compiler.segment.allocator import Apart, BufferRequest, fit
 from compiler.segment.blocks import Blocks
-from compiler.segment.buffers import Apart, BufferRequest, fit
-from compiler.segment.memory import own_requests, pooled
-from compiler.segment.shortage import peak
-from compiler.unit.machine import room_blocks
-from compiler.unit.unit import Unit
+from compiler.segment.memory_plan import own_requests, peak, pooled
+from compiler.target.capabilities import room_blocks
+from compiler.target.target_graph import Unit
 from simulator.npu.parts import DataType, Memory
 
 _ALIGN = 8  # blocks

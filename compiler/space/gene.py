@@ -2,26 +2,66 @@
 
 A genome is a tuple of genes that cover the operators in order.  Genes are small, hashable, and pickle to a few bytes; plans are what they
 become: explicit, readable, complete.
+
+Pins of a gene: the tilings of all of its operators as numbers, six of each, so that a gene stays a small tuple.
+
+| place | convolution or product                                                    | anything else                              |
+|-------|---------------------------------------------------------------------------|--------------------------------------------|
+| 0     | bits: 1 `conv`, 2 weights `streamed`, 4 order `n`, 8 constants `streamed` | bits: 8 constants `streamed`, 16 `fed`     |
+| 1..5  | chunk_n1, chunk_k1, tile_m, tile_n1, tile_k1                              | tile_planes, tile_rows, tile_columns, 0, 0 |
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from compiler.cost.ranking import KEPT
-from compiler.kinds.pool import PoolSpec
-from compiler.kinds.vector_tiling import UB_SLOT_BLOCKS, vector_tiling
-from compiler.plan.plan import LOOKAHEAD, Split, VectorTiling
+from compiler.ops.base import UB_SLOT_BLOCKS, vector_tiling
+from compiler.ops.pool import PoolSpec
+from compiler.plan.plan import LOOKAHEAD, ConvTiling, Split, Tiling, VectorTiling
 from compiler.segment.blocks import needed
-from compiler.segment.channels import can_split
-from compiler.segment.feeding import refusal
+from compiler.segment.core_channels import can_split
+from compiler.segment.pool_fusion import refusal
 from compiler.segment.segment import Outline
-from compiler.unit.machine import room_blocks
-from compiler.unit.operators import OperatorSpec
-from compiler.unit.unit import Unit
+from compiler.target.capabilities import room_blocks
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
 from simulator.npu.parts import BLOCK_BYTES, Memory
+
+PINS = 6  # of an operator
+_CONV, _STREAMED, _N_OUTER, _CONSTANTS, _FED = (1 << bit for bit in range(5))
+
+
+def pins_of(tilings: Sequence[Tiling]) -> tuple[int, ...]:
+    """The pins that name these tilings."""
+    return tuple(chain.from_iterable(map(_row, tilings)))
+
+
+def pinned_tilings(pins: Sequence[int]) -> tuple[Tiling, ...]:
+    """The tilings that `pins_of` made pins of."""
+    return tuple(_tiling(*pins[at : at + PINS]) for at in range(0, len(pins), PINS))
+
+
+def _row(tiling: Tiling) -> tuple[int, ...]:
+    constants = _CONSTANTS * (tiling.constants == "streamed")
+    if isinstance(tiling, VectorTiling):
+        return constants | _FED * tiling.fed, tiling.tile_planes, tiling.tile_rows, tiling.tile_columns, 0, 0
+    bits = _CONV | _STREAMED * (tiling.weights == "streamed") | _N_OUTER * (tiling.order == "n") | constants
+    return bits, tiling.chunk_n1, tiling.chunk_k1, tiling.tile_m, tiling.tile_n1, tiling.tile_k1
+
+
+def _tiling(bits: int, a: int, b: int, c: int, d: int, e: int) -> Tiling:
+    constants = "streamed" if bits & _CONSTANTS else "resident"
+    if not bits & _CONV:
+        return VectorTiling(tile_planes=a, tile_rows=b, tile_columns=c, constants=constants, fed=bool(bits & _FED))
+    weights, order = "streamed" if bits & _STREAMED else "resident", "n" if bits & _N_OUTER else "m"
+    return ConvTiling.model_validate(
+        {"weights": weights, "chunk_n1": a, "chunk_k1": b, "tile_m": c, "tile_n1": d, "tile_k1": e, "order": order, "constants": constants}
+    )
+
 
 BLOCK_COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 160, 224)
 EVERY_LENGTH = 24  # operators of the longest runs that are looked at one by one; longer segments come from joining what is good
@@ -52,14 +92,13 @@ class Gene(NamedTuple):
     cached: bit k is set where operator start + k caches its halo; -1 where all of them do.
     sliding, spread, ahead_kib, split, lookahead, overtake, urgent, same_end: as in a plan; of lookaheads only the usual one and that of
     `changes` are searched with.
-    grant: within how much of the memories, by its place in `unit.granted.memory_grants`; 0: all of them.
-    passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.passes`).
-    held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits (`space.held`).
-    on_vector: of every operator the planes that VECTOR makes beside the matrix unit (`segment.engines`); () is all zeros.
-    images: of a block (`segment.images`).
-    pinned: the tilings of all operators, and behind them those of what VECTOR makes so (`space.pins`), in place of ranks, chunk and
-    weights, and the rest of the segment to the letter; () as usual.  They are of the tiles of these blocks: whoever divides the segment
-    otherwise drops them (`recut`).
+    grant: within how much of the memories, by its place in `target.level_limits.memory_grants`; 0: all of them.
+    passes, input_passes: over the channels that one of its products sums over, and over those that it loads (`segment.channel_splits`).
+    held: bit k is set where the tensor whose first part operator start + k makes is held over cuts, as far as that fits
+    (`space.persistent`). on_vector: of every operator the planes that VECTOR makes beside the matrix unit (`segment.engine_split`); () is
+    all zeros. images: of a block (`segment.batch_tiles`). pinned: the tilings of all operators, and behind them those of what VECTOR makes
+    so (`space.gene`), in place of ranks, chunk and weights, and the rest of the segment to the letter; () as usual.  They are of the tiles
+    of these blocks: whoever divides the segment otherwise drops them (`recut`).
     """
 
     start: int

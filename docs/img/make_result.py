@@ -27,7 +27,7 @@ ROOT = FOLDER.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from simulator.bundle.read import read_model  # noqa: E402
-from simulator.contended import ContendedRuns, Contention  # noqa: E402
+from simulator.contended_runs import ContendedRuns, Contention  # noqa: E402
 from simulator.npu.level import SHARE_UNIT  # noqa: E402
 from simulator.runtime import Served  # noqa: E402
 from tuner.cli.contention import simulate_contended  # noqa: E402

@@ -9,13 +9,13 @@ import pytest
 
 import simulator
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import FORMULA, Gene, Genome, block_counts
-from compiler.space.starts import single_operators
-from compiler.unit.unit import Unit
+from compiler.space.initial import single_operators
+from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.timing import simulate_levels

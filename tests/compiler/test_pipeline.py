@@ -8,10 +8,10 @@ import pytest
 import compiler.pipeline
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, Plan
-from compiler.schedule.numbers import EDGES
+from compiler.schedule.instruction_numbers import EDGES
 from compiler.space.decode import decode, decode_all, plan_of
 from compiler.space.gene import Gene
-from compiler.space.starts import layer_by_layer, single_operators
+from compiler.space.initial import layer_by_layer, single_operators
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine

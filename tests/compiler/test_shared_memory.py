@@ -10,19 +10,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compiler.cost.features import FEATURES, raw_features
+from compiler.dump.plan import plan_lines
+from compiler.dump.segments import segment_lines
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, places_of, with_starts
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.schedule.shared import shared_places
-from compiler.segment.residence import border_names
+from compiler.schedule.shared_memory_allocator import shared_places
+from compiler.segment.border_tensors import border_names
 from compiler.space.decode import decode_all, plan_of
+from compiler.space.encode import genome_of
 from compiler.space.gene import Gene, Genome
-from compiler.space.gene_of import genome_of
-from compiler.space.starts import single_operators
-from compiler.space.stays import settled, with_shared, without_shared
-from compiler.text.plan import plan_lines
-from compiler.text.segments import segment_lines
+from compiler.space.initial import single_operators
+from compiler.space.shared_memory import settled, with_shared, without_shared
 from simulator.breakdown import breakdown
 from simulator.npu import isa
 from simulator.npu.errors import UnsupportedError

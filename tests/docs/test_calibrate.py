@@ -12,8 +12,8 @@ from tests.docs.fences import ROOT, blocks
 from tuner.cli import main
 
 BAD = """
-from tuner.measure.reading import Reading
-from tuner.measure.simulated import measure
+from tuner.measure.runner_api import Reading
+from tuner.measure.simulator_runner import measure
 
 class Board:
     count = 0

@@ -11,7 +11,7 @@ ROW = re.compile(r"^ *\| `([\w/]+\.\w+)` \| (.*) \|$", re.MULTILINE)
 # heading in the section -> what is in all files of the example, and in no other
 EXAMPLES = {"Several operators": "instance_?norm|group_?norm|normalising", "A new kind": "depth_?to_?space"}
 # lists of operators of ONNX, supported or not
-LISTS = {"compiler/frontend/settle.py"}
+LISTS = {"compiler/frontend/onnx_io/shape_inference.py"}
 
 
 def test_files_of_the_recipe_exist() -> None:

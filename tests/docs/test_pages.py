@@ -28,7 +28,7 @@ from tests.docs.fences import PAGES, ROOT, blocks, commands
 from tests.models import small_model
 from tuner import config
 from tuner.cli import app, main
-from tuner.store.digests import canonical_json
+from tuner.log.digests import canonical_json
 from tuner.summary import DisplacedSummary, LevelSummary, RobustSummary, Summary
 
 SETTINGS = {

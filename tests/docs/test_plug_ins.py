@@ -15,10 +15,10 @@ import tuner
 from simulator.npu.errors import BadInputError
 from tests.docs.fences import ROOT, example_files
 from tests.tuning import QUICK, quick, save_small
-from tuner.learn.trained import load_trained
+from tuner.cost_model.model_file import load_trained
+from tuner.log.read import read_log
 from tuner.plugins import files_digest
-from tuner.store.read import read_log
-from tuner.store.runfolder import read_json
+from tuner.runs.folder import read_json
 
 PAGE = ROOT / "docs/plug-ins.md"
 

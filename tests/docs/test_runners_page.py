@@ -11,8 +11,8 @@ import pytest
 from tests.docs.fences import ROOT, blocks
 from tests.tuning import QUICK, save_small
 from tuner.cli import main
-from tuner.store.read import read_log
-from tuner.store.runfolder import read_json
+from tuner.log.read import read_log
+from tuner.runs.folder import read_json
 
 PAGE = ROOT / "docs/runners.md"
 SETTINGS = [word for text in (*QUICK, "use.cost_model=false") for word in ("--set", text)]

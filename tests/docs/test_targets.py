@@ -14,11 +14,11 @@ from simulator.npu.errors import BadInputError
 from tests.docs.fences import ROOT, example_files
 from tests.tuning import quick, save_small
 from tuner.cli import main
-from tuner.contracts.target import TargetContract
-from tuner.measure.npu import Npu
+from tuner.log.read import read_log
+from tuner.measure.npu_target import Npu
 from tuner.plugins import files_digest
-from tuner.store.read import read_log
-from tuner.store.runfolder import read_json
+from tuner.runs.folder import read_json
+from tuner.testing.target import TargetContract
 
 PAGE = ROOT / "docs/targets.md"
 NAME = "estimate:Estimate"

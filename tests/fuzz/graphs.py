@@ -16,8 +16,8 @@ from tests.fuzz.builder import OPSETS, GraphBuilder, MisfitError, Sample, schema
 from tests.fuzz.integer_operators import INTEGER_OPERATORS
 from tests.fuzz.operators import OPERATORS, draw_operator
 from tests.fuzz.quantised import QuantisedBuilder
-from tuner.networks.quantise import quantised as quantise
-from tuner.networks.quantiser import Quantiser
+from tuner.zoo.quantise import quantised as quantise
+from tuner.zoo.quantiser import Quantiser
 
 _OF_INTEGERS = ("QuantizeLinear", "DequantizeLinear")  # beside operators
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compiler.frontend.partition import AllOnHostError
+from compiler.frontend.partition.partition import AllOnHostError
+from compiler.model import Opened, Source, open_source
 from compiler.plan.plan import Infeasible
-from compiler.source import Opened, Source, open_source
 from simulator.exact_onnxruntime import REFUSALS, exact_session
 from simulator.npu.container import ContainerError
 from simulator.npu.errors import InfeasibleError, ProgramError, TilefarmError

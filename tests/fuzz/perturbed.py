@@ -1,6 +1,6 @@
 """Does rounding explain how far a result is off?  The model with every tensor moved by what its type may round, several times.
 
-What `tuner.checks.values` allows is a multiple of a few samples of rounding.  Ill-conditioned graphs move further: here every tensor that a
+What `tuner.verify.values` allows is a multiple of a few samples of rounding.  Ill-conditioned graphs move further: here every tensor that a
 node makes is moved, whether the NPU stores it or not, and integers by a step.  A function or a sum is computed in steps, some of which are
 near 1 where its value is near 0 (an exponential less 1, a mean that is taken off), so its value is moved by what rounds there as well.
 """
@@ -15,8 +15,8 @@ from simulator.exact_onnxruntime import session_options
 from simulator.npu.parts import DataType
 from simulator.onnx_kinds import widen
 from tests.fuzz.builder import Array, Sample, exact, values_of
-from tuner.checks.reference_body import _LOST_BITS, types_of
-from tuner.checks.values import FACTOR
+from tuner.verify.reference_body import _LOST_BITS, types_of
+from tuner.verify.values import FACTOR
 
 SAMPLES = 16
 _RELATIVE, _ONE = "fuzz.relative", "fuzz.one"

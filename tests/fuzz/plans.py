@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from compiler.autoplan import quick_genomes
 from compiler.build import plans_of_pieces
+from compiler.model import Opened
 from compiler.plan.plan import Infeasible, Plan, joined
-from compiler.quick import quick_genomes
-from compiler.source import Opened
+from compiler.planner.segmentation import by_estimate
 from compiler.space.decode import decode, decode_all
-from compiler.space.moves import random_genome, repaired
-from compiler.space.order import ordered
-from compiler.space.predicted import by_estimate
-from compiler.unit.unit import Unit
+from compiler.space.mutators import random_genome, repaired
+from compiler.space.operator_order import ordered
+from compiler.target.target_graph import Unit
 from simulator.npu.program import Program
 from tests.plans import random_plan
 
@@ -42,10 +42,10 @@ def _plan(opened: Opened, name: str, level: str, seed: int) -> Plan | Infeasible
     for at, (piece, compiler) in enumerate(zip(opened.names, opened.compilers, strict=True)):
         rng = np.random.default_rng([seed, at, int(name.partition(" ")[2] or 0)])
         if name == "predicted":
-            unit = ordered(compiler.unit, "depth")
+            unit = ordered(compiler.target, "depth")
             plan: Plan | Infeasible | None = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit), [level])[level][0])
         else:
-            plan = _random_plan(compiler.unit, rng)
+            plan = _random_plan(compiler.target, rng)
         if plan is None or isinstance(plan, Infeasible):
             return plan or Infeasible(piece, "no plan drawn")
         plans[piece] = plan

@@ -16,10 +16,10 @@ import pytest
 from onnx import helper
 
 from compiler.frontend import load_model
-from compiler.frontend.activations import ACTIVATIONS
-from compiler.frontend.columns import unshifted
+from compiler.frontend.handlers.activations import ACTIVATIONS
+from compiler.frontend.handlers.dynamic_zero_points import unshifted
+from compiler.frontend.handlers.qdq_fusion import grouped
 from compiler.frontend.lower import SUPPORTED
-from compiler.frontend.quantised_groups import grouped
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession, NodeArg
 from tests.fuzz.as_test import assert_right, regular, sample_of, text_of

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import tests.inline_reference
 from compiler.build import containers_of, default_plans, measure
-from compiler.frontend.partition import Partition
+from compiler.frontend.partition.partition import Partition
+from compiler.model import Opened
 from compiler.package import onnx_bytes
 from compiler.plan.plan import Infeasible
-from compiler.source import Opened
 from simulator.compiled import CompiledPiece
 from simulator.exact_onnxruntime import REFUSALS, exact_session
 from simulator.functional import execute
@@ -31,9 +31,9 @@ from tests.fuzz.builder import Array, Sample
 from tests.fuzz.perturbed import rounding_explains
 from tests.fuzz.plans import LAYERWISE, programs_of
 from tests.lane_sums import check_lane_sums, summed_lanes
-from tuner.checks.fixed_point import referred
-from tuner.checks.reference import ReferenceValues, Stored, reference
-from tuner.checks.values import values_of
+from tuner.verify.fixed_point import referred
+from tuner.verify.reference import ReferenceValues, Stored, reference
+from tuner.verify.values import values_of
 
 BEYOND = "undefined", "a tensor is beyond the data type"
 CHANGED = "undefined", "onnxruntime makes something else of the model when it optimises it, as the NPU does"
@@ -157,7 +157,7 @@ class Trial:
 
     def _refer(self) -> ReferenceValues:
         sample, compiled = self.sample, self.session.compiled
-        with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
+        with mock.patch("tuner.verify.reference._run", tests.inline_reference.run):
             try:
                 found = reference(self.path, sample.feeds, Stored.of(compiled))
             except REFUSALS as error:  # of what it has made itself: the model as it is was executed
@@ -166,7 +166,7 @@ class Trial:
 
     def _is_beyond(self) -> bool:
         """Whether the data type does not hold a tensor."""
-        with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
+        with mock.patch("tuner.verify.reference._run", tests.inline_reference.run):
             return self.reference.beyond is not None
 
     def _kind(self, name: str, value: Array, target: Target) -> tuple[str, str] | None:

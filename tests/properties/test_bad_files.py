@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from compiler.build import default_plan
 from compiler.frontend import lower
-from compiler.kinds.build import pack_unit
+from compiler.ops.lower_graph import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from simulator.contention import read_trace
+from simulator.background_load import read_trace
 from simulator.ddr import ContentionTrace
 from simulator.npu import isa
 from simulator.npu.asm import parse, print_program
@@ -43,7 +43,7 @@ from simulator.npu.parts import DataType, Memory
 from simulator.sanitizer import check
 from simulator.session import InferenceSession
 from simulator.timing import prepare, simulate
-from tests.compiler.emit.test_transformer import encoder
+from tests.compiler.codegen.test_transformer import encoder
 from tests.corner_models import corner_model
 from tests.integers import with_integers
 from tests.models import SMALL_MODELS, small_model

@@ -15,24 +15,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compiler.model import open_source
 from compiler.plan.plan import Plan, parse_plan
-from compiler.source import open_source
 from simulator.npu.errors import TilefarmError
 from tests.rows import write_part
 from tests.tuning import quick, save_small
 from tuner.cli import main
 from tuner.farm.recorder import FEATURE_SETS
 from tuner.farm.warm_start import lines, read_warm_start, sources
-from tuner.store.care import lost_rows, repair, verify
-from tuner.store.checkpoint import Checkpoint
-from tuner.store.count import FILE as COUNTS
-from tuner.store.part import part_name, read_part
-from tuner.store.read import read_log, read_tasks
-from tuner.store.run_log import Origin, RunLog
-from tuner.store.runfolder import read_json
-from tuner.store.source import read_source
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.log.part import part_name, read_part
+from tuner.log.part_counts import FILE as COUNTS
+from tuner.log.read import read_log, read_tasks
+from tuner.log.writer import Origin, RunLog
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
+from tuner.runs.checkpoint import Checkpoint
+from tuner.runs.folder import read_json
+from tuner.runs.model_source import read_source
+from tuner.runs.repair import lost_rows, repair, verify
 
 FEW = 2
 MANY = 200

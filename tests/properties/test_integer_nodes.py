@@ -13,7 +13,7 @@ from compiler.frontend import load_model
 from compiler.frontend.lower import lower
 from compiler.ir.quantised import products, tables
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.kinds.build import pack_unit
+from compiler.ops.lower_graph import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError

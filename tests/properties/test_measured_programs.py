@@ -7,17 +7,17 @@ from itertools import islice
 import pytest
 
 from compiler.frontend import lower
-from compiler.kinds.build import pack_unit
+from compiler.ops.lower_graph import pack_unit
 from scripts.bench_evaluate import genes, mutations
 from simulator.npu.container_file import decode, encode
 from simulator.npu.parts import DataType
 from tests.corner_models import CORNER_MODELS, corner_model
 from tests.everywhere import MACHINES
 from tests.models import random_model
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
-from tuner.measure.npu import Npu
-from tuner.measure.reading import Bench, Encoded, Reading
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.npu_target import Npu
+from tuner.measure.request import Measurement, Request
+from tuner.measure.runner_api import Bench, Encoded, Reading
 
 
 class Written:

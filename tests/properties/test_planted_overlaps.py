@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 import compiler.segment.segment
 import tests.inline_reference
 from compiler.frontend import lower
-from compiler.kinds.build import pack_unit
+from compiler.model import Source, open_source
+from compiler.ops.lower_graph import pack_unit
 from compiler.package import write_body
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
-from compiler.segment import memory
+from compiler.segment import memory_plan
 from compiler.segment.blocks import Blocks
-from compiler.segment.held import Held
-from compiler.segment.memory import Places
-from compiler.source import Source, open_source
-from compiler.unit.unit import Unit
+from compiler.segment.memory_plan import Places
+from compiler.segment.persistent import Held
+from compiler.target.target_graph import Unit
 from simulator.functional import execute
 from simulator.host_layout import load_input, read_output
 from simulator.npu.machine_file import load_machine
@@ -38,11 +38,11 @@ from simulator.npu.program import Program
 from simulator.sanitizer import check
 from tests.models import SMALL_MODELS, Floats, random_feeds, small_model
 from tests.plans import random_plan
-from tuner.checks.reference import ReferenceValues, Stored, reference
-from tuner.checks.values import Compared, compare
+from tuner.verify.reference import ReferenceValues, Stored, reference
+from tuner.verify.values import Compared, compare
 
 EDGE = load_machine("edge")
-PLACE = memory.place
+PLACE = memory_plan.place
 
 
 class Overlap:
@@ -99,7 +99,7 @@ def expected(path: Path, feeds: dict[str, Floats]) -> ReferenceValues:
     body = path.with_suffix(".body.onnx")
     write_body(opened.part, body)
     names = [buffer.name for buffer in opened.unit.memory.buffers if buffer.kind != "constant"]
-    with mock.patch("tuner.checks.reference._run", tests.inline_reference.run):
+    with mock.patch("tuner.verify.reference._run", tests.inline_reference.run):
         return reference(body, feeds, Stored(names, DataType.float16))
 
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.compiler.schedule.test_sync import pairs, without
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene
-from compiler.space.starts import layer_by_layer
+from compiler.space.initial import layer_by_layer
 from simulator.ddr import ContentionTrace
 from simulator.functional import Counters, Memories, apply, execute
 from simulator.host_layout import load_input
@@ -29,7 +30,6 @@ from simulator.npu.program import Code, Program
 from simulator.sanitizer import check
 from simulator.timing import Timing, prepare, simulate, simulate_trace
 from tests.compiled import Case, make_case
-from tests.compiler.schedule.test_sync import pairs, without
 from tests.ddr_rates import with_rates
 from tests.integers import with_integers
 from tests.models import small_model

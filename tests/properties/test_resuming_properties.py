@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, CorePart
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.bench_evaluate import mutations
-from simulator import resuming
+from simulator import incremental_timing
+from simulator.incremental_timing import Entries, ResumingRuns
 from simulator.npu.level import Level
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.npu.program import Program
-from simulator.resuming import Entries, ResumingRuns
 from simulator.timing import Prepared, prepare, simulate, simulate_levels
-from simulator.timing_again import Alike, alike
+from simulator.timing_converge import Alike, alike
 from simulator.timing_kernel import run
 from simulator.timing_snapshot import FROM
 from simulator.timing_state import COLUMNS, ENGINES, HEAD, KIND_BITS, KIND_MASK, SET, SET_REMOTE, STOP, WAIT, Ints
@@ -35,8 +35,8 @@ from tests.everywhere import MACHINES
 from tests.models import light_model, random_model
 from tests.programs import programs
 from tests.properties.test_timing_properties import MACHINES as TIMED
-from tuner.measure.prepared import EVERY
-from tuner.measure.timer import Timer, Timers
+from tuner.measure.incremental_prepare import EVERY
+from tuner.measure.incremental_timer import Timer, Timers
 
 ROOM = 1 << 12  # entries of a queue
 WHERE = MACHINES | {name: load_machine(name) for name in ("edge-shared", "ascend310-l2", "ascend310p")}
@@ -147,7 +147,7 @@ def test_runs_do_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
         met.append(bool((queues[:, HEAD] != queues[:, STOP]).any()))
         return int(cycles)
 
-    monkeypatch.setattr(resuming, "run", watched)
+    monkeypatch.setattr(incremental_timing, "run", watched)
     for genome in islice(mutations(unit, 3), 12):
         parts = parts_of(compiler, unit, genome)
         timers.times(parts, ("none",))
@@ -197,7 +197,7 @@ def test_programs_with_flags_from_far_in_front() -> None:
     machine = load_machine("edge")
     unit = make_unit(lower(light_model("squeezenet")), machine, DataType.float16)
     compiler = Compiler(unit, records=False)
-    timers, plain = Timers(compiler, machine), Timer(compiler, machine, resuming=False)
+    timers, plain = Timers(compiler, machine), Timer(compiler, machine, incremental_timing=False)
     for genome in islice(mutations(unit, 7), 10):
         if parts := parts_of(compiler, unit, genome):
             assert sum([part.lowered.records for part in parts]) > 4 * EVERY

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from compiler.frontend import load_model, lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
@@ -18,7 +18,7 @@ from scripts.traffic import Traffic, traffic
 from simulator.npu.parts import DataType
 from tests.scripting import run_script
 from tuner.config import load_config
-from tuner.search.rules import Rules
+from tuner.search.limits import Rules
 
 
 @pytest.mark.parametrize("name", CHAINS)

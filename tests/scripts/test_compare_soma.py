@@ -11,7 +11,7 @@ from scripts.compare_soma import SOMA_CYCLES, soma_machine
 from scripts.integer_borders import with_integer_borders
 from simulator.npu.parts import DataType
 from tests.scripting import run_script
-from tuner.networks.load import load_network
+from tuner.zoo.load import load_network
 
 SMALL = "made:mobilenet_v2-small"
 

@@ -11,7 +11,7 @@ from scripts.compare_vela import CONFIGS, Moved, layers_of, line_of, moved_of, r
 from simulator.npu.machine_file import load_machine
 from tests.models import Builder
 from tests.scripting import ROOT, run_script
-from tuner.networks.load import load_network
+from tuner.zoo.load import load_network
 
 INI = """\
 ; comment

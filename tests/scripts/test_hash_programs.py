@@ -12,8 +12,8 @@ import pytest
 from scripts.hash_programs import EVERYDAY, LARGER, PARTS, digests
 from scripts.studies import named
 from tests.scripting import run_script
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Request
 
 SMALL = "made:bert_base-small"
 

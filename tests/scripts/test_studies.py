@@ -18,7 +18,7 @@ import pytest
 import typer
 
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from scripts import judge_presets, study_fusion, study_levels, study_prior, study_settings
 from scripts.studies import Arm, Pair, Study, changed, conduct, interval, markdown, medians, named, short
 from scripts.study_all import QUICK
@@ -29,12 +29,12 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests import tuning
 from tests.compiler.frontend.test_channel_affine import scaled
-from tests.compiler.kinds.test_contract import graph_of
+from tests.compiler.ops.test_contract import graph_of
 from tests.integers import with_integers
 from tests.scripting import run_script
 from tests.tuning import save_small
 from tuner.config import load_config
-from tuner.measure.settling import TOLERANCE
+from tuner.selection.robustness_filter import TOLERANCE
 
 LEVELS = ("none", "slight", "severe")
 RECORD_BYTES = 128

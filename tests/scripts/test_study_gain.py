@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from scripts import study_bound
 from scripts.study_bound import Tried, drawn, genes, machine_of, neighbours, rows_of, show
 from simulator.npu.parts import DataType

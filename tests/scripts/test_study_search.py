@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.space.gene import Gene, Genome
 from scripts import search_strategies
 from scripts.study_search import summary
@@ -20,12 +20,12 @@ from tests.models import small_graph
 from tests.scripting import run_script
 from tests.tuning import FEW, save_small
 from tuner.config import load_config
-from tuner.contracts.strategy import StrategyContract
-from tuner.measure.measurement import Measurement, Request
-from tuner.search.asking import answered
-from tuner.search.rules import Rules
+from tuner.log.schema import RESULTS
+from tuner.measure.request import Measurement, Request
+from tuner.search.ask_tell import answered
+from tuner.search.limits import Rules
 from tuner.search.strategy import StrategyContext
-from tuner.store.schema import RESULTS
+from tuner.testing.strategy import StrategyContract
 
 BUDGET, PLANS = 20, 6
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from compiler.kinds.matmul import MatMulSpec
+from compiler.ops.matmul import MatMulSpec
 from scripts.operators import BATCH, PROVEN, Operator, Shape, exhaustive, operators_of, saved, shape_of
 from scripts.studies import network
 from tests.models import Builder

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compiler.frontend import load_model
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
 from scripts.chains import attention_block
 from scripts.study_worth import COLUMNS, DIRECT, Champion, Stream, _filled, blocks, depthwise, spills, vector, zeros
 from simulator.npu import isa

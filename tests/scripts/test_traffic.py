@@ -8,10 +8,10 @@ from onnx import ModelProto
 
 from compiler.build import default_plan
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from scripts.traffic import Traffic, traffic
 from simulator.npu.level import ALONE
 from simulator.npu.machine_file import load_machine

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tests.simulated.faults import CALM, ActorFaults
 from tests.simulated.kernel import US, Kernel, Process
-from tuner.world.actors import (
+from tuner.platform.actors import (
     BUILDING,
     Actor,
     Announced,

@@ -19,22 +19,22 @@ class Edit(NamedTuple):
 
 
 _SUPERVISION = "tuner.farm.supervision:Supervision."
-_LOG = "tuner.store.run_log:RunLog."
-_SAVE = "tuner.store.checkpoint:Checkpoint.save"
+_LOG = "tuner.log.writer:RunLog."
+_SAVE = "tuner.runs.checkpoint:Checkpoint.save"
 _COUNTS = "{w.folder.name: w.count._replace(parts=w.count.parts + bool(n)) for w, n in ((self._tasks, tasks), (self._rows, rows))}"
 
 BUGS: dict[str, tuple[Edit, ...]] = {
-    "part-not-fsynced": (Edit("tuner.store.dataset:_publish", "staged.fsync()", "pass"),),
-    "folder-not-fsynced": (Edit("tuner.store.dataset:_publish", "    folder.fsync()", "    pass"),),
-    "killed-part-not-made-durable": (Edit("tuner.store.dataset:DatasetWriter.__init__", "begin = folder.fsync", "begin = str"),),
+    "part-not-fsynced": (Edit("tuner.log.dataset:_publish", "staged.fsync()", "pass"),),
+    "folder-not-fsynced": (Edit("tuner.log.dataset:_publish", "    folder.fsync()", "    pass"),),
+    "killed-part-not-made-durable": (Edit("tuner.log.dataset:DatasetWriter.__init__", "begin = folder.fsync", "begin = str"),),
     "claimed-folder-not-made-durable": (
-        Edit("tuner.store.runfolder:RunFolder.__init__", "path.parent.fsync()", "pass"),
-        Edit("tuner.store.runfolder:_there", "folder.parent.fsync()", "pass"),
+        Edit("tuner.runs.folder:RunFolder.__init__", "path.parent.fsync()", "pass"),
+        Edit("tuner.runs.folder:_there", "folder.parent.fsync()", "pass"),
     ),
-    "mirror-of-a-folder-taken-away": (Edit("tuner.store.mirror:Mirror._adopt", "(0, *here)", "here"),),
+    "mirror-of-a-folder-taken-away": (Edit("tuner.runs.mirror:Mirror._adopt", "(0, *here)", "here"),),
     "acknowledged-before-rename": (
         Edit(
-            "tuner.store.dataset:DatasetWriter.publish_table",
+            "tuner.log.dataset:DatasetWriter.publish_table",
             "_publish(self.folder, self._next, table, self.tmp)",
             "self.late, late = (self._next, table), getattr(self, 'late', None); late and _publish(self.folder, *late, self.tmp)",
         ),
@@ -52,16 +52,16 @@ BUGS: dict[str, tuple[Edit, ...]] = {
     "publisher-loses-rows": (
         Edit(f"{_LOG}_publish", "del self._new_rows[: len(rows)]", "rows = list(self._new_rows); self._new_rows.clear()"),
     ),
-    "double-commit": (Edit("tuner.farm.ledger:Ledger.commit", "name not in self.tasks for", "True for"),),
+    "double-commit": (Edit("tuner.farm.commit_log:Ledger.commit", "name not in self.tasks for", "True for"),),
     "numbers-by-place": (
         Edit(
-            "tuner.farm.ledger:Ledger._logged",
+            "tuner.farm.commit_log:Ledger._logged",
             "self.log.numbers.of([names[k] for k in at.tolist()])",
             "count(self.numbers) + np.arange(len(at))",
         ),
     ),
-    "ahead-left-out": (Edit("tuner.farm.one_search:OneSearch._resume", "if not lost:", "if False:"),),
-    "ahead-counted-twice": (Edit("tuner.farm.ledger:Ledger._logged", "name not in self.ahead.tasks for", "True for"),),
+    "ahead-left-out": (Edit("tuner.farm.search_run:OneSearch._resume", "if not lost:", "if False:"),),
+    "ahead-counted-twice": (Edit("tuner.farm.commit_log:Ledger._logged", "name not in self.ahead.tasks for", "True for"),),
     "lost-wake-up": (Edit(f"{_SUPERVISION}_lost", "queue[1:] if not outside", "queue[:0] if not outside"),),
     "late-result-of-the-dead": (
         Edit(
@@ -78,7 +78,7 @@ BUGS: dict[str, tuple[Edit, ...]] = {
             "self._broadcast.update(job, self._heard.get(send.actor, self._heard.get(send.actor - self.workers, (0, 0))))",
         ),
     ),
-    "stored-again-after-resume": (Edit("tuner.farm.storing:Storing._measured", "key not in self._known for", "True for"),),
+    "stored-again-after-resume": (Edit("tuner.farm.store_client:Storing._measured", "key not in self._known for", "True for"),),
     "ctrl-c-between-part-and-note": (Edit(f"{_LOG}_publish_aside", "self._threads.apart(self._publish)", "self._publish()"),),
 }
 

@@ -15,7 +15,7 @@ from random import Random
 from typing import Self
 
 from tests.simulated.kernel import EPOCH_US, US, Crash, Kernel, Process
-from tuner.world.place import Lock, LockedError
+from tuner.platform.files import Lock, LockedError
 
 SECTOR_BYTES = 512
 WRITE_US = 100

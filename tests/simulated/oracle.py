@@ -18,19 +18,19 @@ from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.kernel import Crash, Process, SimulationError
 from tests.simulated.scenarios import KEY, VOLATILE, Computed, Rows, keys, plain_table
 from tests.simulated.session import MIRROR, OUT, STORE, Disks, Ended
-from tuner.store import dataset, part
-from tuner.store.care import verify
-from tuner.store.checkpoint import FILE as CHECKPOINT
-from tuner.store.checkpoint import FINDINGS
-from tuner.store.dataset import DATASETS, Dataset, DatasetWriter, whole
-from tuner.store.mirror import RUN_DATASETS, RUN_FILES
+from tuner.log import dataset, part
+from tuner.log.dataset import DATASETS, Dataset, DatasetWriter, whole
+from tuner.log.part import Mark, PartFile
+from tuner.log.read import read_log
+from tuner.log.task_numbers import count
+from tuner.platform.actors import FarmError
+from tuner.runs.checkpoint import FILE as CHECKPOINT
+from tuner.runs.checkpoint import FINDINGS
+from tuner.runs.folder import IDENTITY, read_json
+from tuner.runs.mirror import RUN_DATASETS, RUN_FILES
+from tuner.runs.repair import verify
 from tuner.store.pack_store import entries
 from tuner.store.packs import keys as pack_keys
-from tuner.store.part import Mark, PartFile
-from tuner.store.read import read_log
-from tuner.store.runfolder import IDENTITY, read_json
-from tuner.store.task_numbers import count
-from tuner.world.actors import FarmError
 
 PARSED = 16
 

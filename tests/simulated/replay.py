@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, NoReturn
 
 from tests.simulated.actors import Dies
 from tests.simulated.kernel import SimulationError
+from tuner.cost_model.model_file import Models, Trained
 from tuner.farm.jobs import EpochResult, Job, JobRunner, JobRunnerSpec, Training, Update
-from tuner.farm.workers import Lone
-from tuner.learn.trained import Models, Trained
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Measurer, Request
-from tuner.measure.session import Enough
-from tuner.world.actors import Message
+from tuner.farm.pool import Lone
+from tuner.measure.budgeted import Enough
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Measurer, Request
+from tuner.platform.actors import Message
 
 CUTS = (0.0, 0.35, 0.7)  # parts of a job's time after which it may be stopped
 

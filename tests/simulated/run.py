@@ -17,8 +17,8 @@ from tests.simulated.oracle import Parts, acknowledged, allowed, check_end, chec
 from tests.simulated.replay import ReplaySpec
 from tests.simulated.scenarios import SCENARIOS, Computed, compute, computed
 from tests.simulated.session import OUT, Disks, searched
-from tuner.farm.attempts import FILE as ATTEMPTS
-from tuner.farm.attempts import failing_items
+from tuner.farm.crash_journal import FILE as ATTEMPTS
+from tuner.farm.crash_journal import failing_items
 
 EVENTS_MAX = 100_000
 SECONDS_MAX = 10_000

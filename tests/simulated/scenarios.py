@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from compiler.source import Source, open_source
+from compiler.model import Source, open_source
 from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tests.simulated.actors import Dies
@@ -27,20 +27,20 @@ from tests.simulated.kernel import US, Crash, Kernel, Process
 from tests.simulated.replay import Recording, RecordingSpec, Replay, kills_none, kills_some
 from tests.simulated.session import OUT, Disks, Ended, Search, searched
 from tests.tuning import QUICK
+from tuner.cost_model.model_file import Trained
 from tuner.driver import configured
+from tuner.farm.actions import DIED
+from tuner.farm.initial_model import packaged_prior
 from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
-from tuner.farm.one_search import OneSearch
-from tuner.farm.orders import DIED
 from tuner.farm.pool import ActorPool
-from tuner.farm.prior import packaged_prior
 from tuner.farm.recorder import FEATURE_SETS
-from tuner.learn.trained import Trained
-from tuner.measure.measurement import Request
+from tuner.farm.search_run import OneSearch
+from tuner.log.drift import Drift
+from tuner.log.read import read_table
+from tuner.log.schema import ORIGIN, log_schema, task_schema
+from tuner.log.writer import Origin, RunLog, _Chosen, _described
+from tuner.measure.request import Request
 from tuner.request import TuneRequest
-from tuner.store.drift import Drift
-from tuner.store.read import read_table
-from tuner.store.run_log import Origin, RunLog, _Chosen, _described
-from tuner.store.schema import ORIGIN, log_schema, task_schema
 
 VOLATILE = ("worker", "wall_s", "time", "attempt", "row_id")
 ENOUGH_S = 3000.0  # for any run to come to its end

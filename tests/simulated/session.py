@@ -1,4 +1,4 @@
-"""One session of the driver: `tuner.session` as `tilefarm tune` runs it, in surroundings that are a seed's."""
+"""One session of the driver: `tuner.run_session` as `tilefarm tune` runs it, in surroundings that are a seed's."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from functools import cache, cached_property
 from typing import Any
 from unittest import mock
 
-from compiler.source import Opened
+from compiler.model import Opened
 from compiler.space.gene import Genome
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from tests.simulated.actors import SimActors
 from tests.simulated.disk import SimDisk, SimPlace, SimUrl
 from tests.simulated.kernel import Kernel, Process
 from tests.simulated.replay import Recording, lone_item
 from tests.simulated.world import simulated_world
 from tuner.config import TuneConfig
-from tuner.farm import storing, warm_start
-from tuner.farm.one_search import OneSearch
-from tuner.farm.prior import Prior
-from tuner.farm.start import compiled_genomes
+from tuner.farm import store_client, warm_start
+from tuner.farm.initial_model import Prior
+from tuner.farm.initial_plans import compiled_genomes
+from tuner.farm.search_run import OneSearch
+from tuner.platform.actors import Worker
 from tuner.request import TuneRequest
-from tuner.session import MakeSpec, Surroundings, session
-from tuner.world.actors import Worker
+from tuner.run_session import MakeSpec, Surroundings, session
 
 OUT = ("runs", "RUN")
 MIRROR = ("bucket", "RUN")
@@ -119,9 +119,9 @@ def searched(
     around = Surroundings(world, out, mirror, store, actors, kernel.say, spec)
     with (
         mock.patch.multiple(warm_start, _log_digest=_log_digest_once, read_warm_start=_read_once),
-        mock.patch("tuner.session.compiled_genomes", _compiled_once),
+        mock.patch("tuner.run_session.compiled_genomes", _compiled_once),
         mock.patch.object(TuneConfig, "to_yaml", return_value=settings),
-        mock.patch.multiple(storing, PACK_BYTES=5_000, _FIRST_TRY=20),
+        mock.patch.multiple(store_client, PACK_BYTES=5_000, _FIRST_TRY=20),
         session(around, search.opened, search.config, search.request, world.clock.monotonic_s(), (), search.prior) as ended,
     ):
         (run,) = ended.runs

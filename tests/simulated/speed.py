@@ -18,14 +18,14 @@ from tests.simulated.actors import SimActors
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import US, Kernel, Process
 from tests.simulated.world import simulated_world
-from tuner.farm.conduct import Conductor
+from tuner.farm.commit_log import Place, RunBudget
+from tuner.farm.coordinator import Conductor
+from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import EpochResult
-from tuner.farm.ledger import Place, RunBudget
 from tuner.farm.pool import ActorPool
-from tuner.farm.schedule import EpochSchedule
+from tuner.log.writer import Batch
+from tuner.platform.actors import Message
 from tuner.search.epoch import EVOLVING
-from tuner.store.run_log import Batch
-from tuner.world.actors import Message
 
 SPEEDS = (1.0, 2.0, 4.0)  # of the workers, in turn
 JOB_S = 4.0  # on one of speed 1

@@ -9,8 +9,8 @@ from functools import partial
 from tests.simulated.actors import Dies, SimActors
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Kernel, Process
-from tests.tuner.world.actors_contract import COUNT, ActorsContract, Steps
-from tuner.world.actors import Worker
+from tests.tuner.platform.actors_contract import COUNT, ActorsContract, Steps
+from tuner.platform.actors import Worker
 
 
 def dies() -> None:

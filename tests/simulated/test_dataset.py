@@ -9,9 +9,9 @@ import pyarrow as pa
 from tests.simulated.disk import SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Crash, Kernel, Process
-from tuner.store.count import write_counts
-from tuner.store.dataset import DatasetWriter, examine
-from tuner.store.schema import log_schema
+from tuner.log.dataset import DatasetWriter, examine
+from tuner.log.part_counts import write_counts
+from tuner.log.schema import log_schema
 
 
 def written(disk: SimDisk, faults: Faults, parts: int) -> bool:

@@ -12,7 +12,7 @@ from simulator.npu.files import put_whole
 from tests.simulated.disk import SECTOR_BYTES, SimDisk, SimPlace
 from tests.simulated.faults import Faults
 from tests.simulated.kernel import Crash, Kernel, Process
-from tuner.world.place import LockedError
+from tuner.platform.files import LockedError
 
 SEEDS = 200
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from tests.simulated.disk import SimDisk, SimPlace
-from tests.tuner.world.place_contract import PlaceContract
+from tests.tuner.platform.place_contract import PlaceContract
 
 
 class TestSimPlace(PlaceContract):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.simulated.kernel import EPOCH_US, US, Kernel, Process, Task
-from tuner.world.world import World
+from tuner.platform.interfaces import World
 
 R = TypeVar("R")
 

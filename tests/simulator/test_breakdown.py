@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from compiler.build import default_plan, operators
-from compiler.emit.segment import Infeasible
+from compiler.codegen.lower_segment import Infeasible
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.segment.blocks import cut
 from compiler.segment.blocks import needed as rows_that_are_read

@@ -22,8 +22,8 @@ from simulator import exact_onnxruntime
 from simulator.exact_onnxruntime import exact_model, exact_session, session_options, tensors
 from simulator.host_nodes import HostNodes
 from tests.quantised_kernels import CASES, Batch
-from tuner.checks import reference_body
-from tuner.checks.integer_nodes import formula_of
+from tuner.verify import reference_body
+from tuner.verify.integer_formulas import formula_of
 
 MS = "com.microsoft"
 PAIRS = [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulator.controller import EstimatorRule, Observation, Oracle, StaticRule, ThresholdRule
 from simulator.ddr import ContentionTrace
-from simulator.granted import GrantedRule, GrantTrace, level_grants, read_grants
+from simulator.grant_trace import GrantedRule, GrantTrace, level_grants, read_grants
 from simulator.npu.errors import BadInputError
 from simulator.npu.grant import Grant
 from simulator.npu.level import SHARE_UNIT

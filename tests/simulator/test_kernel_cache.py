@@ -39,9 +39,9 @@ def test_what_a_kernel_calls_names_its_folder(copy: Path) -> None:
     changed.write_text(text + "\n# another rule\n")
     assert sources_digest(kernel_sources(copy)) != before
     changed.write_text(text)
-    (copy / "tuner/store/run_log.py").write_text("# no kernel here\n")
+    (copy / "tuner/log/writer.py").write_text("# no kernel here\n")
     assert sources_digest(kernel_sources(copy)) == before
-    (copy / "compiler/kinds/table.py").write_text("# constants of kernels\n")
+    (copy / "compiler/ops/registry.py").write_text("# constants of kernels\n")
     assert sources_digest(kernel_sources(copy)) != before
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulator.background_load import GENERATORS, PortLoad, generate
 from simulator.compiled import Compiled
-from simulator.contention import GENERATORS, PortLoad, generate
 from simulator.controller import EstimatorRule, Observation, Oracle, StaticRule, StaticState, SwitchingRule, ThresholdRule
 from simulator.ddr import ContentionTrace
 from simulator.npu.container import Container, Variant

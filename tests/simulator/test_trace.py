@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from compiler.build import default_plan
-from compiler.emit.segment import Infeasible
+from compiler.codegen.lower_segment import Infeasible
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene

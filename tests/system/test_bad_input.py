@@ -18,7 +18,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler.build import default_plan
-from compiler.source import Source, open_source
+from compiler.model import Source, open_source
 from simulator.npu.machine_file import configs_folder
 from simulator.onnx_container import read_container
 from tests.models import small_model

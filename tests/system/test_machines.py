@@ -8,11 +8,11 @@ import pytest
 
 import tuner
 from compiler.cost.features import FEATURES, raw_features
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan
-from compiler.space.starts import layer_by_layer
-from compiler.unit.unit import Unit
+from compiler.space.initial import layer_by_layer
+from compiler.target.target_graph import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine, preset_names
 from simulator.npu.parts import DataType, Engine
@@ -24,7 +24,7 @@ from tests.plans import multiplying
 from tests.tuning import QUICK
 from tuner.cli import main
 from tuner.measure.roofline import Roofline
-from tuner.networks.made import build
+from tuner.zoo.builders import build
 
 INTEGERS = [name for name in preset_names() if "float16" not in load_machine(name).matrix.data_types]
 MACHINES = sorted(set(preset_names()) - {"tiny", *INTEGERS})  # the memories of `tiny` are too small for a network

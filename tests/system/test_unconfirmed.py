@@ -17,8 +17,8 @@ from onnx import ModelProto
 from simulator.npu.errors import BadInputError, UnsupportedError
 from tests.models import Builder, small_model
 from tests.tuning import QUICK
-from tuner.checks.reference import _run as asked_child  # others ask in their own process (`tests.inline_reference`)
 from tuner.cli import main
+from tuner.verify.reference import _run as asked_child  # others ask in their own process (`tests.inline_reference`)
 
 WORDS = ("--machine", "tiny", "--candidates", "2", "--backend", "serial", "--quiet", *(word for text in QUICK for word in ("--set", text)))
 
@@ -56,7 +56,7 @@ def test_what_does_not_run_is_refused_before_the_search(
     make: Callable[[], ModelProto], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     onnx.save(make(), tmp_path / "m.onnx")
-    monkeypatch.setattr("tuner.checks.reference._run", asked_child)
+    monkeypatch.setattr("tuner.verify.reference._run", asked_child)
     monkeypatch.setattr("tuner.driver.session", lambda *_: 1 // 0)
     assert main(["tune", str(tmp_path / "m.onnx"), "--out", str(tmp_path / "RUN"), *WORDS]) == 2
     out, err = capsys.readouterr()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from tuner.world.ray_cluster import Connection, connect
+from tuner.platform.ray_cluster import Connection, connect
 
 _HERE = Path(__file__).parent
 _started: list[Connection] = []

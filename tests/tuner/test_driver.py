@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from compiler.model import Opened, Source, open_source
 from compiler.plan.plan import Plan, parse_plan
-from compiler.source import Opened, Source, open_source
-from compiler.space.moves import MOVES
+from compiler.space.mutators import MOVES
 from simulator.npu.container import Container
 from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError, InfeasibleError
@@ -29,17 +29,17 @@ from simulator.terminal import say
 from simulator.timing import simulate_levels
 from tests.models import Builder
 from tests.tuning import QUICK, ROOT, Driver, GatheredPool, assert_equal_runs, plan_files, quick, save_small, sorted_log, sorted_tasks
-from tuner import session
+from tuner import run_session
 from tuner.cli import main
 from tuner.config import load_config
+from tuner.cost_model.model_file import load_trained
 from tuner.farm import pool, supervision
-from tuner.learn.trained import load_trained
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
+from tuner.log.read import read_log, read_tasks
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Request
 from tuner.request import StudyRequest
-from tuner.store.care import lost_rows, repair, verify
-from tuner.store.read import read_log, read_tasks
-from tuner.store.runfolder import read_json
+from tuner.runs.folder import read_json
+from tuner.runs.repair import lost_rows, repair, verify
 from tuner.study.run import run_cell, study
 from tuner.summary import Summary
 
@@ -74,7 +74,7 @@ def test_the_number_of_workers_changes_nothing(
     model: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     """Each has the first job of its island, which nobody does again for it, however long it takes."""
-    monkeypatch.setattr(session, "ActorPool", GatheredPool)
+    monkeypatch.setattr(run_session, "ActorPool", GatheredPool)
     monkeypatch.setattr(pool, "SILENCE_S", 600.0)
     monkeypatch.setattr(supervision, "LATE_S", 600.0)
     monkeypatch.setattr(supervision, "FASTER", 0.0)

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
-from compiler.source import Source, open_source
+from compiler.model import Source, open_source
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -21,9 +21,9 @@ from simulator.onnx_kinds import CONVERTED
 from simulator.session import InferenceSession
 from tests.models import SMALL_MODELS, Builder, small_model
 from tests.partial_models import partial_model
-from tuner.checks.check import check_file, random_feeds
-from tuner.checks.values import FLOAT32
 from tuner.cli import main
+from tuner.verify.check import check_file, random_feeds
+from tuner.verify.values import FLOAT32
 
 EDGE = load_machine("edge")
 HALF = ("tensor(float16)", np.dtype(np.float16))

@@ -12,27 +12,27 @@ import pytest
 
 from compiler.build import build_variants, measure, measure_plans
 from compiler.plan.plan import Plan
+from simulator.build_controller_table import with_rule
 from simulator.compiled import read_compiled
 from simulator.npu.container import ContainerError
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
-from simulator.tabulate import with_rule
 from simulator.thresholds import ByHand
 from tests.tuning import quick, save_small
-from tuner.checks.check import check_file
 from tuner.cli import main
-from tuner.cli.exporting import few_plans, run_plans
+from tuner.cli.export_plans import few_plans, run_plans
 from tuner.cli.text import print_levels
-from tuner.cli.writing import write_compiled
-from tuner.measure.command import CommandRunner
+from tuner.cli.write_file import write_compiled
+from tuner.log.read import read_log
+from tuner.measure.command_runner import CommandRunner
+from tuner.measure.reopen import open_tuned
 from tuner.measure.robust_lines import robust_rows
 from tuner.measure.runners import find_runner
-from tuner.measure.tuned import open_tuned
-from tuner.measure.verdict import contenders
-from tuner.store.read import read_log
-from tuner.store.runs import baseline_of, open_run
+from tuner.runs.list_runs import baseline_of, open_run
+from tuner.selection.finals import contenders
+from tuner.verify.check import check_file
 
 LESS = 8192
 MACHINE = f"edge:cores=2,contention.severe.l1_bytes={LESS},contention.severe.cores=1"
@@ -214,7 +214,7 @@ def test_a_budget_below_one_program_for_each_grant_is_refused(tmp_path: Path) ->
         quick(model, tmp_path / "run", 1, machine=MACHINE)
 
 
-@pytest.mark.parametrize("name", ["command:true", "tuner.measure.simulated:SimulatedBoard"])
+@pytest.mark.parametrize("name", ["command:true", "tuner.measure.simulator_runner:SimulatedBoard"])
 def test_a_runner_that_sees_to_no_grants_is_refused(name: str, tmp_path: Path) -> None:
     model = save_small("conv_chain", tmp_path)
     said = rf"^runner {name}: level severe grants less than the machine has \({LESS:,} B of L1, 1 cores\), which this runner does not say"
@@ -226,7 +226,7 @@ def test_a_runner_that_sees_to_no_grants_is_refused(name: str, tmp_path: Path) -
 def test_a_runner_that_sees_to_grants_measures_at_every_level(run: Path, tmp_path: Path) -> None:
     """The simulator as a runner finds what the simulator finds; each group of levels that grant the same has a race of its own."""
     model = save_small("residual_block", tmp_path)
-    quick(model, tmp_path / "run", 24, "use.cost_model=false", "runner.name=tuner.measure.simulated:measure", machine=MACHINE)
+    quick(model, tmp_path / "run", 24, "use.cost_model=false", "runner.name=tuner.measure.simulator_runner:measure", machine=MACHINE)
     quick(model, tmp_path / "same", 24, "use.cost_model=false", machine=MACHINE)
     summary, same = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("run", "same"))
     for level, row in summary["levels"].items():

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from onnx import ModelProto
 
 from compiler.build import build_variants, default_plan, package
-from compiler.frontend.load import prepare
-from compiler.source import Source, open_source
+from compiler.frontend.onnx_io.load import prepare
+from compiler.model import Source, open_source
 from simulator.npu.container_file import decode, encode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
@@ -27,8 +27,8 @@ from simulator.onnx_names import DOMAIN
 from simulator.session import InferenceSession
 from tests.models import Builder, reference_outputs
 from tests.partial_models import CONV, PARTIAL, partial_model
-from tuner.checks.check import check_file, random_feeds
 from tuner.cli import main
+from tuner.verify.check import check_file, random_feeds
 
 EDGE = load_machine("edge")
 

@@ -13,8 +13,8 @@ import pytest
 from simulator.npu.errors import BadInputError
 from tuner import plugins
 from tuner.config import BUILT_IN, load_config
-from tuner.farm.plugged import plugged
-from tuner.learn import trees
+from tuner.cost_model import boosted_trees
+from tuner.farm.plugin_identity import plugged
 from tuner.plugins import COST_MODELS, KINDS, RUNNERS, Plugin, files_digest, find, offered_names
 
 MODEL = """
@@ -54,7 +54,7 @@ def test_the_source_is_that_of_the_definition(home: Path) -> None:
 
 
 def test_by_entry_point(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert find(COST_MODELS, "boosted_trees").object is trees.BoostedTrees
+    assert find(COST_MODELS, "boosted_trees").object is boosted_trees.BoostedTrees
     metadata = home.parent / "mine-1.5.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.5\n")

@@ -19,7 +19,7 @@ import tuner
 from simulator.npu.errors import BadInputError
 from tests.tuning import QUICK, ROOT, VOLATILE, save_small
 from tuner.config import load_config
-from tuner.store.read import read_log
+from tuner.log.read import read_log
 
 PROGRAMS = 8
 

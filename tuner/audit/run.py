@@ -8,22 +8,22 @@ from pathlib import Path
 
 import simulator
 from compiler.build import measure_plans
+from compiler.model import Opened
 from compiler.plan.plan import Plan
-from compiler.source import Opened
 from simulator.npu.errors import BadInputError, InfeasibleError
-from tuner.audit.again import Again, search_longer, seeds_spread
-from tuner.audit.found import Audit, LevelAudit, Raced, Rivals, Timed
-from tuner.audit.races import race_again
-from tuner.audit.timed import clock_of, own_cycles, time_files
+from tuner.audit.report_types import Audit, LevelAudit, Raced, Rivals, Timed
+from tuner.audit.rerace import race_again
+from tuner.audit.rerun import Again, search_longer, seeds_spread
+from tuner.audit.retime import clock_of, own_cycles, time_files
 from tuner.config import BUILT_IN, TuneConfig, load_config
-from tuner.farm.pieces import Searched, searches
-from tuner.farm.plugged import plugged
-from tuner.measure.tuned import open_tuned
-from tuner.measure.verdict import finalists
+from tuner.farm.plugin_identity import plugged
+from tuner.farm.subgraph_searches import Searched, searches
+from tuner.log.read import read_log, read_tasks
+from tuner.measure.reopen import open_tuned
 from tuner.request import Backend
-from tuner.store.read import read_log, read_tasks
-from tuner.store.runfolder import SETTINGS
-from tuner.store.runs import ENDED, open_run
+from tuner.runs.folder import SETTINGS
+from tuner.runs.list_runs import ENDED, open_run
+from tuner.selection.finals import finalists
 
 SHARE = 10  # of the run's readings an audit takes one part in so many
 

@@ -9,26 +9,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler.kinds.build import Packed
+from compiler.model import Source
+from compiler.ops.lower_graph import Packed
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.source import Source
 from compiler.space.decode import decode
 from compiler.space.gene import Gene
-from compiler.space.moves import MOVES
-from compiler.space.starts import single_operators
-from compiler.space.structures import Structures
-from compiler.unit.unit import Unit
+from compiler.space.initial import single_operators
+from compiler.space.mutators import MOVES
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from simulator.timing import simulate_levels
 from tuner.calibrate.readings import ProbedBoard
 from tuner.config import load_config
 from tuner.measure.encode import encoded
-from tuner.measure.reading import Encoded
-from tuner.networks.load import open_network
+from tuner.measure.runner_api import Encoded
 from tuner.search.explore import propose
 from tuner.search.table import SegmentTable
+from tuner.zoo.load import open_network
 
 NETWORKS = ("light:squeezenet", "light:shufflenet", "made:mobilenet_v2")
 READINGS = 24  # of a segment: noise of 3% is 0.6% then

@@ -17,7 +17,7 @@ from simulator.npu.isa import WORDS, Op
 from simulator.npu.machine import Machine
 from simulator.npu.parts import BYTES, DataType, Engine, Memory
 from simulator.npu.program import Code, DdrBuffer, MemoryMap, Program
-from tuner.measure.reading import Encoded
+from tuner.measure.runner_api import Encoded
 
 Body = Sequence[Code]
 DDR_BLOCKS = 1 << 18  # 8 MiB: every core's loads and stores have a region of their own in it

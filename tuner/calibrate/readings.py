@@ -12,8 +12,8 @@ from simulator.npu.machine import Machine
 from simulator.npu.program import Program
 from tuner.calibrate.probes import Probe, timed
 from tuner.calibrate.programs import encoded
-from tuner.measure.race import centre
-from tuner.measure.reading import Bench, Encoded
+from tuner.measure.runner_api import Bench, Encoded
+from tuner.selection.race import centre
 
 SPREAD_MOST = 0.5  # of a reading, in parts of it: beyond that it is no clock
 _SAME = 1e-4  # of a time: nothing is known better, however often it is read

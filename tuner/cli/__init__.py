@@ -76,7 +76,7 @@ def _root(
 ) -> None:
     del debug  # taken by `main`, wherever it stands
     if version:
-        from tuner.world.crash import version_of
+        from tuner.platform.crash import version_of
 
         print_line(version_of("tilefarm", "not installed (running from a source tree)"))
         raise typer.Exit
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bug(error: Exception, words: Sequence[str], debug: bool) -> str:
-    from tuner.world.crash import keep, one_line
+    from tuner.platform.crash import keep, one_line
 
     path = keep(_details(error, words, debug), _folders(words))
     where = "which no file could be written about" if path is None else f"its details are in {path}"
@@ -107,7 +107,7 @@ def _bug(error: Exception, words: Sequence[str], debug: bool) -> str:
 
 def _details(error: Exception, words: Sequence[str], debug: bool) -> str:
     """Everything that is known of an error; with --debug on the terminal too."""
-    from tuner.world.crash import details
+    from tuner.platform.crash import details
 
     text = details(error, _doing(words))
     if debug:
@@ -122,7 +122,7 @@ def _doing(words: Sequence[str]) -> str:
 
 def _folders(words: Sequence[str]) -> Iterator[Path]:
     """Folders of runs that a command names, first of them the one that it writes."""
-    from tuner.store.runfolder import IDENTITY
+    from tuner.runs.folder import IDENTITY
 
     named = [word.removeprefix("--out=") for word in words]
     out = [value for option, value in zip(words, named[1:], strict=False) if option == "--out"]

@@ -8,12 +8,12 @@ import typer
 
 from simulator.command import new_app
 from simulator.terminal import print_line, say
-from tuner.cli import options, searching
+from tuner.cli import common, options
 from tuner.cli.text import print_json, print_table
 from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.audit.found import Audit, LevelAudit
+    from tuner.audit.report_types import Audit, LevelAudit
 
 app = new_app()
 
@@ -39,7 +39,7 @@ def audit(
     from tuner.audit.run import AuditRequest
     from tuner.audit.run import audit as ask
 
-    found = ask(AuditRequest(run, seeds, races, longer, backend, address, workers, quiet), searching.quiet if quiet else say)
+    found = ask(AuditRequest(run, seeds, races, longer, backend, address, workers, quiet), common.quiet if quiet else say)
     if as_json:
         print_json(found.values())
         return int(not found.sound)

@@ -13,8 +13,8 @@ app = new_app()
 
 @app.command()
 def best(folder: RunPlace, as_json: Json = False) -> None:
-    from tuner.store.runs import open_run
-    from tuner.world.url import place
+    from tuner.platform.remote_files import place
+    from tuner.runs.list_runs import open_run
 
     path = place(folder)
     run = open_run(path)

@@ -49,9 +49,9 @@ def calibrate(
     from tuner.calibrate.identify import calibrate as fit
     from tuner.calibrate.readings import ProbedBoard
     from tuner.calibrate.write import named, written
-    from tuner.measure.reading import Bench
+    from tuner.measure.runner_api import Bench
     from tuner.measure.runners import find_runner
-    from tuner.measure.simulated import measure
+    from tuner.measure.simulator_runner import measure
 
     if networks is not None and check is None:
         raise BadInputError("--networks goes with --check")

@@ -14,16 +14,16 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
 from simulator.terminal import print_line
-from tuner.checks.alone import Quantised, quantised
-from tuner.checks.check import Checked, check_levels
-from tuner.checks.first_wrong import FirstWrong, first_wrong
-from tuner.checks.fixed_point import referred
-from tuner.checks.ports import port_faults
-from tuner.checks.reference import Stored, reference
-from tuner.checks.values import Compared
 from tuner.cli.text import finite
-from tuner.networks.load import load_network
 from tuner.summary import TensorSummary
+from tuner.verify.check import Checked, check_levels
+from tuner.verify.first_wrong import FirstWrong, first_wrong
+from tuner.verify.fixed_point import referred
+from tuner.verify.per_operator import Quantised, quantised
+from tuner.verify.ports import port_faults
+from tuner.verify.reference import Stored, reference
+from tuner.verify.values import Compared
+from tuner.zoo.load import load_network
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,13 +29,13 @@ def compare(
     as_json: Json = False,
 ) -> int:
     without_threads()
-    from tuner.store import standing
-    from tuner.store.runs import open_run
-    from tuner.world.url import place
+    from tuner.platform.remote_files import place
+    from tuner.runs import progress
+    from tuner.runs.list_runs import open_run
 
     allowed = None if fail_if_slower is None else _percent(fail_if_slower)
     folders = place(first), place(second)
-    found = standing.compare(open_run(folders[0]), open_run(folders[1]), force)
+    found = progress.compare(open_run(folders[0]), open_run(folders[1]), force)
     ratios = {level: found.ratio(level) for level in found.cycles}
     mean = math.exp(sum(map(math.log, ratios.values())) / len(ratios))
     slower = [] if allowed is None else [level for level, (a, b) in found.cycles.items() if b > a * (1 + allowed / 100)]

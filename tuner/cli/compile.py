@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from compiler.text import STAGES
+from compiler.dump import STAGES
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.terminal import print_line
 from tuner.cli import options
-from tuner.cli.dumping import parse_stages, print_texts, texts_of, write_texts
+from tuner.cli.dump_stages import parse_stages, print_texts, texts_of, write_texts
 from tuner.cli.group import FOLDER, READ
-from tuner.cli.heap import keep_freed_memory
+from tuner.cli.malloc_tuning import keep_freed_memory
 from tuner.cli.parse import parse_plans, parse_shapes
 from tuner.cli.text import ddr_text, print_json, print_pace, print_pieces, print_table
 
 if TYPE_CHECKING:
-    from compiler.source import Opened
+    from compiler.model import Opened
     from simulator.onnx_names import Style
     from tuner.cli.checking import FileCheck
-    from tuner.cli.writing import CompiledReport
+    from tuner.cli.write_file import CompiledReport
 
 app = new_app()
 
@@ -68,16 +68,16 @@ def compile_(
     as_json: options.Json = False,
 ) -> int:
     keep_freed_memory()
-    from compiler.frontend.partition import AllOnHostError
+    from compiler.frontend.partition.partition import AllOnHostError
+    from compiler.model import Source
     from compiler.plan.plan import Plan
-    from compiler.source import Source
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
     from simulator.objective import frames_of
-    from tuner.cli.unmeasured import unmeasured_plans
-    from tuner.cli.writing import write_compiled, write_for_host
+    from tuner.cli.predicted_plans import unmeasured_plans
+    from tuner.cli.write_file import write_compiled, write_for_host
     from tuner.measure.host import check_share
-    from tuner.networks.load import open_network
+    from tuner.zoo.load import open_network
 
     in_run = frames_of(objective, frames)
     model, random_weights = options.named(model, random_weights)
@@ -129,8 +129,8 @@ def _checked(opened: Opened, out: Path, style: Style) -> FileCheck:
     """The file that was just written, with random inputs."""
     from compiler.package import file_with_body
     from simulator.session import InferenceSession
-    from tuner.checks.check import random_feeds
     from tuner.cli.checking import check_compiled
+    from tuner.verify.check import random_feeds
 
     session = InferenceSession(out)
     with file_with_body(opened.written, out, style) as body:

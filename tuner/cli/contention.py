@@ -7,12 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from simulator.background_load import GENERATORS
 from simulator.breakdown import breakdown, program_reuse
 from simulator.bundle.read import read_model
-from simulator.contended import ContendedRuns, Contention
-from simulator.contention import GENERATORS
+from simulator.contended_runs import ContendedRuns, Contention
 from simulator.ddr import ContentionTrace
-from simulator.granted import GrantTrace
+from simulator.grant_trace import GrantTrace
 from simulator.npu.controller_table import RHO_UNIT
 from simulator.npu.errors import BadInputError
 from simulator.npu.level import SHARE_UNIT

@@ -21,8 +21,8 @@ from simulator.npu.own_folders import private_folder, user_cache
 from simulator.terminal import print_line
 from tuner.cli.options import Address, Json
 from tuner.cli.text import print_json
-from tuner.world.cpus import usable_cpus
-from tuner.world.ray_places import provide_token, ray_folder, token_path
+from tuner.platform.cpus import usable_cpus
+from tuner.platform.ray_files import provide_token, ray_folder, token_path
 
 app = new_app()
 
@@ -158,7 +158,7 @@ def _ray_folders() -> CheckResult:
 
 
 def _ray(address: str | None) -> CheckResult:
-    from tuner.world.ray_facts import ray_facts
+    from tuner.platform.ray_info import ray_facts
 
     try:
         facts = ray_facts(address)
@@ -178,9 +178,9 @@ def _ray(address: str | None) -> CheckResult:
 
 def _log(run: Path) -> CheckResult:
     """Whether a run's datasets are whole, how fast they grow (by the parts of its last hour of work), and how long the disk lasts so."""
-    from tuner.store.dataset import DATASETS, whole
-    from tuner.store.runs import open_run
-    from tuner.world.local import LocalPlace
+    from tuner.log.dataset import DATASETS, whole
+    from tuner.platform.local_files import LocalPlace
+    from tuner.runs.list_runs import open_run
 
     open_run(run)
     parts = [(run / part.mark.file).stat() for name in DATASETS for part in whole(LocalPlace(run / name), name, ()).parts]
@@ -199,7 +199,7 @@ def _log(run: Path) -> CheckResult:
 
 
 def _ports(file: Path) -> CheckResult:
-    from tuner.checks.ports import port_faults
+    from tuner.verify.ports import port_faults
 
     faults = port_faults(file)
     return CheckResult("in the model's order, of its shapes", {"faults": []}) if not faults else _touched(faults)
@@ -209,8 +209,8 @@ def _values(file: Path) -> CheckResult:
     """Of every level, with random inputs: files of earlier versions may have what has been mended since."""
     from simulator.onnx_container import has_body, read_file
     from simulator.session import InferenceSession
-    from tuner.checks.check import random_feeds
     from tuner.cli.checking import check_compiled
+    from tuner.verify.check import random_feeds
 
     session = InferenceSession(file)
     if not session.compiled.pieces:
@@ -236,9 +236,9 @@ def _whole_way() -> CheckResult:
     from onnx import TensorProto, helper, numpy_helper, save_model
 
     from compiler.build import build_variants, default_plan, package
-    from compiler.source import Source, open_source
+    from compiler.model import Source, open_source
     from simulator.npu.machine_file import load_machine
-    from tuner.checks.check import check_file
+    from tuner.verify.check import check_file
 
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((8, 3, 3, 3), dtype=np.float32), "w")

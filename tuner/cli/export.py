@@ -46,9 +46,9 @@ def export(
 ) -> None:
     from simulator.bundle.write import check_bundle_folder
     from simulator.compiled import read_compiled
-    from tuner.cli.exporting import bundle_facts, few_plans, run_plans
-    from tuner.cli.writing import write_compiled
-    from tuner.measure.tuned import open_tuned
+    from tuner.cli.export_plans import bundle_facts, few_plans, run_plans
+    from tuner.cli.write_file import write_compiled
+    from tuner.measure.reopen import open_tuned
 
     if out is None and bundle is None:
         raise BadInputError("--out: missing; expected where to write the compiled ONNX file, or --bundle DIR")

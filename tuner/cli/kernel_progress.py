@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from simulator.kernel_compiling import CompiledKernel, listeners
 from simulator.terminal import say
-from tuner.world.cpus import usable_cpus
+from tuner.platform.cpus import usable_cpus
 
 EVERY_S = 2.0
 _FEW = 20  # kernels that a cache has where nearly all are missing

@@ -14,7 +14,7 @@ from tuner.cli.options import Json, RunFolder
 from tuner.cli.text import print_json
 
 if TYPE_CHECKING:
-    from tuner.store.dataset import Fault
+    from tuner.log.dataset import Fault
 
 app = new_app(no_args_is_help=True)
 
@@ -24,9 +24,9 @@ NewFolder = Annotated[Path, FOLDER, typer.Option("--out", metavar="DIR", help="A
 @app.command()
 def verify(run: RunFolder, as_json: Json = False) -> int:
     """Read every part of tasks/ and log/ and check what the format promises.  Exit 1 where something is wrong."""
-    from tuner.store import care
+    from tuner.runs import repair
 
-    faults = care.verify(run)
+    faults = repair.verify(run)
     _print(run, faults, "every part can be read, every row fits", as_json)
     return int(bool(faults))
 
@@ -34,15 +34,15 @@ def verify(run: RunFolder, as_json: Json = False) -> int:
 @app.command()
 def repair(run: RunFolder, as_json: Json = False) -> None:
     """Move what cannot be read to RUN/aside, so that the rest can.  Nothing is deleted; the run must not be under way."""
-    from tuner.store import care
+    from tuner.runs import repair
 
-    _print(run, care.repair(run), "nothing to repair", as_json)
+    _print(run, repair.repair(run), "nothing to repair", as_json)
 
 
 @app.command()
 def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     """Write tasks/ and log/ to a new folder in few, large parts."""
-    from tuner.store.care import compact, lost_rows
+    from tuner.runs.repair import compact, lost_rows
 
     rows = compact(run, out)
     if as_json:
@@ -55,9 +55,9 @@ def compact(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
 @app.command()
 def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
     """Write tasks/ and log/ of an older schema version to a new folder, with today's columns."""
-    from tuner.store.care import lost_rows
-    from tuner.store.migrate import migrate
-    from tuner.store.schema import SCHEMA_VERSION
+    from tuner.log.schema import SCHEMA_VERSION
+    from tuner.runs.migrate import migrate
+    from tuner.runs.repair import lost_rows
 
     done = migrate(run, out)
     if as_json:
@@ -70,7 +70,7 @@ def migrate(run: RunFolder, out: NewFolder, as_json: Json = False) -> None:
 
 
 def _print(run: Path, faults: list[Fault], nothing: str, as_json: bool) -> None:
-    from tuner.store.care import lost_rows
+    from tuner.runs.repair import lost_rows
 
     lost = lost_rows(run)
     if as_json:

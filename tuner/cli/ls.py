@@ -13,8 +13,8 @@ from tuner.cli.text import path_below, print_json, print_table
 from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.store.runs import RunEntry
-    from tuner.world.place import Place
+    from tuner.platform.files import Place
+    from tuner.runs.list_runs import RunEntry
 
 app = new_app()
 
@@ -24,8 +24,8 @@ def ls(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder with runs in it or below, or its URL.")],
     as_json: Json = False,
 ) -> None:
-    from tuner.store.runs import find_runs
-    from tuner.world.url import place
+    from tuner.platform.remote_files import place
+    from tuner.runs.list_runs import find_runs
 
     above = place(folder)
     runs = list(find_runs(above))

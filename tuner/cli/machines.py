@@ -47,7 +47,7 @@ def machines(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A preset or a YAML file; all presets unless given.")] = None,
     as_json: Json = False,
 ) -> None:
-    from compiler.unit.machine import check_machine
+    from compiler.target.capabilities import check_machine
     from simulator.npu.machine_file import load_machine, preset_names
 
     if name is not None:

@@ -207,7 +207,7 @@ class LoadOptions(RuleOptions):
 
 def named(model: Path, random_weights: int | None) -> tuple[Path, int | None]:
     """The file of a model that may be `light:NAME` or `made:NAME`, and the seed of its weights; says so where it picks the seed."""
-    from tuner.networks.zoo import resolve
+    from tuner.zoo.names import resolve
 
     path, seed = resolve(model, random_weights)
     if seed != random_weights:

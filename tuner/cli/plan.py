@@ -17,9 +17,9 @@ from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json
 
 if TYPE_CHECKING:
+    from compiler.model import Source
     from compiler.plan.diff import Change, PlanDiff
     from compiler.plan.plan import Plan
-    from compiler.source import Source
 
 app = new_app(no_args_is_help=True)
 
@@ -75,7 +75,7 @@ def diff_plans(
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:
-    from compiler.text.plan import plan_lines
+    from compiler.dump.plan import plan_lines
 
     if as_json:
         print_json({"digest": plan.digest, **plan.model_dump(mode="json")})
@@ -88,11 +88,11 @@ def _source(
     path: Path, plan: Plan, model: Path | None, machine: str | None, shape_texts: Sequence[str], random_weights: int | None
 ) -> Source:
     """What the plan was made for: as given, or as the run knows in whose folder it lies."""
-    from compiler.source import Source
+    from compiler.model import Source
     from simulator.npu.machine_file import load_machine
     from simulator.npu.parts import DataType
-    from tuner.store.source import SOURCE, read_source
-    from tuner.world.local import LocalPlace
+    from tuner.platform.local_files import LocalPlace
+    from tuner.runs.model_source import SOURCE, read_source
 
     if model is not None and machine is not None:
         return Source(model, load_machine(machine), DataType[plan.dtype], parse_shapes(shape_texts), random_weights)
@@ -106,8 +106,8 @@ def _source(
 
 def _print_primitives(plan: Plan, source: Source, where: str, as_json: bool) -> None:
     from compiler.build import check_plan, plans_of_pieces
-    from compiler.segment.plan_primitives import primitives
-    from tuner.networks.load import open_network
+    from compiler.dump.primitives import primitives
+    from tuner.zoo.load import open_network
 
     opened = open_network(source)
     texts, before = list[tuple[int, str, str]](), 0

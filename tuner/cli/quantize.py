@@ -15,7 +15,7 @@ from tuner.cli import options
 from tuner.cli.group import FILE
 from tuner.cli.parse import parse_shapes
 from tuner.cli.text import print_json
-from tuner.networks.quantiser import ActivationName, FormatName
+from tuner.zoo.quantiser import ActivationName, FormatName
 
 app = new_app()
 
@@ -41,9 +41,9 @@ def quantize(
 
     from simulator.feeds import load_feeds
     from simulator.npu.files import atomic_write
-    from tuner.networks.load import load_network
-    from tuner.networks.quantise import check_data, expected_data, quantised
-    from tuner.networks.quantiser import Quantiser
+    from tuner.zoo.load import load_network
+    from tuner.zoo.quantise import check_data, expected_data, quantised
+    from tuner.zoo.quantiser import Quantiser
 
     loaded = load_network(model, parse_shapes(shape or ()), random_weights=random_weights)
     if data is None:

@@ -15,7 +15,7 @@ from tuner.cli.options import Json
 from tuner.cli.text import print_json
 
 if TYPE_CHECKING:
-    from tuner.world.place import Place
+    from tuner.platform.files import Place
 
 app = new_app()
 
@@ -28,8 +28,8 @@ def report(
 ) -> None:
     from simulator.npu.files import atomic_write
     from simulator.outputs import check_out
-    from tuner.world.local import LocalPlace
-    from tuner.world.url import place
+    from tuner.platform.local_files import LocalPlace
+    from tuner.platform.remote_files import place
 
     path = place(folder)
     if out is None:
@@ -47,8 +47,8 @@ def report(
 
 
 def _page(folder: Place) -> str:
-    from tuner.store.runs import kind_of
-    from tuner.world.local import LocalPlace
+    from tuner.platform.local_files import LocalPlace
+    from tuner.runs.list_runs import kind_of
 
     kind = kind_of(folder)
     if kind == "study":

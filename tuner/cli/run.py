@@ -45,8 +45,8 @@ def run(
     from simulator.feeds import load_feeds, npz_bytes
     from simulator.npu.files import atomic_write
     from simulator.session import InferenceSession
-    from tuner.checks.check import random_feeds
     from tuner.cli.checking import check_compiled
+    from tuner.verify.check import random_feeds
 
     source = parse_input(given)
     if check and os.path.isdir(compiled):

@@ -9,7 +9,7 @@ from typing import Any
 
 from simulator.breakdown import ProgramReuse, SegmentTime, breakdown, program_reuse
 from simulator.bundle.read import read_model
-from simulator.critical import WAITS, WORK, Spent, critical_chain, spent
+from simulator.critical_path import WAITS, WORK, Spent, critical_chain, spent
 from simulator.npu.container import OperatorEntry
 from simulator.terminal import print_line
 from simulator.timeline import Cause

@@ -14,7 +14,7 @@ from tuner.cli.text import path_below, print_json, print_pairs, print_table
 from tuner.measure.merit import speedup
 
 if TYPE_CHECKING:
-    from tuner.world.place import Place
+    from tuner.platform.files import Place
 
 app = new_app()
 
@@ -25,8 +25,8 @@ def status(
     as_json: Json = False,
 ) -> None:
     without_threads()
-    from tuner.store.runs import kind_of
-    from tuner.world.url import place
+    from tuner.platform.remote_files import place
+    from tuner.runs.list_runs import kind_of
 
     path = place(folder)
     {"run": _run, "sweep": _sweep, "study": _study}[kind_of(path)](path, as_json)
@@ -34,8 +34,8 @@ def status(
 
 def _run(path: Place, as_json: bool) -> None:
     from tuner.report.standing_rows import BEST, age_s_of, best_rows, standing_rows
-    from tuner.store.runs import baseline_of, open_run
-    from tuner.store.standing import standing
+    from tuner.runs.list_runs import baseline_of, open_run
+    from tuner.runs.progress import standing
 
     run = open_run(path)
     now, base = standing(run), baseline_of(run)
@@ -57,8 +57,8 @@ def _run(path: Place, as_json: bool) -> None:
 
 def _sweep(path: Place, as_json: bool) -> None:
     from tuner.report.standing_rows import programs_text, time_text
-    from tuner.store.runfolder import IDENTITY, read_json
-    from tuner.store.sweeps import sweep_standing
+    from tuner.runs.folder import IDENTITY, read_json
+    from tuner.runs.sweep_progress import sweep_standing
 
     name, now = read_json(path / IDENTITY)["run"], sweep_standing(path)
     if as_json:
@@ -85,8 +85,8 @@ def _sweep(path: Place, as_json: bool) -> None:
 
 
 def _study(path: Place, as_json: bool) -> None:
-    from tuner.store.runs import state_of
-    from tuner.store.studies import study_summary
+    from tuner.runs.list_runs import state_of
+    from tuner.runs.study_summary import study_summary
 
     summary = study_summary(path)
     done, asked, best = summary["trials_done"], summary["trials_asked"], summary["best"]

@@ -23,8 +23,8 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="The store: a folder, or
 @app.command()
 def ls(url: Url, as_json: Json = False) -> None:
     """What lies in a store: whose packs, of which machine, how many tasks, and what no run reads any more."""
+    from tuner.platform.remote_files import store_place
     from tuner.store.pack_store import entries
-    from tuner.world.url import store_place
 
     root = store_place(url)
     found = list(entries(root))
@@ -71,9 +71,9 @@ def gc(url: Url) -> None:
 
     Packs below 1 MiB become larger ones.  Nothing else deletes; runs that are under way go on.
     """
+    from tuner.platform.real import REAL
+    from tuner.platform.remote_files import store_place
     from tuner.store.pack_store import collect
-    from tuner.world.real import REAL
-    from tuner.world.url import store_place
 
     root = store_place(url)
     freed = collect(root, REAL.clock.epoch_us(), say)

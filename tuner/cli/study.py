@@ -10,7 +10,7 @@ import typer
 from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line, say
-from tuner.cli import options, searching
+from tuner.cli import common, options
 from tuner.cli.group import FOLDER
 from tuner.cli.text import print_json, print_next, print_table
 from tuner.measure.merit import speedup
@@ -43,7 +43,7 @@ def study(
     A trial behind the median of earlier ones is stopped at an eighth, a quarter or half of the readings.
     """
     from tuner.request import StudyRequest
-    from tuner.store.studies import setting_text
+    from tuner.runs.study_summary import setting_text
     from tuner.study.run import study as drive
 
     found = [options.named(model, random_weights) for model in models]
@@ -54,8 +54,8 @@ def study(
         measurements=measurements, config=config, overrides=tuple(overrides or ()), resume=resume, dtype=dtype,
         random_weights=found[0][1], quiet=quiet, store=store, **vars(farm),
     )  # fmt: skip
-    with searching.resumable(out):
-        summary = drive(request, searching.quiet if quiet else say)
+    with common.resumable(out):
+        summary = drive(request, common.quiet if quiet else say)
     best = summary["best"]
     if as_json:
         print_json(summary)

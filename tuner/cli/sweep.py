@@ -11,7 +11,7 @@ import typer
 
 from simulator.command import new_app
 from simulator.terminal import print_line, say
-from tuner.cli import options, searching
+from tuner.cli import common, options
 from tuner.cli.group import FOLDER, READ
 from tuner.cli.parse import parse_tags
 from tuner.cli.text import print_json, print_next, print_table
@@ -52,7 +52,7 @@ def sweep(
     as_json: options.Json = False,
 ) -> int:
     from tuner.request import SweepRequest
-    from tuner.store.runs import ENDED, INDEX
+    from tuner.runs.list_runs import ENDED, INDEX
     from tuner.study.sweep import sweep as drive
 
     request = SweepRequest(
@@ -61,10 +61,10 @@ def sweep(
         tag=parse_tags(tag or ()), dtype=dtype, quiet=quiet, mirror=mirror, warm_start=tuple(warm_start or ()),
         store=store, min_npu_share=min_npu_share, **vars(farm),
     )  # fmt: skip
-    with searching.resumable(out):
-        index = drive(request, searching.quiet if quiet else say)
+    with common.resumable(out):
+        index = drive(request, common.quiet if quiet else say)
     failed, unconfirmed = index[index["state"] == "failed"], index[index["state"] == "unconfirmed"].drop_duplicates("path")
-    code = 1 if len(failed) else searching.UNCONFIRMED if len(unconfirmed) else 0
+    code = 1 if len(failed) else common.UNCONFIRMED if len(unconfirmed) else 0
     runs = index.drop_duplicates("path")
     tasks, shared = int(runs["tasks"].sum()), int(runs["stored_tasks"].sum())
     if as_json:

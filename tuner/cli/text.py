@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simulator.terminal import print_line, print_text, shown, shown_json
-from tuner.learn.proposers import proposer_sentence
+from tuner.cost_model.messages import proposer_sentence
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
 from tuner.measure.merit import speedup
 from tuner.measure.robust_lines import robust_columns, robust_lines, robust_rows

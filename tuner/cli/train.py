@@ -38,10 +38,10 @@ def train(
     """
     from simulator.npu.files import write_whole
     from tuner.config import load_config
-    from tuner.learn.from_runs import model_of_runs
-    from tuner.learn.logged import read_logged
-    from tuner.store.runfolder import write_json
-    from tuner.world.local import LocalPlace
+    from tuner.cost_model.offline_training import model_of_runs
+    from tuner.cost_model.training_rows import read_logged
+    from tuner.platform.local_files import LocalPlace
+    from tuner.runs.folder import write_json
 
     settings = load_config(config, overrides or ()).model
     logged = read_logged(runs)

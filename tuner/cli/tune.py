@@ -11,9 +11,9 @@ from simulator.command import new_app
 from simulator.npu.errors import BadInputError
 from simulator.terminal import print_line
 from tuner.cli import options
+from tuner.cli.common import UNCONFIRMED, resumable
 from tuner.cli.group import FOLDER
 from tuner.cli.parse import parse_shapes, parse_tags, parse_weights
-from tuner.cli.searching import UNCONFIRMED, resumable
 from tuner.cli.text import print_json, print_levels, print_next, print_proposers, print_robust, print_unconfirmed
 
 app = new_app()
@@ -71,7 +71,7 @@ def tune(
         raise BadInputError("--candidates, --measurements and --seconds: give one of them")
     from tuner.driver import tune as drive
     from tuner.request import TuneRequest
-    from tuner.store.runfolder import read_json
+    from tuner.runs.folder import read_json
 
     model, random_weights = options.named(model, random_weights)
     request = TuneRequest(

@@ -20,9 +20,9 @@ def watch(
     folder: RunPlace,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page, on this computer alone; 0: any free one.")] = 0,
 ) -> None:
+    from tuner.platform.remote_files import place
     from tuner.report.live_page import live_page
     from tuner.report.served_page import LOOPBACK, ServedPage
-    from tuner.world.url import place
 
     path = place(folder)
     live_page(path)  # what is wrong with the folder is said here, not in the browser

@@ -19,35 +19,35 @@ import numpy as np
 from compiler.plan.plan import Infeasible
 from compiler.space.decode import decode
 from compiler.space.gene import FORMULA, Gene, Genome, ahead_sizes, block_counts
-from compiler.space.starts import single_operators
-from compiler.unit.unit import Unit
+from compiler.space.initial import single_operators
+from compiler.target.target_graph import Unit
 from simulator.kernel_cache import compiling
 from simulator.kernel_list import compile_beside
 from tuner.config import BUILT_IN, TuneConfig
-from tuner.farm.logged import FirstReadings
+from tuner.cost_model.interface import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
+from tuner.cost_model.judge import retrain
+from tuner.cost_model.model_file import Models, Trained, TrainedModel
+from tuner.cost_model.training_rows import unpacked_rows
+from tuner.farm.reading_conflicts import FirstReadings
 from tuner.farm.recorder import Facts, Recorder
-from tuner.learn.cost_model import AtLevel, CostModel, Predictor, conditions_of, find_cost_model
-from tuner.learn.logged import unpacked_rows
-from tuner.learn.promotion import retrain
-from tuner.learn.trained import Models, Trained, TrainedModel
-from tuner.measure.counted import readings_of
-from tuner.measure.evaluate import Evaluator
+from tuner.log.columns import INTS, schema_of, to_bytes
+from tuner.log.writer import Batch
+from tuner.measure.budgeted import Limit, Listener, Session
+from tuner.measure.evaluator import Evaluator
 from tuner.measure.grants import same_grants
-from tuner.measure.measurement import Measurement, Measurer, Request
-from tuner.measure.memo import NAMED, WORKER, Memo
-from tuner.measure.published import Answer, answers
-from tuner.measure.session import Limit, Listener, Session
-from tuner.search.collector import Collector
+from tuner.measure.reading_cost import readings_of
+from tuner.measure.replay import Answer, answers
+from tuner.measure.request import Measurement, Measurer, Request
+from tuner.measure.store_lookup import NAMED, WORKER, Memo
+from tuner.platform.cpus import usable_cpus
+from tuner.platform.crash import one_line
 from tuner.search.epoch import FIRST, LAG, exchanges, first_programs, run_epoch
+from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
+from tuner.search.limits import Rules
 from tuner.search.packing import pack_genomes
-from tuner.search.placing import Placer
-from tuner.search.rules import Rules
+from tuner.search.placement import Placer
 from tuner.search.strategy import SearchStrategy, StrategyContext, find_strategy
-from tuner.store.columns import INTS, schema_of, to_bytes
-from tuner.store.run_log import Batch
-from tuner.world.cpus import usable_cpus
-from tuner.world.crash import one_line
 
 PROGRAMS = schema_of(genome=INTS)
 """Genomes of the programs that a job measured: only who has a champion among them opens them."""
@@ -72,7 +72,7 @@ class Job(NamedTuple):
     none.  programs, readings: that could still be measured when what it builds on was complete.  seconds: for which it may still go on.
     failing: must not be tried.  dropped: packs of the store that are not right.
     answers: where readings differ, those that the log has and the job would not hear of, of tasks that have
-    their place and of others (`tuner.farm.logged`).
+    their place and of others (`tuner.farm.reading_conflicts`).
     """
 
     epoch: int
@@ -92,8 +92,8 @@ class Job(NamedTuple):
 class Training(NamedTuple):
     """Model number `number`; `models` is the number of the one that it competes with.
 
-    version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.learn.logged.packed_rows`); b'' while they
-    are not read.  prior: what the run began with, which competes as well.
+    version: sets of findings that there are.  rows: of the log, which it learns from (`tuner.cost_model.training_rows.packed_rows`); b''
+    while they are not read.  prior: what the run began with, which competes as well.
     """
 
     number: int
@@ -130,7 +130,7 @@ class Update(NamedTuple):
     """What a job runner has not heard of yet.
 
     first: number of the first of `epochs`; 0 where it has to begin again.  answers: what the run had published of tasks whose place has
-    not come (`tuner.measure.published`), None where it has them.  models: that of the job's number, None where it has it.  stored: what
+    not come (`tuner.measure.replay`), None where it has them.  models: that of the job's number, None where it has it.  stored: what
     other runs measured (`tuner.store.pack_store.STORED`), None where it has that.
     """
 

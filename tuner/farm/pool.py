@@ -2,25 +2,73 @@
 
 An actor keeps what it has heard; a job brings what it has not.  What becomes of jobs whose actors are lost is decided in
 `tuner.farm.supervision`.
+
+What actors of a search do: jobs, and single items of them for whoever looks for the one that does harm.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tuner.farm.conduct import Key
-from tuner.farm.crew import Crew
-from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, Training
-from tuner.farm.orders import Blame, Care, Deliver, Errand, Failed, Send
-from tuner.farm.workers import Lone, Told
-from tuner.learn.trained import Models, Trained
-from tuner.measure.measurement import Request
+from tuner.cost_model.model_file import Models, Trained
+from tuner.farm.actions import Blame, Care, Deliver, Errand, Failed, Send
+from tuner.farm.coordinator import Key
+from tuner.farm.jobs import Broadcast, EpochResult, FailingItem, Job, JobRunner, Training, Update
+from tuner.farm.supervisor_loop import Crew
+from tuner.measure.request import Measurement, Request
+from tuner.platform.actors import Actor, Actors, Announce, FarmError
+from tuner.platform.interfaces import Clock
 from tuner.search.epoch import EVOLVING
-from tuner.world.actors import Actor, Actors, FarmError
-from tuner.world.world import Clock
+
+
+class Told(NamedTuple):
+    """A job, for an actor of this name.  first: as of `News`, the rest of which is shared: models, answers, stored, then epochs."""
+
+    name: str
+    job: Job | Training
+    first: int
+
+
+class Lone(NamedTuple):
+    """A request, packed, that is tried alone."""
+
+    name: str
+    item: bytes
+
+
+class JobWorker:
+    """`Worker` around a JobRunner.
+
+    Messages are bytes: Ray takes every argument apart on its own, in Python, to look for functions and classes that nobody could import.
+    """
+
+    def __init__(self, make: Callable[[], JobRunner]) -> None:
+        self.job_runner = make()
+
+    @property
+    def done(self) -> int:
+        return self.job_runner.done
+
+    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        told = pickle.loads(packed)
+        self.job_runner.worker = told.name
+        if isinstance(told, Lone):
+            self.job_runner.measure(pickle.loads(told.item))
+            return b""
+
+        def announced(requests: Sequence[Request]) -> Iterator[Measurement]:
+            assert announce is not None
+            for request in requests:
+                announce(pickle.dumps(request.identity))
+                yield self.job_runner.measure(request)
+
+        models, answers, stored, *epochs = shared
+        update = Update(told.first, epochs, models, answers, stored)
+        return pickle.dumps(self.job_runner.work(told.job, update, None if announce is None else announced))
+
 
 SILENCE_S = 60.0  # a job in which nothing is finished for so long hangs; to compile a kernel takes half a minute, once
 TRAINING_SILENCE_S = 600.0

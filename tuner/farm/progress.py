@@ -12,8 +12,8 @@ from rich.table import Table
 
 from simulator.terminal import say, shown
 from tuner.measure.merit import speedup
+from tuner.platform.interfaces import Clock
 from tuner.request import Snapshot
-from tuner.world.world import Clock
 
 LINE_EVERY_S = 10.0
 BEST_EVERY_S = 1.0

@@ -1,7 +1,7 @@
 """Measurements become rows: a listener of one job.
 
-What a worker knows of a row is written there, as columns that travel (`tuner.store.travelling`); the driver adds what it knows
-(`tuner.farm.ledger`, `tuner.store.run_log`).
+What a worker knows of a row is written there, as columns that travel (`tuner.log.wire_format`); the driver adds what it knows
+(`tuner.farm.commit_log`, `tuner.log.writer`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from compiler.cost.features import FEATURE_SET, FEATURES
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.level import GRANTED
 from tuner.config import BUILT_IN
+from tuner.log.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.log.wire_format import packed
+from tuner.log.writer import Batch, Origin
 from tuner.measure.grants import refusal
-from tuner.measure.measurement import CYCLES, Measurement, Request
-from tuner.store.run_log import Batch, Origin
-from tuner.store.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
-from tuner.store.travelling import packed
+from tuner.measure.request import CYCLES, Measurement, Request
 
 FEATURE_SETS = (FeatureSet(FEATURE_SET, FEATURES),)
 

@@ -1,5 +1,5 @@
 """Supervision of actors as a machine of states: events in, actions out.  It has no clock, no Ray and no thread; whoever runs it does
-(`tuner.farm.crew`).
+(`tuner.farm.supervisor_loop`).
 
 Two pieces of work lie with an actor, so that it need not wait for the driver between them.  It works on them in order: when it dies or
 falls silent, the first one is the suspect, and the other goes back unblamed.  A suspect is done again with another actor if there is one,
@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tuner.farm.orders import DEATHS_ALONE, DIED, Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
-from tuner.world.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
+from tuner.farm.actions import DEATHS_ALONE, DIED, Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
+from tuner.platform.actors import Actor, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
 DEPTH = 2  # pieces of work that lie with an actor
 BUILD_TRIES = 3

@@ -26,17 +26,17 @@ from pydantic import ValidationError
 
 import simulator
 from compiler.plan.plan import Plan, SegmentPlan
+from compiler.space.encode import gene_of, genome_of
 from compiler.space.gene import Gene, Genome
-from compiler.space.gene_of import gene_of, genome_of
-from compiler.space.structures import Structures
-from compiler.unit.unit import Unit
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError
-from tuner.search.collector import pack_segments
-from tuner.store.digests import task_digest, text_digest
-from tuner.store.read import read_log, read_rows
-from tuner.store.runfolder import IDENTITY, began_with
-from tuner.store.runs import RunEntry, open_run
-from tuner.world.place import Place
+from tuner.log.digests import task_digest, text_digest
+from tuner.log.read import read_log, read_rows
+from tuner.platform.files import Place
+from tuner.runs.folder import IDENTITY, began_with
+from tuner.runs.list_runs import RunEntry, open_run
+from tuner.search.epoch_report import pack_segments
 
 _SEGMENTS = ("operator", "segment")
 _REASONS = {

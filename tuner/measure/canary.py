@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from tuner.measure.reading import Bench, Encoded
-from tuner.store.drift import NOTHING_SAID, BoardSaid
+from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.measure.runner_api import Bench, Encoded
 
 EVERY = 100  # readings
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compiler.build import operators
-from compiler.kinds.build import Packed
+from compiler.ops.lower_graph import Packed
 from compiler.plan.plan import SegmentPlan
 from simulator.npu.container import Container, SegmentEntry, Variant
 from simulator.npu.container_file import encode
 from simulator.npu.program import Program
-from tuner.measure.reading import Encoded, Kind
+from tuner.measure.runner_api import Encoded, Kind
 
 
 def encoded(packed: Packed, kind: Kind, program: Program, segments: Sequence[SegmentPlan], cycles: Mapping[str, int]) -> Encoded:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.frontend.macs import model_macs
-from compiler.frontend.partition import Partition
-from compiler.source import Opened
+from compiler.frontend.partition.macs import model_macs
+from compiler.frontend.partition.partition import Partition
+from compiler.model import Opened
 from simulator.npu.errors import InfeasibleError
 from tuner.measure.host_lines import host_lines
 from tuner.summary import HostNodeSummary

@@ -1,11 +1,11 @@
-"""Multiply-accumulates of what the NPU was given, and of what a program really does (of a model: `compiler.frontend.macs`)."""
+"""Multiply-accumulates of what the NPU was given, and of what a program really does (of a model: `compiler.frontend.partition.macs`)."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import ModelProto
 
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu import isa
 from simulator.npu.program import Program
 

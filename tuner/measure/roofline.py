@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compiler.ir.operators import Concat, Convolution, Operator, Shuffle
 from compiler.ir.region import EMPTY, Rows
 from compiler.segment.blocks import needed, operand_rows
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.cycles import port_units
 from simulator.npu.level import SHARE_UNIT
 from simulator.npu.parts import DataType

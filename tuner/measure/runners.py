@@ -12,9 +12,9 @@ from typing import cast
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine import Machine
 from tuner.config import BUILT_IN, NPU, TuneConfig
-from tuner.measure.command import CommandRunner
+from tuner.measure.command_runner import CommandRunner
 from tuner.measure.grants import granted_text
-from tuner.measure.reading import Bench, Runner
+from tuner.measure.runner_api import Bench, Runner
 from tuner.plugins import RUNNERS, Plugin, files_digest, find
 
 COMMAND = "command:"

@@ -1,7 +1,7 @@
 """Targets: what turns a segment of a plan into something that can be timed.
 
-The NPU is built in (`tuner.measure.npu`): it writes records, puts them in order and simulates that, or gives them to a runner.  The search
-knows plans and what a target says of them; docs/targets.md shows another one.
+The NPU is built in (`tuner.measure.npu_target`): it writes records, puts them in order and simulates that, or gives them to a runner.  The
+search knows plans and what a target says of them; docs/targets.md shows another one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler.plan.plan import Infeasible, Plan, SegmentPlan
-from compiler.unit.unit import Unit
-from tuner.measure.reading import Reading
+from compiler.target.target_graph import Unit
+from tuner.log.schema import RESULTS
+from tuner.measure.runner_api import Reading
 from tuner.plugins import TARGETS, find
-from tuner.store.schema import RESULTS
 
 Timed = NDArray[np.int64] | Infeasible | Reading
 """int64 [levels, len(RESULTS)] (see `results`), zeros where a level grants too little; or what fits none; or a reading that failed."""
@@ -53,7 +53,7 @@ def find_target(name: str) -> MakesTarget:
 
 
 def results(levels: int, **columns: Sequence[int] | NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Columns of `tuner.store.schema.RESULTS` by their names: a number for every level, or one for all.
+    """Columns of `tuner.log.schema.RESULTS` by their names: a number for every level, or one for all.
 
     A target says `cycles`, at least 1, and what else it knows; the others are 0.  Nobody need say `roofline_cycles`: it is the model's.
     """

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from tuner.platform.files import Place
 from tuner.report.html import Figures, document, section, table
 from tuner.report.run_page import run_page
 from tuner.report.search_figures import curves
 from tuner.report.standing_rows import BEST, best_rows, standing_rows
 from tuner.report.view import open_view
-from tuner.store.frames import asked_programs, over_time
-from tuner.store.runs import baseline_of, open_run
-from tuner.store.served import copies
-from tuner.store.standing import read_standing, standing_of
-from tuner.world.place import Place
+from tuner.runs.dataframes import asked_programs, over_time
+from tuner.runs.list_runs import baseline_of, open_run
+from tuner.runs.progress import read_standing, standing_of
+from tuner.runs.subgraph_runs import copies
 
 AGAIN_S = 10
 _STANDING = "By the rows that the run has published."

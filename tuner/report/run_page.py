@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from compiler.grouped import GroupStructure
+from compiler.diagnostics.grouped_convs import GroupStructure
 from simulator.npu.level import Level
-from tuner.learn.proposers import proposer_sentence
+from tuner.cost_model.messages import proposer_sentence
 from tuner.measure.bound_lines import BOUND_COLUMNS, bound_rows
 from tuner.measure.host_lines import host_groups
 from tuner.measure.merit import speedup

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from tuner.measure.memo import WORKER
+from tuner.measure.store_lookup import WORKER
 from tuner.report.style import MUTED, color, figure, log_axis
 from tuner.report.view import RunView
-from tuner.store.frames import gains
+from tuner.runs.dataframes import gains
 
 _SCATTER_POINTS = 3000  # an SVG scatter of more is slow to draw and shows no more
 
@@ -20,7 +20,7 @@ class Tuned(Protocol):
     """A run that is over (`RunView`), or one search of the same (`tuner.SearchResult`)."""
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.store.frames.over_time`."""
+        """See `tuner.runs.dataframes.over_time`."""
         ...
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from tuner.measure.merit import speedup
-from tuner.store.runs import RunEntry
-from tuner.store.standing import Standing
+from tuner.runs.list_runs import RunEntry
+from tuner.runs.progress import Standing
 
 BEST = ("<level", "best cycles", "baseline", "speed-up")
 

@@ -14,12 +14,12 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from simulator.npu.errors import BadInputError
 from tuner.config import Choice, Range
-from tuner.learn.ranges import distribution
+from tuner.cost_model.optuna_ranges import distribution
 from tuner.measure.merit import speedup
+from tuner.platform.files import Place
 from tuner.report.html import Figures, as_text, counted, document, preformatted, section, table, tabs
 from tuner.report.style import MUTED, PALETTE, figure, log_axis
-from tuner.store.studies import setting_text, study_summary
-from tuner.world.place import Place
+from tuner.runs.study_summary import setting_text, study_summary
 
 _FEW = 8  # trials under which an importance is noise
 _RESULT = (

@@ -7,11 +7,11 @@ import plotly.graph_objects as go
 
 from simulator.npu.errors import BadInputError
 from tuner.measure.merit import speedup
+from tuner.platform.files import Place
 from tuner.report.html import Figures, as_text, counted, document, error_text, section, table, tabs
 from tuner.report.style import color, figure
-from tuner.store.runs import ENDED
-from tuner.store.sweeps import read_index
-from tuner.world.place import Place
+from tuner.runs.list_runs import ENDED
+from tuner.runs.sweep_progress import read_index
 
 _GAIN = (
     "Cycles of the baseline (layer by layer, every operator tuned) over the champion's: the median over the seeds, and in brackets the "

@@ -15,14 +15,14 @@ from simulator.npu.machine import Machine
 from simulator.onnx_container import read_file
 from simulator.response import Response, measure_response, prepared_variants, share_grid
 from simulator.timeline import Timeline
-from tuner.store.frames import asked_programs, champions, over_time
-from tuner.store.read import read_rows
-from tuner.store.runfolder import read_json
-from tuner.store.runs import open_run
-from tuner.store.served import copies, search_folders
-from tuner.world.local import LocalPlace
-from tuner.world.place import Place
-from tuner.world.url import place
+from tuner.log.read import read_rows
+from tuner.platform.files import Place
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.remote_files import place
+from tuner.runs.dataframes import asked_programs, champions, over_time
+from tuner.runs.folder import read_json
+from tuner.runs.list_runs import open_run
+from tuner.runs.subgraph_runs import copies, search_folders
 
 _LOG_COLUMNS = [
     "run", "seq", "kind", "task", "level", "status", "error", "cycles", "predicted_cycles", "model_version", "worker", "wall_s", "time",
@@ -65,13 +65,13 @@ class RunView:
         return champions((level, cycles[level], row["baseline_layerwise_cycles"], plans[level]) for level, row in rows)
 
     def over_time(self, by_time: bool = False) -> pd.DataFrame:
-        """See `tuner.store.frames.over_time`."""
+        """See `tuner.runs.dataframes.over_time`."""
         baseline = {level: row["baseline_layerwise_cycles"] for level, row in self.summary["levels"].items()}
         return over_time(self.programs, self.served, baseline, by_time)
 
     @cached_property
     def served(self) -> dict[str, int]:
-        """See `tuner.store.served.copies`."""
+        """See `tuner.runs.subgraph_runs.copies`."""
         return copies(self.path)
 
     @cached_property

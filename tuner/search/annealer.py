@@ -1,4 +1,4 @@
-"""Annealing of placed genomes: what the table knows of every run of operators, as the choices of a walk (`compiler.place.annealing`).
+"""Annealing of placed genomes: what the table knows of every run of operators, as the choices of a walk (`compiler.placement.annealing`).
 
 An estimate takes some tens of microseconds where a measurement takes tens of milliseconds and more, so a program that is measured may be
 the best of thousands.
@@ -10,9 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from compiler.place.annealing import DRAWS, Choices, annealed
-from compiler.place.replay import Ints, core_masks, replayed
-from compiler.place.segments import Cores, kernel_edges, segment_wiring
+from compiler.placement.annealing import DRAWS, Choices, annealed
+from compiler.placement.port_model import Ints, core_masks, replayed
+from compiler.placement.segment_graph import Cores, kernel_edges, segment_wiring
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, Tail, widths
 from tuner.measure.grants import NEVER
 from tuner.search.table import SegmentTable

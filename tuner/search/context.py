@@ -10,29 +10,29 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import expected_cycles, scaled
 from compiler.plan.plan import Infeasible
+from compiler.planner.persistent_choice import held_by_prediction
 from compiler.space.gene import Gene, Genome, Key
-from compiler.space.granted import l1_of, single_operators_at, within_level
-from compiler.space.holding import held_by_prediction
-from compiler.space.moves import repaired
-from compiler.space.starts import everywhere
-from compiler.unit.granted import memory_grants
+from compiler.space.initial import everywhere
+from compiler.space.level_limits import l1_of, single_operators_at, within_level
+from compiler.space.mutators import repaired
+from compiler.target.level_limits import memory_grants
 from simulator.npu.grant import Grant
-from tuner.learn.cost_model import Predictor, predict_at
+from tuner.cost_model.interface import Predictor, predict_at
 from tuner.measure.grants import NEVER
-from tuner.measure.measurement import CYCLES, Proposal, Request, told
-from tuner.search.asking import Asking
-from tuner.search.dealing import Share
+from tuner.measure.request import CYCLES, Proposal, Request, told
+from tuner.search.ask_tell import Asking
 from tuner.search.explore import unknown
 from tuner.search.knowledge import Knowledge
-from tuner.search.placing import Placer, one_after_another
+from tuner.search.limits import Rules
+from tuner.search.placement import Placer, one_after_another
 from tuner.search.population import Individual
-from tuner.search.rules import Rules
+from tuner.search.sharding import Share
 
 
 class SearchContext:
     """island, epoch: whose and when.  models: of every level, or None for each, where the formula predicts.
 
-    What measures is a generator (`tuner.search.asking`); `known` hears of what comes of it.
+    What measures is a generator (`tuner.search.ask_tell`); `known` hears of what comes of it.
     """
 
     def __init__(self, rules: Rules, known: Knowledge, island: int, epoch: int, models: Sequence[Predictor | None]) -> None:

@@ -14,18 +14,18 @@ from types import MappingProxyType
 
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Genome
-from compiler.space.granted import single_operators_at
+from compiler.space.level_limits import single_operators_at
 from simulator.npu.errors import InfeasibleError
+from tuner.measure.budgeted import Enough, Session
 from tuner.measure.grants import NEVER, refusal
-from tuner.measure.measurement import BASELINE, Measurement, Proposal, Request
-from tuner.measure.session import Enough, Session
-from tuner.search.asking import Asking, answered
-from tuner.search.border import border_of
-from tuner.search.collector import Collector
+from tuner.measure.request import BASELINE, Measurement, Proposal, Request
+from tuner.search.ask_tell import Asking, answered
+from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
-from tuner.search.legal import check_requests
+from tuner.search.limits import Rules
+from tuner.search.overlap_saving import border_of
 from tuner.search.population import Individual
-from tuner.search.rules import Rules
+from tuner.search.validate import check_requests
 
 FIRST, BEGINNING, EVOLVING = 0, 1, 2  # epochs; from the last one on islands do not wait for each other
 LAG = 1  # epochs of others that an island need not have heard of, from there on: a rule of the search, its results follow from it

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from compiler.cost.ranking import CHUNK_BUDGETS
-from compiler.segment.channels import can_split
-from compiler.segment.images import counts_together
-from compiler.space.columns import fewest_strips
+from compiler.segment.batch_tiles import counts_together
+from compiler.segment.core_channels import can_split
 from compiler.space.gene import WINDOWS, Gene, Genome, block_counts, whole_or, widths, with_weights
-from compiler.space.moves import Move, drawn_passes, on_random_cores, thin_operators
-from compiler.space.starts import on_all_cores, on_cores
-from compiler.unit.unit import Unit
+from compiler.space.initial import on_all_cores, on_cores
+from compiler.space.mutators import Move, drawn_passes, on_random_cores, thin_operators
+from compiler.space.strips import fewest_strips
+from compiler.target.target_graph import Unit
 from tuner.config import Segments
-from tuner.measure.measurement import RANDOM
-from tuner.search.dealing import Share
+from tuner.measure.request import RANDOM
+from tuner.search.sharding import Share
 from tuner.search.table import SegmentTable
 
 Within = Callable[[Gene], Gene]  # a gene, to the one that fits what a level leaves of L1

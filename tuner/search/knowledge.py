@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from compiler.cost.features import scaled
 from compiler.space.gene import Gene, Genome, Key
-from compiler.space.structures import Structures
-from tuner.measure.measurement import CYCLES, MOVED, Measurement, Request, told
-from tuner.search.collector import SEGMENTS
-from tuner.search.names import genome_name
+from compiler.space.structural_hash import Structures
+from tuner.log.columns import from_bytes
+from tuner.log.schema import RESULTS
+from tuner.log.wire_format import EPOCH
+from tuner.measure.request import CYCLES, MOVED, Measurement, Request, told
+from tuner.search.epoch_report import SEGMENTS
+from tuner.search.hashing import genome_name
 from tuner.search.packing import unpack_genomes, unpack_individuals
 from tuner.search.population import Individual
 from tuner.search.table import SegmentTable
-from tuner.store.columns import from_bytes
-from tuner.store.schema import RESULTS
-from tuner.store.travelling import EPOCH
 
 
 class Knowledge:

@@ -1,4 +1,4 @@
-"""Genomes as columns of numbers (`tuner.store.columns`).
+"""Genomes as columns of numbers (`tuner.log.columns`).
 
 A genome is its genes one after the other.  A gene is its numbers in their order, the places of its words, the lengths of its tuples, and
 what is in them.  What is as many bits as a segment has operators counts as a tuple of numbers.
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from compiler.plan.plan import Split
 from compiler.space.gene import Gene, Genome, Weights
+from tuner.log.columns import Columns
 from tuner.search.population import Individual
-from tuner.store.columns import Columns
 
 _DEFAULTS = Gene(0, 1)
 _WORDS: dict[str, tuple[Any, ...]] = {"weights": get_args(Weights), "split": get_args(Split)}

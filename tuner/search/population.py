@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler.plan.plan import Infeasible, Plan
 from compiler.space.decode import decode_all
 from compiler.space.gene import Genome
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from tuner.config import SearchSettings
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from compiler.space.gene import Genome
-from tuner.measure.measurement import BASELINE, PLACEMENT, SHORTEST_PATH, Proposal
-from tuner.search.asking import Asking
+from tuner.measure.request import BASELINE, PLACEMENT, SHORTEST_PATH, Proposal
+from tuner.search.ask_tell import Asking
 from tuner.search.context import SearchContext
-from tuner.search.placing import cut_of
+from tuner.search.placement import cut_of
 from tuner.search.population import Island
 
 

@@ -14,19 +14,19 @@ from typing import ClassVar
 import numpy as np
 
 from compiler.space.gene import Gene, Genome
-from tuner.learn.cost_model import Predictor
-from tuner.measure.measurement import BASELINE, SHORTEST_PATH, Proposal
-from tuner.search.asking import Asking
-from tuner.search.beginning import Beginning, changed_operators, corrected, operators_alone
-from tuner.search.children import children
+from tuner.cost_model.interface import Predictor
+from tuner.measure.request import BASELINE, SHORTEST_PATH, Proposal
+from tuner.search.ask_tell import Asking
+from tuner.search.bootstrap import Beginning, changed_operators, corrected, operators_alone
 from tuner.search.context import SearchContext
 from tuner.search.epoch import BEGINNING, EVOLVING, exchanges
 from tuner.search.explore import first_genes, unknown
-from tuner.search.islands import pack_island, unpack_island
+from tuner.search.hill_climb import children
+from tuner.search.island_state import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
 from tuner.search.population import Individual, Island
 from tuner.search.proposals import proposed
-from tuner.search.segments import explore
+from tuner.search.segment_proposals import explore
 from tuner.search.strategy import StrategyContext
 
 ESTIMATE_ERROR = 0.02  # of programs, where all cores run one segment after the other

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from tuner.config import TuneConfig
-from tuner.learn.cost_model import Predictor
+from tuner.cost_model.interface import Predictor
 from tuner.plugins import STRATEGIES, find
-from tuner.search.asking import Asking
+from tuner.search.ask_tell import Asking
 from tuner.search.knowledge import Knowledge
+from tuner.search.limits import Rules
 from tuner.search.population import Individual
-from tuner.search.rules import Rules
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compiler.planner.shortest_path import shortest
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, Key, Tail
-from compiler.space.shortest import shortest
-from compiler.space.structures import Structures
+from compiler.space.structural_hash import Structures
 from tuner.measure.grants import NEVER
 
 _CORES = Gene._fields.index("cores") - 2  # of a tail
@@ -160,7 +160,7 @@ class SegmentTable:
     def costs(
         self, level: int, border: float = 0.0, width: int | None = None, longest: int | None = None, room: int = 0
     ) -> tuple[NDArray[np.float64], dict[tuple[int, int], Tail]]:
-        """What known runs cost (`space.shortest`), less what their borders save, and the tails of their genes.
+        """What known runs cost (`planner.shortest_path`), less what their borders save, and the tails of their genes.
 
         room: operators of the longest run that the costs have a place for at least.
         """

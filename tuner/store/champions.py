@@ -2,7 +2,8 @@
 
     STORE/<machine>-<conditions>/<computation>-<digest>.champions    JSON, named by a digest of its bytes, never touched again
 
-A computation is a unit without its weights' values (`tuner.farm.storing.Scopes.whole`): a model that was trained again is the same one.
+A computation is a unit without its weights' values (`tuner.farm.store_client.Scopes.whole`): a model that was trained again is the same
+one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from compiler.plan.plan import Plan
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import put_whole
-from tuner.store.digests import canonical_json, text_digest
-from tuner.world.place import Place
+from tuner.log.digests import canonical_json, text_digest
+from tuner.platform.files import Place
 
 SUFFIX = ".champions"
 MOST_BYTES = 1 << 26

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 import simulator
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import leftover_of, put_whole
+from tuner.log.columns import schema_of, to_bytes
+from tuner.platform.files import Place
 from tuner.store import champions
-from tuner.store.columns import schema_of, to_bytes
 from tuner.store.packs import SUFFIX, Conditions, Measured, Pack, PackError, decoded_pack, encoded_pack, keys, pack_name
-from tuner.world.place import Place
 
 PACK_BYTES = 1 << 20  # at least, but for the last of a run
 DROPPED = ".dropped"

@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tuner.store.digests import canonical_json, digest
-from tuner.store.runfolder import plain
-from tuner.store.schema import RESULTS
+from tuner.log.digests import canonical_json, digest
+from tuner.log.schema import RESULTS
+from tuner.runs.folder import plain
 
 VERSION = 1
 SUFFIX = ".parquet"

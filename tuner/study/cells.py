@@ -7,11 +7,11 @@ from pathlib import Path
 
 from simulator.npu.errors import BadInputError
 from tuner.config import TuneConfig, load_config
-from tuner.farm.each import Each, Make, R, T, each_here, each_on_ray
-from tuner.farm.plugged import plugged
-from tuner.networks.zoo import is_made, resolve
+from tuner.farm.isolated_map import Each, Make, R, T, each_here, each_on_ray
+from tuner.farm.plugin_identity import plugged
+from tuner.platform.remote_files import is_url
 from tuner.request import NO_STORE, STORE, FarmRequest
-from tuner.world.url import is_url
+from tuner.zoo.names import is_made, resolve
 
 
 def cells_config(request: FarmRequest, candidates: int | None = None, measurements: int | None = None) -> TuneConfig:

@@ -14,7 +14,7 @@ from statistics import fmean
 import numpy as np
 import pandas as pd
 
-from tuner.store.anytime import best_after
+from tuner.runs.anytime_curve import best_after
 
 RUNGS = 3  # counts before the last at which a trial may be stopped: each is a session of its own for every search
 

@@ -21,16 +21,16 @@ import optuna
 from simulator.npu.errors import BadInputError
 from simulator.npu.files import atomic_write
 from tuner.config import TuneConfig, load_config
-from tuner.farm.each import Each, Make
+from tuner.farm.isolated_map import Each, Make
+from tuner.log.digests import digest
 from tuner.measure.merit import speedup
-from tuner.store.digests import digest
-from tuner.store.runfolder import SETTINGS, Identity, RunFolder, read_json, write_json
-from tuner.store.runs import SUMMARY
-from tuner.store.studies import VERSION
+from tuner.platform.local_files import LocalPlace
+from tuner.runs.folder import SETTINGS, Identity, RunFolder, read_json, write_json
+from tuner.runs.list_runs import SUMMARY
+from tuner.runs.study_summary import VERSION
 from tuner.study.curve import CellCurve, areas, counts_of, mean_curve, rungs_of
 from tuner.study.storage import StudyStorage
 from tuner.study.trials import Record, ask, best_of, check_space, front, may_stop, stopped
-from tuner.world.local import LocalPlace
 
 WORK = ".work"  # searches of the batch that goes on
 
@@ -116,7 +116,7 @@ def run_study(
 
     That file and `best.yaml`, for `tune --config`, are written after every batch, of the trials so far.
 
-    workers: where cells run (`tuner.farm.each`), for what makes a `TrialWorker`.
+    workers: where cells run (`tuner.farm.isolated_map`), for what makes a `TrialWorker`.
     """
     folder = LocalPlace(folder)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -16,21 +16,21 @@ from typing import Any
 import pandas as pd
 
 from compiler.build import default_by_level, measure
-from compiler.source import Opened
+from compiler.model import Opened
 from simulator.npu.files import atomic_write
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DTypeName
 from tuner.config import BUILT_IN, NPU, TuneConfig
-from tuner.farm.each import Make
-from tuner.networks.zoo import file_digest
+from tuner.farm.isolated_map import Make
+from tuner.log.read import read_log
+from tuner.platform.local_files import LocalPlace
 from tuner.request import StudyRequest, TuneRequest
-from tuner.store.anytime import COLUMNS
-from tuner.store.read import read_log
-from tuner.store.served import copies
+from tuner.runs.anytime_curve import COLUMNS
+from tuner.runs.subgraph_runs import copies
 from tuner.study.cells import cells_config, cells_store, cells_workers, there
 from tuner.study.curve import CellCurve, levels_curve
 from tuner.study.driver import Cells, StudySpec, TrialRun, run_study
-from tuner.world.local import LocalPlace
+from tuner.zoo.names import file_digest
 
 
 def study(request: StudyRequest, say: Callable[[str], None]) -> dict[str, Any]:

@@ -27,21 +27,21 @@ from simulator.npu.files import atomic_write
 from simulator.npu.machine_file import load_machine
 from tuner.config import BudgetSettings, TuneConfig, load_config
 from tuner.farm.warm_start import sources
+from tuner.log.digests import digest
+from tuner.log.part import encoded
+from tuner.log.schema import Column
 from tuner.measure.merit import speedup
-from tuner.networks.zoo import file_digest, title
+from tuner.platform.crash import details, keep
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
+from tuner.platform.remote_files import url_below
 from tuner.request import SweepRequest, TuneRequest
-from tuner.store.digests import digest
-from tuner.store.mirror import Mirror, mirror_place
-from tuner.store.part import encoded
-from tuner.store.runfolder import SETTINGS, Identity, RunFolder, plain
-from tuner.store.runs import ENDED, INDEX, SUMMARY, open_run
-from tuner.store.schema import Column
-from tuner.store.sweeps import INDEX_MARK, read_index
+from tuner.runs.folder import SETTINGS, Identity, RunFolder, plain
+from tuner.runs.list_runs import ENDED, INDEX, SUMMARY, open_run
+from tuner.runs.mirror import Mirror, mirror_place
+from tuner.runs.sweep_progress import INDEX_MARK, read_index
 from tuner.study.cells import cells_config, cells_store, cells_workers, there
-from tuner.world.crash import details, keep
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
-from tuner.world.url import url_below
+from tuner.zoo.names import file_digest, title
 
 INDEX_COLUMNS = (
     Column("path", pa.string(), "the run folder, below that of the sweep"),

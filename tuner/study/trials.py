@@ -18,8 +18,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from simulator.npu.errors import BadInputError
 from tuner.config import Choice, TuneConfig
-from tuner.learn.ranges import distribution
-from tuner.store.digests import digest
+from tuner.cost_model.optuna_ranges import distribution
+from tuner.log.digests import digest
 from tuner.study.curve import areas
 
 Params = dict[str, int | float | str]

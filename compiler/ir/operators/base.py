@@ -25,7 +25,7 @@ _SOME = 9
 class Operator(ABC):
     """A frozen dataclass with fields `name`, `y` (what it makes) and those that are its own; tensors go by name.
 
-    computes: whether it becomes instructions, of a kind (`compiler.kinds.table`); else it says where values lie.
+    computes: whether it becomes instructions, of a kind (`compiler.ops.registry`); else it says where values lie.
     """
 
     computes: ClassVar[bool] = True

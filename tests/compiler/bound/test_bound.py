@@ -10,7 +10,7 @@ import pytest
 from compiler.bound.bound import Bound
 from compiler.frontend import lower
 from compiler.ir.graph import Graph
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from simulator.npu.machine import Machine

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from compiler.bound.bound import Bound, capacity_bytes, first_data_cycles, last_data_cycles, weight_bytes
-from compiler.bound.deals import dealt, worth
-from compiler.bound.needs import needs_of
+from compiler.bound.dependences import needs_of
+from compiler.bound.engine_balance import dealt, worth
+from compiler.bound.engine_work import Shared
 from compiler.bound.phases import Phases, before_first
 from compiler.bound.prefetch import ChannelShare, behind, finished_before
 from compiler.bound.traffic import FusedGraph, excess
-from compiler.bound.work import Shared
 from compiler.ir.operators import Conv, Operator, Shuffle
 from compiler.pipeline import Compiler
 from compiler.space.decode import decode_all
 from compiler.space.gene import Gene
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.timing import simulate_levels
 from tests.graphs import concat, conv, gated, max_pool, unit

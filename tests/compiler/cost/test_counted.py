@@ -25,17 +25,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.compiler.frontend.test_quantised import HOW, is_whole, quantised_model
 
 from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import load_model, lower
-from compiler.kinds.build import make_unit, pack_unit
-from compiler.kinds.chain import VectorSpec
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.typed import TypedSpec
+from compiler.ops.conv import ConvSpec
+from compiler.ops.elementwise import VectorSpec
+from compiler.ops.integer_elementwise import TypedSpec
+from compiler.ops.lower_graph import make_unit, pack_unit
 from compiler.pipeline import Compiler, CorePart
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.segment.blocks import cut
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu import isa
 from simulator.npu.cycles import price
 from simulator.npu.errors import UnsupportedError
@@ -43,7 +44,6 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
-from tests.compiler.frontend.test_quantised import HOW, is_whole, quantised_model
 from tests.corner_models import corner_model
 from tests.everywhere import MACHINES
 from tests.graphs import conv, unit

@@ -1,4 +1,4 @@
-"""Features of stages are those of `segment.stages`, summed over operators and blocks."""
+"""Features of stages are those of `segment.dataflow`, summed over operators and blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from compiler.cost.features import FEATURES, raw_features, scaled
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
-from compiler.segment.stages import nest_of, stages_of
+from compiler.segment.dataflow import nest_of, stages_of
 from compiler.space.decode import decode
 from compiler.space.gene import Gene
 from simulator.npu.machine_file import load_machine

@@ -10,14 +10,14 @@ from hypothesis.extra.numpy import arrays
 from compiler.cost.features import FEATURES, raw_features
 from compiler.cost.operator_space import operator_space
 from compiler.ir.operators import Shuffle
-from compiler.kinds.conv import product_of
+from compiler.ops.conv import product_of
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, Infeasible, SegmentPlan
 from compiler.segment.blocks import cut
-from compiler.segment.passes import pass_counts, passes
+from compiler.segment.channel_splits import pass_counts, passes
 from compiler.space.gene import block_counts
-from compiler.unit.needed import Ints, begin, multiplied, packed, panel
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
+from compiler.target.zero_blocks import Ints, begin, multiplied, packed, panel
 from tests.compiler.cost.test_counted import counted
 from tests.everywhere import MACHINES
 from tests.graphs import conv, unit

@@ -7,12 +7,12 @@ import pytest
 
 from compiler.cost.operator_space import operator_space
 from compiler.ir.operators import Conv
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import ConvTiling
 from compiler.space.decode import decode
 from compiler.space.gene import WEIGHTS, Gene, block_counts
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.timing import program_bound, simulate_levels
 from tests.graphs import conv, unit

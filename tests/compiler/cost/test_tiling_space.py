@@ -7,8 +7,8 @@ import pytest
 
 from compiler.cost.ranking import CHUNK_BUDGETS, chunk_choices, conv_tiling
 from compiler.cost.tiling_space import Shape, engine_cycles, estimate, legal_points, shape_of
-from compiler.kinds.conv import ConvSpec
-from compiler.kinds.vector_tiling import vector_tiling
+from compiler.ops.base import vector_tiling
+from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.space.decode import plan_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
+from tests.compiler.frontend.test_quantised import onnxruntime_of
 
 from compiler.build import default_plan
 from compiler.frontend import load_model
@@ -14,14 +15,13 @@ from compiler.ir.operators import QuantisedAffine, QuantisedConv
 from compiler.ir.quantised.affine import Affine, fitted
 from compiler.ir.quantised.parameters import Quantisation
 from compiler.ir.quantised.tables import integers_of_type
-from compiler.kinds.affine_products import product
-from compiler.kinds.build import pack_unit
+from compiler.ops.affine_to_matmul import product
+from compiler.ops.lower_graph import pack_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, run_program
-from tests.compiler.frontend.test_quantised import onnxruntime_of
 from tests.integers import with_integers
 from tests.plans import random_plan
 

@@ -9,11 +9,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from compiler.frontend import load_model
-from compiler.frontend.columns import column_groups, left_alone, unshifted
+from compiler.frontend.handlers.dynamic_zero_points import column_groups, left_alone, unshifted
+from compiler.frontend.handlers.qdq_fusion import grouped
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.quantised_groups import grouped
-from compiler.frontend.worth import Always, Offload
-from compiler.kinds.build import pack_unit
+from compiler.frontend.partition.offload_cost import Always, Offload
+from compiler.ops.lower_graph import pack_unit
 from simulator.exact_onnxruntime import exact_model, tensors
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

@@ -13,14 +13,14 @@ from onnx import ModelProto, TensorProto, helper
 import compiler
 from compiler.frontend.frames import frames_in, of_one_frame
 from compiler.ir.frames import with_frames
-from compiler.source import Opened
+from compiler.model import Opened
 from simulator.npu.errors import BadInputError
 from simulator.objective import Pace
 from simulator.session import InferenceSession
 from tests.models import Builder, small_graph, small_model
 from tests.partial_models import partial_model
-from tuner.checks.check import check_file
-from tuner.checks.reference_body import body_of
+from tuner.verify.check import check_file
+from tuner.verify.reference_body import body_of
 
 FRAMES = 3
 

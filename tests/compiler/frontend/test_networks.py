@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.frontend import load, load_model, lower, lower_with_report, model_digest, seed_weights
+from compiler.dump.graph import graph_lines
+from compiler.frontend import load_model, lower, lower_with_report, model_digest, seed_weights
+from compiler.frontend.onnx_io import load
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv
-from compiler.text.graph import graph_lines
 from tests.models import LIGHT, SMALL, light_path, random_feeds, reference_outputs, without_final_softmax
 
 NAMES = [name if name in SMALL else pytest.param(name, marks=pytest.mark.slow) for name in LIGHT]

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.handlers import HANDLERS
-from compiler.frontend.load import prepare
-from compiler.frontend.macs import RULES, model_macs, node_macs
+from compiler.frontend.handlers.handlers import HANDLERS
+from compiler.frontend.onnx_io.load import prepare
+from compiler.frontend.partition.macs import RULES, model_macs, node_macs
 from tests.models import Builder
 from tests.partial_models import partial_model
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.partition import Partition
-from compiler.frontend.worth import Always, NodeWork, Offload, PieceWork
+from compiler.frontend.onnx_io.load import prepare
+from compiler.frontend.partition.offload_cost import Always, NodeWork, Offload, PieceWork
+from compiler.frontend.partition.partition import Partition
 from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType

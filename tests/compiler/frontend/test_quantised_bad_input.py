@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from compiler.frontend.load import load_model
-from compiler.source import Source, open_source
+from compiler.frontend.onnx_io.load import load_model
+from compiler.model import Source, open_source
 from simulator.npu.errors import BadInputError, UnsupportedError
 from simulator.npu.machine_file import load_machine
 from tests.models import Builder

@@ -8,22 +8,22 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.compiler.frontend.test_quantised import onnxruntime_of, quantised_model
 
 from compiler.build import build_variants, default_plan
 from compiler.frontend import load_model
+from compiler.frontend.handlers.qdq_fusion import apart, grouped
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.quantised_groups import apart, grouped
-from compiler.frontend.worth import Always
+from compiler.frontend.partition.offload_cost import Always
 from compiler.ir.operators import QuantisedConv
-from compiler.kinds.build import pack_unit
+from compiler.ops.lower_graph import pack_unit
 from compiler.package.onnx_out import onnx_bytes
 from simulator.npu.container_file import encode
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
-from tests.compiler.frontend.test_quantised import onnxruntime_of, quantised_model
 from tests.models import Builder
-from tuner.networks.quantiser import Quantiser
+from tuner.zoo.quantiser import Quantiser
 
 ASCEND, QDQ = load_machine("ascend310"), Quantiser()
 

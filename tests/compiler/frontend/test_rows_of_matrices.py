@@ -10,11 +10,11 @@ from onnx import ModelProto, TensorProto, helper
 
 from compiler.build import default_plan
 from compiler.frontend import lower
-from compiler.frontend.handlers import HANDLERS
-from compiler.frontend.load import prepare
+from compiler.frontend.handlers.handlers import HANDLERS
+from compiler.frontend.handlers.to_graph import channels_last, translate
 from compiler.frontend.lower import SUPPORTED
-from compiler.frontend.to_graph import channels_last, translate
-from compiler.frontend.trial import trial
+from compiler.frontend.onnx_io.load import prepare
+from compiler.frontend.partition.support_check import trial
 from compiler.ir.interpret import evaluate
 from compiler.pipeline import Compiler
 from simulator.npu.errors import UnsupportedError

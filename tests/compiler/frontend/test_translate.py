@@ -10,10 +10,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from compiler.frontend import lower
-from compiler.frontend.handlers import HANDLERS
-from compiler.frontend.load import prepare
+from compiler.frontend.handlers.handlers import HANDLERS
+from compiler.frontend.handlers.to_graph import translate
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.to_graph import translate
+from compiler.frontend.onnx_io.load import prepare
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, Pool, Reflow, Resample
 from simulator.npu.errors import UnsupportedError

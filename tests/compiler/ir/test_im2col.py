@@ -11,7 +11,7 @@ from compiler.cost.features import FEATURES, raw_features
 from compiler.cost.tiling_space import engine_cycles, legal_points, shape_of
 from compiler.ir.im2col import WHOLE, Cut, Parts, instructions, parts_of
 from compiler.ir.operators import Conv
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import ConvTiling, SegmentPlan
 from compiler.space.decode import plan_of

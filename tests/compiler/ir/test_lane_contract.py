@@ -41,18 +41,18 @@ from compiler.ir.operators import (
 )
 from compiler.ir.quantised.affine import Affine
 from compiler.ir.quantised.parameters import Quantisation
-from compiler.kinds.table import BY_OPERATOR
+from compiler.ops.registry import BY_OPERATOR
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.space.starts import layer_by_layer
-from compiler.unit.unit import Unit
+from compiler.space.initial import layer_by_layer
+from compiler.target.target_graph import Unit
 from simulator.functional import execute
 from simulator.host_layout import load_input
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import BLOCK_BYTES, DataType
 from tests.compiled import Case, check_program, run_program
-from tests.compiler.kinds.test_contract import EXAMPLES
+from tests.compiler.ops.test_contract import EXAMPLES
 from tests.graphs import graph
 from tests.integer_graphs import case_of
 from tests.integer_graphs import conv as integer_conv

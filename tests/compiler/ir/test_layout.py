@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from compiler.frontend import lower
-from compiler.frontend.load import prepare
+from compiler.frontend.onnx_io.load import prepare
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
 from compiler.ir.layout import Layout, Placement, assign

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler.frontend.partition import whole
+from compiler.frontend.partition.partition import whole
 from compiler.package import write_onnx
 from compiler.pipeline import Compiler
-from compiler.space.starts import layer_by_layer
+from compiler.space.initial import layer_by_layer
 from simulator.npu import isa
 from simulator.npu.container import Container, ContainerError, Variant
 from simulator.npu.container_file import decode, encode

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from compiler.build import containers_of, default_plans, measure, package
-from compiler.source import Source, open_source
+from compiler.model import Source, open_source
 from simulator.npu.container_file import decode
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
@@ -24,7 +24,7 @@ from simulator.session import InferenceSession
 from tests.epcontext_rules import ATTRIBUTES, RULES, check_epcontext
 from tests.models import small_model
 from tests.piece_models import piece_model
-from tuner.checks.check import random_feeds
+from tuner.verify.check import random_feeds
 
 EDGE = load_machine("edge")
 STYLES = ("function", "epcontext", "epcontext-external")

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend import load
-from compiler.frontend.partition import whole
+from compiler.frontend.onnx_io import load
+from compiler.frontend.partition.partition import whole
 from compiler.package import read_container, write_onnx
 from compiler.package.onnx_out import onnx_bytes
 from simulator.npu.container import Container, ContainerError, Variant

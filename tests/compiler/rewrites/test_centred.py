@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler.frontend.load import prepare
 from compiler.frontend.lower import lower
+from compiler.frontend.onnx_io.load import prepare
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv, LayerNorm, Operator, Pool, Reflow, Step, Vector

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from compiler.frontend.handlers import HANDLERS
-from compiler.frontend.load import prepare
-from compiler.frontend.to_graph import translate
+from compiler.frontend.handlers.handlers import HANDLERS
+from compiler.frontend.handlers.to_graph import translate
+from compiler.frontend.onnx_io.load import prepare
 from compiler.ir.graph import Graph, Port
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import (

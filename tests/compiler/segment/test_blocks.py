@@ -6,7 +6,7 @@ from typing import Any
 
 from compiler.ir.operators import MatMul, Pool
 from compiler.segment.blocks import Ints, cut, needed, operand_rows, share
-from compiler.segment.run import Load
+from compiler.segment.operator_run import Load
 from simulator.npu.machine_file import load_machine
 from tests.graphs import concat, conv, max_pool, unit
 

@@ -7,18 +7,18 @@ import pytest
 from onnx import ModelProto
 
 from compiler.frontend import load_model, lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible
-from compiler.segment.passes import input_counts, pass_counts, passes
+from compiler.planner.segmentation import Covers, by_estimate
+from compiler.planner.split_rules import genes_in_passes
+from compiler.segment.channel_splits import input_counts, pass_counts, passes
 from compiler.segment.segment import Segment
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import ALL, Gene
-from compiler.space.in_passes import genes_in_passes
-from compiler.space.moves import change_passes
-from compiler.space.predicted import Covers, by_estimate
-from compiler.space.structures import Structures
-from compiler.unit.unit import Unit
+from compiler.space.mutators import change_passes
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
 from scripts.chains import CHAINS, mlp_block
 from scripts.compare_bound import traffic_machines
 from scripts.traffic import traffic
@@ -32,8 +32,8 @@ from tests.integer_graphs import conv as integer_conv
 from tests.integers import with_integers
 from tests.models import Builder
 from tests.plans import resized
-from tuner.networks.made.net import Net
-from tuner.networks.made.transformer import attention, mlp
+from tuner.zoo.builders.net import Net
+from tuner.zoo.builders.transformer import attention, mlp
 
 EVERY = MACHINES | {"little": resized(EDGE, L1=65536, UB=16384)}
 WAYS = (
@@ -186,7 +186,7 @@ def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
     """By rule, with all of the input in L1; so CUBE works beside VECTOR."""
     net = Net("attention")
     compiler = Compiler(make_case(net.model(attention(net, net.input("x", (1, 96, 256)), 4, None)), EDGE, DataType.float16).unit)
-    unit = compiler.unit
+    unit = compiler.target
     last = max(k for k, spec in enumerate(unit.operators) if spec.word == "matmul")
     run = ["conv", "conv", "conv", "matmul", "softmax", "matmul"]
     found = passes(unit, 0, last + 1, 4, 1, beside=True)

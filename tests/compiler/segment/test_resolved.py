@@ -6,13 +6,13 @@ from itertools import product
 
 import pytest
 
+from compiler.codegen.lower_segment import Records
 from compiler.cost.features import raw_features
-from compiler.emit.segment import Records
 from compiler.plan.plan import Infeasible, SegmentPlan, VectorTiling
 from compiler.segment.segment import Segment, largest_strip
 from compiler.space.decode import decode
 from compiler.space.gene import Gene, outline
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine

@@ -11,11 +11,11 @@ import pytest
 from compiler.build import compile_plan
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Plan, parse_plan
+from compiler.segment.allocator import Buffer, BufferRequest
 from compiler.segment.blocks import cut
-from compiler.segment.buffers import Buffer, BufferRequest
-from compiler.segment.shortage import shortage
-from compiler.space.starts import layer_by_layer
-from compiler.unit.unit import Unit
+from compiler.segment.memory_plan import shortage
+from compiler.space.initial import layer_by_layer
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError, InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import Memory

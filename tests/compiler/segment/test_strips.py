@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+from compiler.codegen.lower_segment import Records
 from compiler.cost.features import FEATURES, raw_features
-from compiler.emit.segment import Records
 from compiler.ir.operators import Conv, Pool
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
 from compiler.segment.strips import strips, widest
-from compiler.space.columns import fewest_strips, nearest_strips
 from compiler.space.decode import decode, plan_of
 from compiler.space.gene import Gene, block_counts
-from compiler.space.starts import layer_by_layer, single_operators
-from compiler.unit.operators import OperatorSpec, Strip
-from compiler.unit.unit import Unit
+from compiler.space.initial import layer_by_layer, single_operators
+from compiler.space.strips import fewest_strips, nearest_strips
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec, Strip
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine_file import load_machine
@@ -28,7 +28,7 @@ from simulator.npu.parts import DataType, Memory
 from simulator.npu.program import Program
 from simulator.timing import simulate_levels
 from tests.compiled import Case, check_program, make_case
-from tests.compiler.emit.test_transformer import encoder
+from tests.compiler.codegen.test_transformer import encoder
 from tests.graphs import concat, conv, max_pool, unit
 from tests.lowered import lower_segment
 from tests.models import Builder, small_model

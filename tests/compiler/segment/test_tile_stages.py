@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from compiler.cost.tiling_space import legal_points, shape_of
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
 from compiler.pipeline import Compiler, Lowered
 from compiler.plan.plan import ConvTiling, SegmentPlan, VectorTiling
-from compiler.segment.stages import groups, nest_of, route, stages_of
-from compiler.unit.machine import ALONE
-from compiler.unit.unit import Unit
+from compiler.segment.dataflow import groups, nest_of, route, stages_of
+from compiler.target.capabilities import ALONE
+from compiler.target.target_graph import Unit
 from simulator.npu import isa
 from simulator.npu.isa import Op
 from simulator.npu.machine import Machine

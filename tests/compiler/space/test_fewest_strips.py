@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
-from compiler.space.columns import _has_places, _most
-from compiler.space.order import ordered
+from compiler.ops.lower_graph import make_unit
+from compiler.space.operator_order import ordered
+from compiler.space.strips import _has_places, _most
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Memory
-from tuner.networks.load import load_network
+from tuner.zoo.load import load_network
 
 
 @pytest.mark.parametrize("size_bytes", [1 << 16, 1 << 18])

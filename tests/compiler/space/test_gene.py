@@ -10,18 +10,18 @@ import pytest
 
 from compiler.build import check_plan
 from compiler.cost.ranking import CHUNK_BUDGETS
-from compiler.kinds.build import make_unit
-from compiler.kinds.conv import ConvSpec
+from compiler.ops.conv import ConvSpec
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler
 from compiler.plan.plan import MAX_PREFETCH, ConvTiling, Infeasible, Plan, SegmentPlan, parse_plan
 from compiler.segment.blocks import cut
-from compiler.segment.memory import place
+from compiler.segment.memory_plan import place
 from compiler.space.decode import _Fitting, decode, decode_all, plan_of
 from compiler.space.gene import ALL, BLOCK_COUNTS, FORMULA, WEIGHTS, WINDOWS, Gene, block_counts, choice_count
-from compiler.space.moves import verify
-from compiler.space.starts import layer_by_layer, single_operators, spread
-from compiler.space.structures import Structures
-from compiler.unit.unit import Unit
+from compiler.space.initial import layer_by_layer, single_operators, spread
+from compiler.space.mutators import verify
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -30,8 +30,8 @@ from tests.compiled import check_program, make_case
 from tests.corner_models import corner_model
 from tests.models import SMALL_MODELS, Builder, light_graph, small_graph
 from tests.plans import resized
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Request
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Request
 
 
 @lru_cache(maxsize=32)

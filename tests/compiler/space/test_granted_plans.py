@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from compiler.build import default_by_level, default_plan, measure_plans
-from compiler.kinds.build import make_unit
+from compiler.model import Source, open_source
+from compiler.ops.lower_graph import make_unit
 from compiler.pipeline import Compiler, needs_of
 from compiler.plan.plan import Infeasible
-from compiler.segment.granted import fits_l1, least_l1
-from compiler.source import Source, open_source
+from compiler.segment.l1_limits import fits_l1, least_l1
 from compiler.space.decode import decode, decode_all
 from compiler.space.gene import Gene
-from compiler.space.granted import l1_of, single_operators_at, within_level
-from compiler.space.moves import random_genome
-from compiler.unit.granted import at_level, l1_grants, memory_grants, within, within_l1
-from compiler.unit.unit import Unit
+from compiler.space.level_limits import l1_of, single_operators_at, within_level
+from compiler.space.mutators import random_genome
+from compiler.target.level_limits import at_level, l1_grants, memory_grants, within, within_l1
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.grant import Grant
 from simulator.npu.machine_file import load_machine

@@ -18,7 +18,8 @@ import onnx
 import pytest
 
 from compiler.build import build_variants, containers_of, default_plans, measure
-from compiler.source import Source, open_source
+from compiler.model import Source, open_source
+from simulator.build_controller_table import controller_table
 from simulator.bundle.parts import MANIFEST, Manifest, pretty
 from simulator.bundle.read import read_bundle, read_model
 from simulator.bundle.write import write_bundle
@@ -35,7 +36,6 @@ from simulator.npu.machine_file import load_machine
 from simulator.npu.program import Program
 from simulator.response import Response, measure_response, prepared_variants
 from simulator.session import InferenceSession
-from simulator.tabulate import controller_table
 from simulator.timing import prepare
 from tests.c_rules import SANITIZER, compiled_program
 from tests.contended import two_variants

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("compiler", "simulator", "tuner")
 KNOWS = "simulator/npu/"
 """Where they are facts."""
-CHANNELS = "tuner/networks/made/"
+CHANNELS = "tuner/zoo/builders/"
 """Networks with the channels and images of their papers."""
 
 SIZES = {15, 16, 31, 32}  # of a block and of a product, and what rounds up to them or masks
@@ -25,35 +25,35 @@ HASHES = {"digest_size", "maxsize"}  # arguments that count bytes of a hash and 
 ONE_TYPE = {"unit", "layout", "memory"}  # what has a data type that it was asked for; tensors have their own
 
 OTHERS = {
-    ("compiler/kinds/average.py", "_LEAST"): "pixels that are added at a time",
-    ("compiler/kinds/depthwise_emitter.py", "_tiles"): "records to spare",
-    ("compiler/kinds/pool_emitter.py", "_ROOM"): "records",
-    ("compiler/quick.py", "_BEGUN"): "operators of a segment",
-    ("compiler/segment/passes.py", "_FAR"): "operators",
-    ("compiler/space/in_passes.py", "_MOST_ROWS"): "blocks of a segment that are looked at",
-    ("compiler/unit/halves.py", "_BIAS"): "of float16's exponents",
-    ("compiler/unit/halves.py", "_round"): "bits of float16",
-    ("tuner/search/beginning.py", "_ROUNDS"): "rounds of a search",
-    ("tuner/farm/storing.py", "Scopes.__init__"): "hex digits",
-    ("tuner/farm/storing.py", "Storing._put"): "a part of what waits",
-    ("tuner/measure/memo.py", "Memo.find"): "hex digits",
+    ("compiler/ops/quantised_avg_pool.py", "_LEAST"): "pixels that are added at a time",
+    ("compiler/ops/depthwise_emitter.py", "_tiles"): "records to spare",
+    ("compiler/ops/pool_emitter.py", "_ROOM"): "records",
+    ("compiler/autoplan.py", "_BEGUN"): "operators of a segment",
+    ("compiler/segment/channel_splits.py", "_FAR"): "operators",
+    ("compiler/planner/split_rules.py", "_MOST_ROWS"): "blocks of a segment that are looked at",
+    ("compiler/target/weights.py", "_BIAS"): "of float16's exponents",
+    ("compiler/target/weights.py", "_round"): "bits of float16",
+    ("tuner/search/bootstrap.py", "_ROUNDS"): "rounds of a search",
+    ("tuner/farm/store_client.py", "Scopes.__init__"): "hex digits",
+    ("tuner/farm/store_client.py", "Storing._put"): "a part of what waits",
+    ("tuner/measure/store_lookup.py", "Memo.find"): "hex digits",
     ("tuner/report/search_figures.py", "by_proposer"): "pixels of a bar",
-    ("tuner/world/ray_places.py", "provide_token"): "bytes of a token",
+    ("tuner/platform/ray_files.py", "provide_token"): "bytes of a token",
     ("tuner/store/packs.py", "_SCHEMA"): "bytes of a digest",
     ("tuner/store/packs.py", "encoded_pack"): "bytes of a digest",
     ("tuner/store/packs.py", "keys"): "bytes of a digest",
     ("compiler/cost/ranking.py", "_CHUNKS_N1"): "n1 that are looked at",
     ("compiler/cost/tiling_space.py", "_SMALL"): "tile sizes that are looked at, and parts",
-    ("compiler/frontend/activations.py", "_LARGEST_POWER"): "an exponent",
-    ("compiler/frontend/weights.py", "_NODES"): "nodes of a quadrature",
-    ("compiler/kinds/depth_to_space_emitter.py", "_ROOM"): "records",
+    ("compiler/frontend/handlers/activations.py", "_LARGEST_POWER"): "an exponent",
+    ("compiler/frontend/onnx_io/random_weights.py", "_NODES"): "nodes of a quadrature",
+    ("compiler/ops/depth_to_space_emitter.py", "_ROOM"): "records",
     ("compiler/space/gene.py", "BLOCK_COUNTS"): "block counts that a gene names",
     ("compiler/space/gene.py", "ahead_sizes"): "KiB that a gene names",
-    ("compiler/kinds/affine_products.py", "_EACH"): "candidates in a channel",
-    ("compiler/schedule/listed.py", "listed"): "reads that there is room for",
-    ("compiler/space/in_passes.py", "_MOST_INPUTS"): "input passes",
-    ("compiler/unit/machine.py", "MOST_SLOTS"): "slots of a memory",
-    ("compiler/schedule/resume.py", "BORDERS"): "borders of a program",
+    ("compiler/ops/affine_to_matmul.py", "_EACH"): "candidates in a channel",
+    ("compiler/schedule/list_scheduler.py", "listed"): "reads that there is room for",
+    ("compiler/planner/split_rules.py", "_MOST_INPUTS"): "input passes",
+    ("compiler/target/capabilities.py", "MOST_SLOTS"): "slots of a memory",
+    ("compiler/schedule/incremental_checkpoint.py", "BORDERS"): "borders of a program",
     ("simulator/hazards.py", "_LOOK_BACK"): "findings",
     ("simulator/timing_state.py", "LAG"): "a column of its table",
     ("simulator/timing_state.py", "ISSUE_CYCLES"): "columns of its table",
@@ -74,27 +74,27 @@ OTHERS = {
     ("tuner/calibrate/programs.py", "fixpipe"): "rows of a move that is timed",
     ("tuner/calibrate/programs.py", "im2col"): "rows of a move that is timed",
     ("compiler/ir/quantised/fixed_point.py", "_BITS"): "bits of a multiplier",
-    ("tuner/cli/exporting.py", "DIGEST_DIGITS"): "digits",
-    ("tuner/contracts/samples.py", "WIDTHS"): "channels of a model",
+    ("tuner/cli/export_plans.py", "DIGEST_DIGITS"): "digits",
+    ("tuner/testing/samples.py", "WIDTHS"): "channels of a model",
     ("tuner/config.py", "ModelSettings.max_depth"): "the depth of a tree",
     ("tuner/farm/supervision.py", "LOST_MAX"): "actors",
-    ("tuner/learn/metrics.py", "REGRET_AT"): "ranks in a printout",
-    ("tuner/measure/race.py", "FIRST_LOOK"): "rounds",
-    ("tuner/measure/simulated.py", "SimulatedBoard.__call__"): "bytes of a seed",
-    ("tuner/search/placing.py", "_STEPS"): "steps of a search",
+    ("tuner/cost_model/metrics.py", "REGRET_AT"): "ranks in a printout",
+    ("tuner/selection/race.py", "FIRST_LOOK"): "rounds",
+    ("tuner/measure/simulator_runner.py", "SimulatedBoard.__call__"): "bytes of a seed",
+    ("tuner/search/placement.py", "_STEPS"): "steps of a search",
 }
 """(module, name that it stands in) -> what the number is."""
 
 WHOLE = {
     ("compiler/build.py", "check_plan"): "a plan says for which it was made",
     ("compiler/space/decode.py", "plan_of"): "a plan says for which it was made",
-    ("compiler/space/structures.py", "Structures._structure"): "structures are of a machine and what was asked for",
-    ("compiler/text/segments.py", "segment_lines"): "the line that says what is shown",
-    ("compiler/text/unit.py", "_storage"): "says where a tensor has another",
-    ("compiler/text/unit.py", "unit_lines"): "the line that says what is shown",
+    ("compiler/space/structural_hash.py", "Structures._structure"): "structures are of a machine and what was asked for",
+    ("compiler/dump/segments.py", "segment_lines"): "the line that says what is shown",
+    ("compiler/dump/target_graph.py", "_storage"): "says where a tensor has another",
+    ("compiler/dump/target_graph.py", "unit_lines"): "the line that says what is shown",
     ("simulator/bundle/memory.py", "container_in"): "a bundle has one memory map, as its container has",
-    ("tuner/learn/cost_model.py", "conditions_of"): "a model is asked for what a unit computes in",
-    ("tuner/search/promise.py", "_again"): "the estimate is asked for what a unit computes in",
+    ("tuner/cost_model/interface.py", "conditions_of"): "a model is asked for what a unit computes in",
+    ("tuner/search/expected_improvement.py", "_again"): "the estimate is asked for what a unit computes in",
 }
 """(module, name) -> why it asks a unit for its one data type."""
 

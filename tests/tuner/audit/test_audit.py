@@ -18,10 +18,10 @@ from compiler.plan.plan import Plan
 from tests.piece_models import piece_model
 from tests.tuning import FEW, quick, save_small
 from tuner.cli import main
-from tuner.measure.reading import Encoded, Reading
-from tuner.measure.simulated import measure as simulated
-from tuner.store.anytime import best_after, readings_for
-from tuner.store.runfolder import read_json
+from tuner.measure.runner_api import Encoded, Reading
+from tuner.measure.simulator_runner import measure as simulated
+from tuner.runs.anytime_curve import best_after, readings_for
+from tuner.runs.folder import read_json
 
 SMALL = (*FEW, "search.generation=2", "segments.measured=2", "farm.checkpoint_every_s=100")
 """An epoch takes (2 + 2 islands x 2) x 3 readings, so short searches are of tens of them."""

@@ -20,8 +20,8 @@ from tuner.calibrate.probes import predicted
 from tuner.calibrate.probes_engines import vector_probes
 from tuner.calibrate.readings import Observed, ProbedBoard
 from tuner.calibrate.write import named, written
-from tuner.measure.reading import Bench, Encoded, Reading
-from tuner.measure.simulated import SimulatedBoard
+from tuner.measure.runner_api import Bench, Encoded, Reading
+from tuner.measure.simulator_runner import SimulatedBoard
 
 NOISE = 0.03
 

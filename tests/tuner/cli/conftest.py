@@ -9,13 +9,13 @@ import onnx
 import pytest
 
 from compiler.build import build_variants, default_plan, package
+from compiler.model import Source, open_source
 from compiler.plan.plan import Plan
-from compiler.source import Source, open_source
 from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tuner.cli import main
-from tuner.store.source import write_source
-from tuner.world.local import LocalPlace
+from tuner.platform.local_files import LocalPlace
+from tuner.runs.model_source import write_source
 
 LEVELS = ("none", "slight", "severe")
 

@@ -13,10 +13,10 @@ import typer
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from tuner.cli import app
-from tuner.store.run_log import Origin, RunLog
-from tuner.store.schema import FeatureSet
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.log.schema import FeatureSet
+from tuner.log.writer import Origin, RunLog
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
 
 
 def paths(command: Any, name: str = "") -> Iterator[str]:
@@ -55,7 +55,7 @@ def bug(monkeypatch):
         raise ZeroDivisionError("nobody foresaw")
 
     monkeypatch.setattr("simulator.npu.machine_file.load_machine", fail)
-    monkeypatch.setattr("tuner.store.runs.kind_of", fail)
+    monkeypatch.setattr("tuner.runs.list_runs.kind_of", fail)
 
 
 @pytest.mark.usefixtures("bug")
@@ -84,7 +84,7 @@ def test_the_file_lies_in_the_run_folder_where_there_is_one(cli, tmp_path, monke
     (run / "run.json").write_text("{}")
     assert f"its details are in {run}/crash-" in cli("status", run)[2]
     assert len(list(run.glob("crash-*.txt"))) == 1
-    monkeypatch.setattr("tuner.world.crash.atomic_write", lambda path, _: (_ for _ in ()).throw(BadInputError(f"{path}: no room")))
+    monkeypatch.setattr("tuner.platform.crash.atomic_write", lambda path, _: (_ for _ in ()).throw(BadInputError(f"{path}: no room")))
     assert f"its details are in {tmp_path}/tilefarm-crash-" in cli("status", run)[2]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     assert "which no file could be written about" in cli("status", run)[2]

@@ -12,10 +12,10 @@ import onnx
 import onnxruntime
 import pytest
 
-import tuner.cli.unmeasured
+import tuner.cli.predicted_plans
 from compiler.build import package
-from compiler.frontend.macs import model_macs
-from compiler.source import Source, open_source
+from compiler.frontend.partition.macs import model_macs
+from compiler.model import Source, open_source
 from simulator.feeds import load_feeds
 from simulator.npu import isa
 from simulator.npu.container import Container, program
@@ -108,7 +108,7 @@ def test_compile_says_how_far_it_is_where_it_takes_long(cli, model, tmp_path, mo
     words = "compile", model, "--machine", "edge", "--out", tmp_path / "out.onnx"
     code, out, err = cli(*words)
     assert (code, err) == (0, "")
-    monkeypatch.setattr(tuner.cli.unmeasured, "_LINE_EVERY_S", 0.0)
+    monkeypatch.setattr(tuner.cli.predicted_plans, "_LINE_EVERY_S", 0.0)
     slow, same, lines = cli(*words)
     assert (slow, same) == (0, out)
     told = [line.rsplit(": ", 1) for line in lines.splitlines()]

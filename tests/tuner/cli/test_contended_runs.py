@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from simulator.background_load import generate
 from simulator.bundle.c_rule import c_library
 from simulator.bundle.read import read_model
 from simulator.compiled import Compiled
-from simulator.contended import load_of
-from simulator.contention import generate
+from simulator.contended_runs import load_of
 from simulator.controller import EstimatorRule, Oracle, StaticRule
 from simulator.npu.container_file import decode
 from simulator.npu.level import SHARE_UNIT

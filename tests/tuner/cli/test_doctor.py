@@ -34,9 +34,9 @@ from tests.ray_heads import ray_head
 from tests.tuning import ROOT, quick, save_small
 from tuner import plugins
 from tuner.cli import doctor, main
-from tuner.measure import simulated
-from tuner.world import ray_facts as facts
-from tuner.world.ray_facts import RayNode, ray_facts
+from tuner.measure import simulator_runner
+from tuner.platform import ray_info as facts
+from tuner.platform.ray_info import RayNode, ray_facts
 
 
 @pytest.fixture
@@ -316,12 +316,12 @@ def test_a_check_is_told_when_it_is_done(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_what_is_plugged_in_is_listed(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    points = {"tilefarm.runners": [EntryPoint("board", "tuner.measure.simulated:measure", "tilefarm.runners")]}
+    points = {"tilefarm.runners": [EntryPoint("board", "tuner.measure.simulator_runner:measure", "tilefarm.runners")]}
     monkeypatch.setattr(plugins, "entry_points", lambda group: points.get(group, []))
     code, checks = told()
     assert code == 0
     (row,) = checks["plug-ins"]["values"]["plugins"]
-    assert row == {"kind": "runner", "name": "board", "version": "", "from": simulated.__file__}
+    assert row == {"kind": "runner", "name": "board", "version": "", "from": simulator_runner.__file__}
     assert checks["plug-ins"]["values"]["built_in"]["cost model"] == ["boosted_trees"]
     points["tilefarm.cost_models"] = [EntryPoint("flat", "no_such_module:Flat", "tilefarm.cost_models")]
     code, checks = told()

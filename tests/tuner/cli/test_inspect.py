@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.frontend.macs import model_macs
+from compiler.frontend.partition.macs import model_macs
 from simulator.npu import isa
 from simulator.npu.asm import parse
 from simulator.npu.container import program

@@ -13,7 +13,7 @@ import onnx
 import pytest
 import typer
 
-from compiler.face import compile
+from compiler.api import compile
 from simulator.command import run
 from simulator.npu.errors import BadInputError
 from simulator.outputs import check_out, files_beside

@@ -9,9 +9,9 @@ from dataclasses import replace
 import onnx
 
 from compiler.build import package
+from compiler.dump.primitives import parse as parse_schedule
+from compiler.model import Source, open_source
 from compiler.plan.plan import parse_plan
-from compiler.segment.primitives import parse as parse_schedule
-from compiler.source import Source, open_source
 from simulator.bundle.read import read_bundle
 from simulator.compiled import Compiled, read_compiled
 from simulator.npu.container_file import decode, encode
@@ -19,9 +19,9 @@ from simulator.npu.machine_file import load_machine
 from simulator.onnx_container import read_container
 from tests.models import small_model
 from tests.rows import Row, put
-from tuner.store.run_log import Origin, RunLog
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.log.writer import Origin, RunLog
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
 
 
 def test_plan_show(cli, tmp_path, plans):

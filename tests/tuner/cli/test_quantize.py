@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from compiler.frontend import load_model
-from tuner.checks.integers import differences, integers_of
-from tuner.networks.quantise import random_samples
+from tuner.verify.integers import differences, integers_of
+from tuner.zoo.quantise import random_samples
 
 
 @pytest.fixture

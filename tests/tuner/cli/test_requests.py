@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.request import StudyRequest, TuneRequest
-from tuner.store.runs import SUMMARY_VERSION
+from tuner.runs.list_runs import SUMMARY_VERSION
 
 
 def bound(cycles: int) -> dict[str, object]:

@@ -12,7 +12,7 @@ import pytest
 from scripts import bench_farm
 from tests.tuning import QUICK, save_small
 from tuner.config import load_config
-from tuner.farm.conduct import SerialJobs
+from tuner.farm.coordinator import SerialJobs
 from tuner.search.epoch import EVOLVING
 
 FEW = [*QUICK, "model.rounds=5", "segments.candidates=16", "segments.measured=8"]

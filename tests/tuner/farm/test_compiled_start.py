@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import tuner
+from compiler.autoplan import quick_plans
 from compiler.build import measure
-from compiler.quick import quick_plans
-from compiler.source import Source
+from compiler.model import Source
 from simulator.npu.machine_file import load_machine
 from tests.tuning import FEW
-from tuner.networks.load import open_network
+from tuner.zoo.load import open_network
 
 
 @pytest.mark.parametrize("network", ["made:vit_b16-small", "made:mobilenet_v1-small"])

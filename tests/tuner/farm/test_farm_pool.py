@@ -16,33 +16,32 @@ import pandas as pd
 import pytest
 from ray import cloudpickle
 
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.space.gene import Gene
-from compiler.unit.unit import Unit
+from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuning import QUICK, GatheredPool
 from tuner.config import load_config
+from tuner.cost_model.trainer import Trainer
 from tuner.farm import pool, supervision
-from tuner.farm.conduct import Conductor, Jobs, SerialJobs
-from tuner.farm.durable import durable_rows
+from tuner.farm.commit_log import Ledger, RunBudget
+from tuner.farm.coordinator import Conductor, Jobs, SerialJobs
+from tuner.farm.epoch_schedule import EpochSchedule
 from tuner.farm.jobs import JobRunnerSpec
-from tuner.farm.ledger import Ledger, RunBudget
-from tuner.farm.pool import ActorPool
+from tuner.farm.pool import ActorPool, JobWorker
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.farm.schedule import EpochSchedule
-from tuner.farm.workers import JobWorker
-from tuner.learn.training import Trainer
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
+from tuner.farm.search_run import durable_rows
+from tuner.log.read import read_log
+from tuner.log.writer import Origin, RunLog
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Request
+from tuner.platform import ray_actors
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.ray_actors import RayActors
+from tuner.platform.real import REAL
 from tuner.search.champions import Champions
-from tuner.store.read import read_log
-from tuner.store.run_log import Origin, RunLog
-from tuner.world import ray_actors
-from tuner.world.local import LocalPlace
-from tuner.world.ray_actors import RayActors
-from tuner.world.real import REAL
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.ray_heads import Head, ray_head
 from tests.tuning import QUICK, ROOT, Driver, assert_equal_runs, quick, save_small
-from tuner.store.care import verify
+from tuner.runs.repair import verify
 
 N = 48  # measured programs: seconds of work, so that a kill lands in the middle
 
@@ -120,10 +120,10 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from tuner.store import run_log
-from tuner.store.run_log import Origin, RunLog
+from tuner.log.writer import Origin, RunLog
 from tests.rows import Row, put
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
 run_log.PUBLISH_ROWS = 5
 with RunLog(LocalPlace(Path(sys.argv[1])), REAL, Origin(sys.argv[2], "net", "tiny", "1")) as log:
     for seq in range(200):

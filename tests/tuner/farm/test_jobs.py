@@ -17,39 +17,39 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.space.gene import Gene
-from compiler.space.moves import random_genome
-from compiler.space.structures import Structures
-from compiler.unit.unit import Unit
+from compiler.space.mutators import random_genome
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuning import QUICK, ROOT
 from tuner.config import load_config
-from tuner.contracts.samples import sample_rows
-from tuner.farm import schedule as schedule_module
+from tuner.cost_model.model_file import Trained
+from tuner.cost_model.training_rows import packed_rows
+from tuner.farm import epoch_schedule as schedule_module
+from tuner.farm.epoch_schedule import BEGAN, EpochSchedule, in_use_from, version_of
 from tuner.farm.jobs import PROGRAMS, Broadcast, EpochResult, FailingItem, Job, JobRunnerSpec, Training, Update
+from tuner.farm.pool import JobWorker, Lone, Told
 from tuner.farm.recorder import Facts
-from tuner.farm.schedule import BEGAN, EpochSchedule, in_use_from, version_of
-from tuner.farm.workers import JobWorker, Lone, Told
-from tuner.learn.logged import packed_rows
-from tuner.learn.trained import Trained
-from tuner.measure.evaluate import EvaluatorSpec
-from tuner.measure.measurement import Measurement, Request
-from tuner.search.collector import STATUSES, Collector
+from tuner.log.columns import INTS, from_bytes, schema_of, to_bytes
+from tuner.log.compress import compressed
+from tuner.log.schema import RESULTS
+from tuner.log.wire_format import EPOCH
+from tuner.log.writer import Batch, Origin
+from tuner.measure.evaluator import EvaluatorSpec
+from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import BEGINNING, EVOLVING, FIRST
-from tuner.search.islands import pack_island, unpack_island
+from tuner.search.epoch_report import STATUSES, Collector
+from tuner.search.hashing import genome_name, key_name
+from tuner.search.island_state import pack_island, unpack_island
 from tuner.search.knowledge import Knowledge
-from tuner.search.names import genome_name, key_name
 from tuner.search.packing import pack_genomes, pack_individuals, unpack_genome, unpack_genomes, unpack_individuals
 from tuner.search.population import Grown, Individual, Island
-from tuner.store.columns import INTS, from_bytes, schema_of, to_bytes
-from tuner.store.compressed import compressed
-from tuner.store.run_log import Batch, Origin
-from tuner.store.schema import RESULTS
-from tuner.store.travelling import EPOCH
+from tuner.testing.samples import sample_rows
 
 LEVELS = ("none", "slight", "severe")
 MIXED = schema_of(genome=INTS, cycles=pa.int64(), task=pa.string(), proposed=INTS)
@@ -143,7 +143,7 @@ def test_genomes_and_keys_have_the_same_names_in_every_process() -> None:
     that two islands look for."""
     code = """
 from compiler.space.gene import Gene
-from tuner.search.names import genome_name, key_name
+from tuner.search.hashing import genome_name, key_name
 genome = Gene(0, 2, 3, choices=(1, 2)), Gene(2, 3, split="channels")
 print(genome_name(genome), key_name(("00ff", genome[1][2:])))
 """

@@ -16,8 +16,8 @@ import pytest
 
 from tests.ray_heads import ray_head
 from tests.tuning import Driver, assert_equal_runs, quick, save_small
-from tuner.store.care import verify
-from tuner.store.runfolder import read_json
+from tuner.runs.folder import read_json
+from tuner.runs.repair import verify
 from tuner.summary import Summary
 
 N = 48

@@ -11,26 +11,26 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from compiler.kinds.build import make_unit
-from compiler.unit.unit import Unit
+from compiler.ops.lower_graph import make_unit
+from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.contracts.shuffled import ShuffledJobs
+from tuner.farm.commit_log import Ledger, Place, RunBudget
 from tuner.farm.jobs import JobRunnerSpec
-from tuner.farm.ledger import Ledger, Place, RunBudget
-from tuner.farm.one_search import OneSearch
 from tuner.farm.recorder import FEATURE_SETS, Facts
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.npu import Npu
+from tuner.farm.search_run import OneSearch
+from tuner.log.read import read_log
+from tuner.log.writer import Origin, RunLog
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.npu_target import Npu
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
 from tuner.request import TuneRequest
-from tuner.store.read import read_log
-from tuner.store.run_log import Origin, RunLog
-from tuner.store.runfolder import SearchFolder
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.runs.folder import SearchFolder
+from tuner.testing.shuffled import ShuffledJobs
 
 LEVELS = ("none", "slight", "severe")
 

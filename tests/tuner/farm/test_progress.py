@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 
-from tests.tuner.world.by_hand import Hand
+from tests.tuner.platform.by_hand import Hand
 from tuner.farm.progress import ProgressBar
+from tuner.platform.real import REAL
 from tuner.request import Snapshot
-from tuner.world.real import REAL
 
 
 class Terminal(io.StringIO):

@@ -13,33 +13,33 @@ import pandas as pd
 import pytest
 
 from compiler.cost.features import FEATURES
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.plan.plan import Infeasible
 from compiler.space.gene import Gene
-from compiler.space.starts import single_operators
-from compiler.unit.unit import Unit
+from compiler.space.initial import single_operators
+from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_graph
-from tuner.farm.ahead import read_ahead
+from tuner.farm.commit_log import Deadline, Ledger, RunBudget
 from tuner.farm.jobs import PROGRAMS, EpochResult
-from tuner.farm.ledger import Deadline, Ledger, RunBudget
 from tuner.farm.recorder import FEATURE_SETS, Facts, Recorder
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Proposal, Request
-from tuner.measure.session import Enough, Limit, Session
+from tuner.farm.uncommitted import read_ahead
+from tuner.log.columns import to_bytes
+from tuner.log.digests import digest
+from tuner.log.read import read_log, read_tasks
+from tuner.log.schema import log_schema, task_schema
+from tuner.log.wire_format import travelling, unpacked
+from tuner.log.writer import Origin, RunLog, row_ids
+from tuner.measure.budgeted import Enough, Limit, Session
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Proposal, Request
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
 from tuner.search.champions import Champions
-from tuner.search.collector import KINDS, Collector
+from tuner.search.epoch_report import KINDS, Collector
 from tuner.search.knowledge import Knowledge
 from tuner.search.packing import pack_genomes
-from tuner.store.columns import to_bytes
-from tuner.store.digests import digest
-from tuner.store.read import read_log, read_tasks
-from tuner.store.run_log import Origin, RunLog, row_ids
-from tuner.store.schema import log_schema, task_schema
-from tuner.store.travelling import travelling, unpacked
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
 
 LEVELS = ("none", "slight", "severe")
 CRASHES = Gene(0, 1, 1, 1, 1, choices=(7,))

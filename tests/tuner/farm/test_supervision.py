@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.farm.orders import DIED, Action, Blame, Care, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
+from tuner.farm.actions import DIED, Action, Blame, Care, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
 from tuner.farm.supervision import BUILD_TRIES, DEPTH, LATE_S, LOST_MAX, PATIENCE_S, Supervision
-from tuner.world.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
+from tuner.platform.actors import BUILDING, Announced, Built, Done, Event, FarmError, Lost, Progress, Raised
 
 JOB = Care(60.0, announces=True, pure=True, follows=True, followed=True)
 TRAINING = Care(600.0, follows=True, tries=3)

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from compiler.build import containers_of, default_plans, measure, package
+from compiler.model import Source, open_source
 from compiler.plan.plan import Plan, parse_plan
-from compiler.source import Source, open_source
 from simulator.compiled import read_compiled
 from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
 from simulator.npu.machine_file import load_machine
@@ -24,12 +24,12 @@ from simulator.session import InferenceSession
 from tests.models import Builder
 from tests.piece_models import IN_PIECES, WIDTH, piece_model
 from tests.tuning import quick
-from tuner.checks.check import check_file, random_feeds
 from tuner.cli import main
-from tuner.farm.pieces import dealt
-from tuner.store.read import read_log
-from tuner.store.runs import open_run
-from tuner.store.standing import compare, standing
+from tuner.farm.subgraph_searches import dealt
+from tuner.log.read import read_log
+from tuner.runs.list_runs import open_run
+from tuner.runs.progress import compare, standing
+from tuner.verify.check import check_file, random_feeds
 
 EDGE = load_machine("edge")
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import simulator
-from compiler.source import Source as ModelSource
-from compiler.source import open_source
-from compiler.unit.unit import Unit
+from compiler.model import Source as ModelSource
+from compiler.model import open_source
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import BadInputError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
@@ -22,17 +22,17 @@ from tests.models import Builder
 from tests.rows import write_part
 from tests.tuning import assert_equal_runs, quick, sorted_log
 from tuner.farm.warm_start import read_warm_start, sources, taken
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Request
-from tuner.store.digests import text_digest
-from tuner.store.part import read_part
-from tuner.store.read import read_log
-from tuner.store.runfolder import read_json
-from tuner.world.local import LocalPlace
+from tuner.log.digests import text_digest
+from tuner.log.part import read_part
+from tuner.log.read import read_log
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Request
+from tuner.platform.local_files import LocalPlace
+from tuner.runs.folder import read_json
 
 LEVELS = ("none", "slight", "severe")
 ELITES = 4
-SIMULATED = "tuner.measure.simulated:measure"
+SIMULATED = "tuner.measure.simulator_runner:measure"
 
 
 def model(path: Path, convolutions: int) -> Path:

@@ -6,9 +6,9 @@ import onnx
 
 from compiler.build import compile_plan, default_plan
 from compiler.frontend import lower
-from compiler.frontend.macs import model_macs
-from compiler.kinds.build import make_unit
-from compiler.source import Source, open_source
+from compiler.frontend.partition.macs import model_macs
+from compiler.model import Source, open_source
+from compiler.ops.lower_graph import make_unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import small_model

@@ -18,15 +18,14 @@ from simulator.npu.machine_file import load_machine
 from tests.tuning import ROOT
 from tuner import plugins
 from tuner.config import TuneConfig, load_config
-from tuner.farm.finals import FinalsWorker
-from tuner.farm.plugged import plugged
-from tuner.measure import simulated
-from tuner.measure.command import CommandRunner
-from tuner.measure.race import FAILED, Turn
-from tuner.measure.reading import Bench, Encoded, Reading
+from tuner.farm.board_finals import FinalsWorker
+from tuner.farm.plugin_identity import plugged
+from tuner.measure.command_runner import CommandRunner
+from tuner.measure.runner_api import Bench, Encoded, Reading
 from tuner.measure.runners import RunnerSpec, find_runner
-from tuner.measure.simulated import measure
-from tuner.world.ray_cluster import worker_environment
+from tuner.measure.simulator_runner import measure
+from tuner.platform.ray_cluster import worker_environment
+from tuner.selection.race import FAILED, Turn
 
 PROGRAM = Encoded(b"bytes of a program", load_machine("tiny"), "program")
 
@@ -101,7 +100,7 @@ def test_a_command_ends_with_whoever_started_it(tmp_path: Path) -> None:
     """Killed, it has no time to see to that."""
     child = tmp_path / "child"
     code = f"import os, time; open({str(child)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    starts = f"import sys; from tuner.measure.command import run; run([sys.executable, '-c', {code!r}], 60.0)"
+    starts = f"import sys; from tuner.measure.command_runner import run; run([sys.executable, '-c', {code!r}], 60.0)"
     process = subprocess.Popen([sys.executable, "-c", starts], env={**os.environ, "PYTHONPATH": str(ROOT)})
     until = time.monotonic() + 60
     while not (child.is_file() and child.read_text()) and time.monotonic() < until:
@@ -143,7 +142,7 @@ def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
 def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_runner("simulator") is None
     assert RunnerSpec("simulator")() is None
-    here = "tuner.measure.simulated:measure"
+    here = "tuner.measure.simulator_runner:measure"
     assert find_runner(here) is measure
     assert RunnerSpec(here, 3, 2)() == Bench(measure, 3, 2)
     found = find_runner(f"command:{sys.executable} -c 'a b'", 3.0)
@@ -160,7 +159,7 @@ def test_runners_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("no.such.module:f", "no module no; looked for in "),
         ("tuner.no_such:f", "no module tuner.no_such; looked for in "),
-        ("tuner.measure.simulated:nothing", f"has nothing to call by the name nothing ({simulated.__file__})"),
+        ("tuner.measure.simulator_runner:nothing", f"has nothing to call by the name nothing ({simulator_runner.__file__})"),
         ("tuner.measure.runners:COMMAND", "has nothing to call by the name COMMAND"),
         ("sys:nothing", "sys has nothing to call by the name nothing (built in)"),
         (":f", "Empty module name"),
@@ -206,7 +205,7 @@ def test_the_current_folder_is_searched_first(here: Path) -> None:
     with pytest.raises(BadInputError, match=f"{spec.name}: bench_of_mine: SyntaxError: .*parts_of_mine.py, line 1"):
         plugged(board(spec.name), True, None)
     importlib.invalidate_caches()
-    (here / "parts_of_mine.py").write_text("from tuner.measure.reading import Reading\ndef reading():\n    return Reading(12345)\n")
+    (here / "parts_of_mine.py").write_text("from tuner.measure.runner_api import Reading\ndef reading():\n    return Reading(12345)\n")
     plugged(board(spec.name), True, None)
     bench = spec()
     assert bench is not None

@@ -26,7 +26,7 @@ from tuner.report.run_page import run_page
 from tuner.report.search_figures import by_proposer
 from tuner.report.style import DARK, INK, MUTED, RULE, log_axis
 from tuner.report.view import RunView, open_view
-from tuner.store.frames import gains
+from tuner.runs.dataframes import gains
 
 
 @pytest.fixture(scope="module")

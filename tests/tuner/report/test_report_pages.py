@@ -16,13 +16,13 @@ from tests.html_page import HOSTILE, Page, assert_navigation_names_headings, ass
 from tests.rows import write_index
 from tuner.cli import main
 from tuner.config import Choice, Range, TuneConfig, load_config
-from tuner.farm.each import each_here
+from tuner.farm.isolated_map import each_here
+from tuner.platform.local_files import LocalPlace
 from tuner.report.study_page import importances, study_page
 from tuner.report.sweep_page import sweep_page
-from tuner.store.runfolder import read_json
+from tuner.runs.folder import read_json
 from tuner.study.curve import CellCurve
 from tuner.study.driver import StudySpec, run_study
-from tuner.world.local import LocalPlace
 
 CONFIG = load_config(None, ["study.batch=4", "study.startup=30"])
 

@@ -13,14 +13,14 @@ import pytest
 from tests.html_page import Page, assert_navigation_names_headings, assert_offline
 from tests.tuning import quick, save_small
 from tuner.cli import main
+from tuner.platform.local_files import LocalPlace
 from tuner.report import served_page
 from tuner.report.html import as_text
 from tuner.report.live_page import live_page
 from tuner.report.served_page import LOOPBACK, ServedPage
 from tuner.report.standing_rows import standing_rows
-from tuner.store.runs import baseline_of, open_run
-from tuner.store.standing import standing
-from tuner.world.local import LocalPlace
+from tuner.runs.list_runs import baseline_of, open_run
+from tuner.runs.progress import standing
 
 
 @pytest.fixture(scope="module")

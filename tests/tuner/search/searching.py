@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from compiler.space.structures import Structures
-from compiler.unit.unit import Unit
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
 from tests.tuning import QUICK
 from tuner.config import load_config
-from tuner.measure.evaluate import Evaluator
-from tuner.measure.measurement import Measurement, Request
-from tuner.measure.session import Session
-from tuner.search.collector import Collector
+from tuner.measure.budgeted import Session
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Request
 from tuner.search.context import SearchContext
 from tuner.search.epoch import first_programs, run_epoch
+from tuner.search.epoch_report import Collector
 from tuner.search.knowledge import Knowledge
+from tuner.search.limits import Rules
 from tuner.search.population import Island
-from tuner.search.rules import Rules
 from tuner.search.segmentation import Segmentation
 from tuner.search.strategy import StrategyContext
 

@@ -9,24 +9,24 @@ import pytest
 from numpy.typing import NDArray
 
 from compiler.frontend import lower
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.plan.plan import Infeasible
-from compiler.space.changes import CHANGES
+from compiler.planner.tweaks import CHANGES
 from compiler.space.gene import block_counts
-from compiler.space.moves import verify
-from compiler.space.starts import single_operators
-from compiler.unit.unit import Unit
+from compiler.space.initial import single_operators
+from compiler.space.mutators import verify
+from compiler.target.target_graph import Unit
 from simulator.npu.errors import InfeasibleError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.models import Builder, small_graph
 from tests.plans import resized
 from tests.tuner.search.searching import Local, LocalSearch
-from tuner.measure.measurement import Measurement, Request
-from tuner.search.border import border_of
+from tuner.log.schema import RESULTS
+from tuner.measure.request import Measurement, Request
 from tuner.search.epoch import EVOLVING, exchanges
+from tuner.search.overlap_saving import border_of
 from tuner.search.population import Individual
-from tuner.store.schema import RESULTS
 
 
 @lru_cache(maxsize=16)

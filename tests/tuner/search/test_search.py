@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.kinds.build import make_unit
+from compiler.ops.lower_graph import make_unit
 from compiler.space.decode import decode
 from compiler.space.gene import EVERY_LENGTH, Gene, Genome, block_counts, widths
-from compiler.space.moves import MOVES, random_genome, verify
-from compiler.space.starts import spread
-from compiler.space.structures import Structures
-from compiler.unit.unit import Unit
+from compiler.space.initial import spread
+from compiler.space.mutators import MOVES, random_genome, verify
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.graphs import conv
@@ -28,9 +28,9 @@ from tests.plans import with_cores
 from tests.tuning import QUICK
 from tuner.config import TuneConfig, load_config
 from tuner.search.champions import Champions, genome_from, individual_from, individual_json
-from tuner.search.dealing import Share
 from tuner.search.explore import first_genes, propose, unknown
 from tuner.search.population import Individual, Island
+from tuner.search.sharding import Share
 from tuner.search.table import SegmentTable
 
 LEVELS = ("none", "slight", "severe")

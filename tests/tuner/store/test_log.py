@@ -20,18 +20,18 @@ import pytest
 
 from simulator.npu.errors import BadInputError
 from tests.rows import Row, put, write_part
-from tests.tuner.world.by_hand import Disk, Hand, Steps
-from tuner.store import run_log
-from tuner.store.care import compact, repair, verify
-from tuner.store.dataset import DatasetWriter, part_numbers
-from tuner.store.digests import digest
-from tuner.store.part import PartError, part_name, read_part
-from tuner.store.read import each_part, read_log, read_tasks
-from tuner.store.run_log import Origin, RunLog, row_ids
-from tuner.store.schema import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
-from tuner.world.world import World
+from tests.tuner.platform.by_hand import Disk, Hand, Steps
+from tuner.log import writer as run_log
+from tuner.log.dataset import DatasetWriter, part_numbers
+from tuner.log.digests import digest
+from tuner.log.part import PartError, part_name, read_part
+from tuner.log.read import each_part, read_log, read_tasks
+from tuner.log.schema import LOG_COLUMNS, RESULTS, FeatureSet, log_schema
+from tuner.log.writer import Origin, RunLog, row_ids
+from tuner.platform.interfaces import World
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
+from tuner.runs.repair import compact, repair, verify
 
 ORIGIN = Origin(run="r1", model="net", machine="tiny", simulator="1")
 FEATURES = (FeatureSet("op1", ("m", "k")), FeatureSet("prog1", ("k", "segments")))
@@ -282,11 +282,11 @@ WRITER = """
 import sys, time
 from pathlib import Path
 from tuner.store import run_log
-from tuner.store.read import each_part, read_log
-from tuner.store.run_log import Origin, RunLog
+from tuner.log.read import each_part, read_log
+from tuner.log.writer import Origin, RunLog
 from tests.rows import Row, put
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
 run_log.PUBLISH_ROWS = 7
 run = Path(sys.argv[1])
 log = RunLog(LocalPlace(run), REAL, Origin("r1", "net", "tiny", "1"))

@@ -16,14 +16,14 @@ from simulator.npu.errors import BadInputError
 from simulator.npu.level import GRANTED
 from tests.rows import Row, put, write_part
 from tuner.cli import main
-from tuner.store.care import verify
-from tuner.store.migrate import STEPS, Migrated, MigrationStep, Steps, migrate
-from tuner.store.part import read_part
-from tuner.store.read import each_part, read_log, read_tasks
-from tuner.store.run_log import Origin, RunLog
-from tuner.store.schema import SCHEMA_VERSION, FeatureSet
-from tuner.world.local import LocalPlace
-from tuner.world.real import REAL
+from tuner.log.part import read_part
+from tuner.log.read import each_part, read_log, read_tasks
+from tuner.log.schema import SCHEMA_VERSION, FeatureSet
+from tuner.log.writer import Origin, RunLog
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
+from tuner.runs.migrate import STEPS, Migrated, MigrationStep, Steps, migrate
+from tuner.runs.repair import verify
 
 FEATURES = (FeatureSet("s", ("m", "k")),)
 LAST, FIRST = SCHEMA_VERSION - 1, SCHEMA_VERSION - 2

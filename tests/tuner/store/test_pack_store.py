@@ -26,15 +26,15 @@ from simulator.npu.errors import BadInputError
 from tests.object_store import object_store
 from tests.tuning import ROOT
 from tuner.cli import main
+from tuner.log.columns import from_bytes
+from tuner.log.schema import RESULTS
+from tuner.platform.files import Place
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
+from tuner.platform.remote_files import store_place
 from tuner.store import pack_store
-from tuner.store.columns import from_bytes
 from tuner.store.pack_store import STORED, PackStore, collect, entries
 from tuner.store.packs import Conditions, Measured, PackError, decoded_pack, encoded_pack, pack_name, words
-from tuner.store.schema import RESULTS
-from tuner.world.local import LocalPlace
-from tuner.world.place import Place
-from tuner.world.real import REAL
-from tuner.world.url import store_place
 
 EDGE = Conditions("edge", "e" * 32, ("none", "severe"), simulator.VERSION, "simulator")
 WHOSE = {"run": "r", "model": "m", "tag": ""}
@@ -265,7 +265,7 @@ WRITER = """
 import sys
 from tests.tuner.store.test_pack_store import EDGE, WHOSE, measured
 from tuner.store.pack_store import PackStore
-from tuner.world.url import store_place
+from tuner.platform.remote_files import store_place
 store = PackStore(store_place(sys.argv[1]), EDGE)
 for at in range(int(sys.argv[3])):
     store.put(store.encoded({"run": sys.argv[2] if at % 2 else "both"}, measured(*"abcdef", first=at + 1)))

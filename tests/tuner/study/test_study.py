@@ -20,7 +20,7 @@ from ray import cloudpickle
 from simulator.npu.errors import BadInputError
 from tuner.cli import main
 from tuner.config import TuneConfig, leaves, load_config
-from tuner.farm.each import each_here, each_on_ray
+from tuner.farm.isolated_map import each_here, each_on_ray
 from tuner.study.curve import CellCurve, areas
 from tuner.study.driver import StudySpec, run_study
 from tuner.study.storage import JOURNAL

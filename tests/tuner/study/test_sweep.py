@@ -19,9 +19,9 @@ from simulator.npu.machine_file import load_machine
 from tests.models import small_model
 from tests.tuning import QUICK, ROOT, assert_equal_runs, quick, save_small, take_interrupts
 from tuner.cli import main
+from tuner.log.read import read_log
 from tuner.request import SweepRequest
-from tuner.store.read import read_log
-from tuner.store.runs import find_runs
+from tuner.runs.list_runs import find_runs
 from tuner.study.cells import cells_config
 from tuner.study.sweep import INDEX_COLUMNS, SweepCell, SweepWorker, cells_of, sweep
 
@@ -127,7 +127,7 @@ def test_a_finished_sweep_goes_on_with_more_programs(models: tuple[Path, Path], 
 
 
 def test_runner_and_resource_reach_every_cell(models: tuple[Path, Path], tmp_path: Path) -> None:
-    runner, out = "tuner.measure.simulated:measure", tmp_path / "sweep"
+    runner, out = "tuner.measure.simulator_runner:measure", tmp_path / "sweep"
     few = (*QUICK, "segments.measured=4", "segments.candidates=8", "runner.readings=1", "runner.finalists=1")
     asked = request(models[:1], out, seeds=2, candidates=3, runner=runner, resource="npu", overrides=few)
     assert cells_config(asked).farm.resource == "npu"

@@ -1,0 +1,292 @@
+"""A good plan in seconds, with nothing measured: the cheapest segmentation by prediction, corrected by a few simulated programs.
+
+What an estimate cannot tell, one program tells of half of its segments at once: where every second one is changed in the same way, the
+simulator says of each whether it is faster so, beside the neighbours that it has.  What is faster stays where it is faster as a whole, and
+the next change is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache, partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.build import measure_plans, segment_cycles
+from compiler.cost.features import expected_cycles
+from compiler.model import Opened
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible, Plan, joined
+from compiler.planner.persistent_choice import Measure, held_by_measure, held_by_prediction
+from compiler.planner.segmentation import Predict, Told, by_estimate, nobody, segmentations
+from compiler.planner.tweaks import CHANGES, four_alive, where_it_fits, with_share
+from compiler.segment.engine_split import divisible
+from compiler.space.decode import decode, decode_all
+from compiler.space.gene import Gene, Genome, pins_of
+from compiler.space.operator_order import ordered
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
+from simulator.npu.errors import InfeasibleError
+from simulator.npu.grant import Grant
+
+Alike = Callable[[Gene], Hashable]  # equal of segments that are equal but for their places
+_BEGUN = 16  # operators, of which a first segment of one block has fewer made in blocks
+
+
+def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate, told: Told = nobody) -> dict[str, Plan]:
+    """Level -> plan, of all pieces of a model: of those made for each level the fastest at it.
+
+    predict: of a piece's unit.  Raises `InfeasibleError` where no plan fits a level.
+    """
+    by_piece = {}
+    for name, compiler in zip(opened.names, opened.compilers, strict=True):
+        unit = ordered(compiler.target, "depth")
+        by_piece[name] = _fastest(compiler, unit, quick_genomes(compiler, unit, predict(unit), told=told))
+    return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
+
+
+def quick_genomes(
+    compiler: Compiler, unit: Unit, predict: Predict, levels: Sequence[str] | None = None, told: Told = nobody
+) -> dict[str, tuple[Genome, ...]]:
+    """Level -> the genome that is fastest of those made for it, and the one that it was made from by passes beside held tensors, if it was:
+    that may be faster at another level.
+
+    unit: the compiler's, in an order in which runs of operators are branches.  levels: None for all.
+
+    Raises as `quick_plans`.
+    """
+    groups: dict[Grant, list[str]] = {}
+    for level in levels or unit.machine.contention:
+        groups.setdefault(unit.machine.granted(level), []).append(level)
+    found = {}
+    for levels in groups.values():
+        for level, genome in zip(levels, segmentations(unit, levels, predict, told), strict=True):
+            found[level] = _corrected(compiler, unit, genome, level, told)
+    return found
+
+
+def _corrected(compiler: Compiler, unit: Unit, genome: Genome, level: str, told: Told) -> tuple[Genome, ...]:
+    """Every segment with the changes that make the program faster, neighbours joined, and tensors held.
+
+    What was joined has the tilings of its parts.  It is tried without these, and all changes once more: of what that makes of segments,
+    each keeps what is faster.  What VECTOR makes of depthwise convolutions is decided behind all that.  It changes what joining brings, so
+    all of it is done with what is decided before as well, and the faster program is kept.
+    """
+
+    known: dict[tuple[tuple[str, bool], ...], NDArray[np.int64] | None] = {}  # by plans: many a changed gene is the same plan
+
+    @cache
+    def measured(tried: Genome) -> NDArray[np.int64] | None:
+        plan = decode_all(unit, tried)
+        if isinstance(plan, Infeasible):
+            return None
+        key = tuple([(segment.key, segment.same_end) for segment in plan.segments])
+        if key not in known:
+            found = _segment_cycles(compiler, plan, level)
+            known[key] = None if isinstance(found, Infeasible) else found
+            told(f"{level}: {len(known):,} programs simulated")
+        return known[key]
+
+    took = _segment_cycles(compiler, _plan(unit, genome), level)
+    if isinstance(took, Infeasible):
+        raise InfeasibleError(f"{unit.machine.name}: {took}")
+    structures = Structures(unit)
+
+    def alike(gene: Gene) -> Hashable:
+        return structures.structure(gene.start, gene.stop), gene[2:]
+
+    parts = _changed(unit, _Timed(genome, took), alike, measured)
+    found = list[tuple[int, tuple[Genome, ...]]]()
+    for begin in dict.fromkeys((parts.genome, _shared(unit, parts, measured).genome)):
+        whole = _joined(unit, _replaced(parts, dict(enumerate(begin)), measured), measured)
+        loose = {at: gene._replace(pinned=()) for at, gene in enumerate(whole.genome) if gene not in begin}
+        again = _changed(unit, _replaced(whole, loose, measured), alike, measured).genome
+        whole = _with(whole, {at: new for at, (new, old) in enumerate(zip(again, whole.genome, strict=True)) if new != old}, measured)
+        every = [(each, measured(each)) for each in _held(unit, _begun_in_blocks(unit, whole, measured), level, measured)]
+        held = [_Timed(each, cycles) for each, cycles in every if cycles is not None]
+        ends = [_turned(_shared(unit, each, measured), measured) for each in held]
+        found.append((min(int(each.took.sum()) for each in ends), tuple([each.genome for each in ends])))
+    return min(found, key=lambda each: each[0])[1]
+
+
+class _Timed(NamedTuple):
+    """A genome, and the cycles of each of its segments in the program."""
+
+    genome: Genome
+    took: NDArray[np.int64]
+
+
+def _changed(unit: Unit, found: _Timed, alike: Alike, measured: Measure) -> _Timed:
+    """With changes, one after the other, of segments at even places and of those at odd ones in turn, whose neighbours are as they were.
+
+    Of equal segments the first says for all of them whether a change is worth a try.
+    """
+    for change in CHANGES:
+        for first in (0, 1):
+            places = dict[Hashable, list[int]]()
+            for at in range(first, len(found.genome), 2):
+                places.setdefault(alike(found.genome[at]), []).append(at)
+            new = {at: where_it_fits(unit, found.genome[at], change) for at, *_ in places.values()}
+            one = _with(found, {at: gene for at, gene in new.items() if gene != found.genome[at]}, measured)
+            won = [mine for mine in places.values() if one.genome[mine[0]] != found.genome[mine[0]]]
+            others = {
+                at: one.genome[mine[0]]._replace(start=one.genome[at].start, stop=one.genome[at].stop) for mine in won for at in mine[1:]
+            }
+            found = _with(one, others, measured)
+    return found
+
+
+def _with(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
+    """With those of some new genes that are faster with the segment behind, whose loads run ahead; measured together, or as it was.
+
+    Segments that are faster one by one may be slower together: what is kept was measured as a whole.
+    """
+    tried = _replaced(found, new, measured)
+    less = found.took - tried.took
+    faster = {at: gene for at, gene in new.items() if less[at : at + 2].sum() > 0}
+    mixed = tried if len(faster) == len(new) else _replaced(found, faster, measured)
+    return min(found, mixed, tried, key=lambda each: int(each.took.sum()))
+
+
+def _replaced(found: _Timed, new: Mapping[int, Gene], measured: Measure) -> _Timed:
+    """With new genes in their places; as it was where they do not fit."""
+    genome = tuple([new.get(at, gene) for at, gene in enumerate(found.genome)])
+    took = measured(genome) if new else None
+    return found if took is None else _Timed(genome, took)
+
+
+def _joined(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
+    """With neighbours of one block joined where the two take longer: loads of one then come while the other works.
+
+    Here alone runs longer than `gene.EVERY_LENGTH` are looked at.  Pairs are tried side by side in one program, those that begin at even
+    places and those at odd ones in turn, until neither kind has one that is faster.
+    """
+    failed = 0
+    while failed < 2:
+        genes, took = found
+        both = {at: pair for at in range(failed, len(genes) - 1, 2) if (pair := _join(unit, genes[at], genes[at + 1])) is not None}
+        tried = _paired(genes, both)
+        now = measured(tried) if both else None
+        faster = dict[int, Gene]()
+        if now is not None:
+            begins = [at for at in range(len(genes)) if at - 1 not in both]
+            cycles = dict(zip(begins, now.tolist(), strict=True))
+            faster = {at: pair for at, pair in both.items() if cycles[at] < took[at : at + 2].sum()}
+        if len(faster) < len(both):
+            tried = _paired(genes, faster)
+            now = measured(tried) if faster else None
+        if now is None or now.sum() >= took.sum():
+            failed += 1
+            continue
+        found, failed = _Timed(tried, now), 0
+    return found
+
+
+def _paired(genes: Genome, both: Mapping[int, Gene]) -> Genome:
+    """With some neighbours in one gene each, by the place of the first."""
+    return tuple([both.get(at, gene) for at, gene in enumerate(genes) if at - 1 not in both])
+
+
+def _begun_in_blocks(unit: Unit, found: _Timed, measured: Measure) -> Genome:
+    """A first segment of one block with its first operators as another one, of several blocks alive, where that is faster.
+
+    Where a network is whole on chip nothing asks for blocks; but its first tensors are the largest, and who reads one waits for all of it.
+    What lies between the two is held in L1, and those behind keep their tilings.  Shares of VECTOR are decided behind it.
+    """
+    one, *others = found.genome
+    plan = decode(unit, one) if one.blocks == one.columns == one.passes == one.input_passes == 1 and not one.on_vector else None
+    if plan is None:
+        return found.genome
+    for stop in range(one.start + 2, min(one.stop, one.start + _BEGUN)):
+        first = four_alive(unit, Gene(one.start, stop, blocks=2, cores=one.cores, cached=-1, grant=one.grant, held=(1 << stop) - 1))
+        if first.blocks > 2:
+            tried = (first, one._replace(start=stop, choices=(), pinned=pins_of(plan.tilings[stop - one.start :])), *others)
+            took = measured(tried)
+            if took is not None and took.sum() < found.took.sum():
+                found = _Timed(tried, took)
+    return found.genome
+
+
+def _join(unit: Unit, one: Gene, other: Gene) -> Gene | None:
+    """Two neighbours as one gene, with the tilings that they have; None where that is none, or does not fit."""
+    plans = [decode(unit, gene) for gene in (one, other)]
+    whole = all(gene.blocks == gene.columns == gene.passes == gene.input_passes == 1 for gene in (one, other))
+    alike = whole and (one.cores, one.images) == (other.cores, other.images)
+    if not alike or any(plan is None for plan in plans):
+        return None
+    there = [plan for plan in plans if plan is not None]
+    shares = [share.tiling for plan in there for share in plan.on_vector]
+    pins = pins_of([*(tiling for plan in there for tiling in plan.tilings), *shares])
+    planes = [each for gene in (one, other) for each in gene.on_vector or (0,) * (gene.stop - gene.start)]
+    both = one._replace(
+        stop=other.stop, choices=(), pinned=pins, on_vector=tuple(planes) if shares else (), overtake=one.overtake or other.overtake
+    )
+    return both if decode(unit, both) is not None else None
+
+
+def _held(unit: Unit, genome: Genome, level: str, measured: Measure) -> tuple[Genome, ...]:
+    """With tensors held over cuts where that is faster; in front of it the one with segments in passes beside them, if that is faster."""
+
+    def expected(raws: Sequence[NDArray[np.float64]]) -> list[float]:
+        cycles: list[float] = expected_cycles(np.stack(raws), unit.machine.contention[level]).tolist()
+        return cycles
+
+    whole, passing = held_by_measure(unit, genome, expected, measured), held_by_prediction(unit, genome, expected)
+    if all(mine.passes == gene.passes for mine, gene in zip(passing, genome, strict=True)):
+        return (whole,)
+    took, then = measured(whole), measured(passing)
+    faster = took is not None and then is not None and then.sum() < took.sum()
+    return (passing, whole) if faster else (whole,)
+
+
+def _shared(unit: Unit, found: _Timed, measured: Measure) -> _Timed:
+    """With as much of depthwise convolutions on VECTOR as is fastest: of one of every segment at a time some eighths more, or one less.
+
+    A segment is judged alone, not with the one behind: of one that changes again and again so much is right that the next is judged anew.
+    """
+    most = max(sum(planes > 0 for planes in divisible(unit, gene.start, gene.stop)) for gene in found.genome)
+    genes, took = found
+    for place in range(most):
+        for eighths in (2, 1, -1):
+            faster = np.ones(len(genes), np.bool_)
+            while faster.any():
+                changed = tuple([where_it_fits(unit, gene, partial(with_share, place, eighths)) for gene in genes])
+                now = measured(changed) if changed != genes else None
+                if now is None:
+                    break
+                faster = now < took
+                genes = tuple([new if better else old for new, old, better in zip(changed, genes, faster.tolist(), strict=True)])
+                took = np.minimum(now, took)
+    return min(found, _replaced(found, dict(enumerate(genes)), measured), key=lambda each: int(each.took.sum()))
+
+
+def _turned(found: _Timed, measured: Measure) -> _Timed:
+    """With some segments at the end of L1 where the one before each lies: all behind it turn as well, so that nothing else changes."""
+    for first in (1, 2):
+        new = {at: found.genome[at]._replace(same_end=True) for at in range(first, len(found.genome), 2)}
+        found = _with(found, new, measured)
+    return found
+
+
+def _plan(unit: Unit, genome: Genome) -> Plan:
+    plan = decode_all(unit, genome)
+    assert not isinstance(plan, Infeasible), "every gene fits"
+    return plan
+
+
+def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.int64] | Infeasible:
+    program = compiler.compile(plan)
+    return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.target.capabilities, level, len(plan.segments))
+
+
+def _fastest(compiler: Compiler, unit: Unit, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:
+    """Level -> whichever of the plans is fastest at it, the first of equals."""
+    found: dict[str, tuple[int, Plan]] = {}
+    for at in range(max(map(len, genomes.values()))):
+        measured = measure_plans(compiler, {level: _plan(unit, mine[min(at, len(mine) - 1)]) for level, mine in genomes.items()})
+        for level in measured:
+            plans = [(m.timings[level].cycles, m.plan) for m in measured.values() if level in m.timings]
+            found[level] = min([found[level], *plans] if at else plans, key=lambda each: each[0])
+    return {level: plan for level, (_, plan) in found.items()}

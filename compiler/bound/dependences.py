@@ -1,0 +1,247 @@
+"""What of every tensor somebody reads, and who reads it how: the facts of a graph that bounds count on (docs/bounds.md, What is counted).
+
+A leaf is a tensor that an operator makes or that the model is given; Concat, Shuffle and copies for the layout's sake are other names
+for channels of leaves.  Of a leaf is needed what the reader that reads most of it reads, a box of rows and columns of some channels; what
+others read beside that is left out, so nothing is counted that no program touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.operators import (
+    COLUMNS,
+    ROWS,
+    Concat,
+    Convolution,
+    LayerNorm,
+    Operator,
+    QuantisedSoftmax,
+    Reflow,
+    Resample,
+    Shuffle,
+    Softmax,
+    Vector,
+)
+from compiler.ir.operators.matmul import HeadedProduct
+from compiler.ir.reach import RATIO, WINDOW
+from compiler.target.target_graph import Unit
+
+Mask = NDArray[np.bool_]
+
+
+class Box(NamedTuple):
+    """Channels, rows and columns of a tensor, each bool [its size]."""
+
+    channels: Mask
+    rows: Mask
+    columns: Mask
+
+    @classmethod
+    def whole(cls, shape: tuple[int, int, int, int]) -> Box:
+        return cls(*(np.ones(size, np.bool_) for size in shape[1:]))
+
+    @property
+    def pixels(self) -> int:
+        return int(self.rows.sum()) * int(self.columns.sum())
+
+    @property
+    def values(self) -> int:
+        """Of an image."""
+        return int(self.channels.sum()) * self.pixels
+
+    def same(self, other: Box) -> bool:
+        return self.same_pixels(other) and np.array_equal(self.channels, other.channels)
+
+    def same_pixels(self, other: Box) -> bool:
+        return np.array_equal(self.rows, other.rows) and np.array_equal(self.columns, other.columns)
+
+
+class Touch(NamedTuple):
+    """What operator `reader` reads of a leaf.  operand: its place among the operator's inputs.
+
+    spread: any part of the reader's result, in pixels or in channels, needs at least as large a part of `box` (docs/bounds.md, Lemma 1).
+    every: each pixel of the result needs all pixels of `box`.
+    """
+
+    reader: int
+    operand: int
+    box: Box
+    spread: bool
+    every: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Leaf:
+    """needed: None where nobody reads it.  touched: int64 [c], pixels of an image of every channel that somebody reads."""
+
+    name: str
+    maker: int  # operator of the unit, or -1
+    images: int
+    size_bytes: int  # of a value
+    outside: bool  # the host reads it
+    readings: tuple[Touch, ...]
+    needed: Box | None
+    touched: NDArray[np.int64]
+
+    @property
+    def touched_bytes(self) -> int:
+        return int(self.touched.sum()) * self.images * self.size_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        return 0 if self.needed is None else self.needed.values * self.images * self.size_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """made: the leaf of every operator of the unit.  given: leaves that no operator makes.
+
+    parts: of every tensor, (leaf, channels of the leaf, which channels of the tensor those are).
+    """
+
+    made: tuple[Leaf, ...]
+    given: tuple[Leaf, ...]
+    parts: dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]
+
+    def read_by(self, operator: int) -> Iterator[tuple[Leaf, Touch]]:
+        for leaf in (*self.made, *self.given):
+            for reading in leaf.readings:
+                if reading.reader == operator:
+                    yield leaf, reading
+
+
+def needs_of(unit: Unit) -> Needs:
+    """Backwards from what the host reads: what an operator reads follows from what of its result is needed."""
+    graph, shapes = unit.graph, unit.graph.shapes
+    channels = _channels_of_leaves(unit)
+    makers = {spec.operator.y: spec.index for spec in unit.operators}
+    outside: dict[str, Mask] = {}
+    for port in graph.outputs:
+        for part, of_part, _ in channels[port.tensor]:
+            outside.setdefault(part, np.zeros(shapes[part][1], np.bool_))[of_part] = True
+    found: dict[str, list[Touch]] = {}
+
+    def closed(name: str) -> Leaf:
+        shape, readings = shapes[name], found.get(name, [])
+        boxes = [reading.box for reading in readings]
+        if name in outside:
+            boxes.append(Box.whole(shape)._replace(channels=outside[name]))
+        touched = np.zeros(shape[1], np.int64)
+        for box in boxes:
+            touched[box.channels] = np.maximum(touched[box.channels], box.pixels)
+        needed = max(boxes, key=lambda box: box.values, default=None)
+        needed = None if needed is None or not needed.values else needed
+        images = graph.constants[name].shape[0] if name in graph.constants else shape[0]
+        size = unit.layout.type_of(name).size_bytes
+        return Leaf(name, makers.get(name, -1), images, size, name in outside, tuple(readings), needed, touched)
+
+    made: list[Leaf] = []
+    for spec in reversed(unit.operators):
+        leaf = closed(spec.operator.y)
+        made.append(leaf)
+        if leaf.needed is None:
+            continue
+        for operand, name in enumerate(spec.operator.operands):
+            box, spread, every = _reads(spec.operator, operand, leaf.needed, shapes[name])
+            for part, of_leaf, of_tensor in channels[name]:
+                mask = np.zeros(shapes[part][1], np.bool_)
+                mask[of_leaf] = box.channels[of_tensor]
+                if mask.any():
+                    found.setdefault(part, []).append(Touch(spec.index, operand, box._replace(channels=mask), spread, every))
+    given = [closed(name) for name in shapes if name not in makers and name in found]
+    return Needs(tuple(reversed(made)), tuple(given), channels)
+
+
+def _channels_of_leaves(unit: Unit) -> dict[str, list[tuple[str, NDArray[np.int64], NDArray[np.int64]]]]:
+    """`Needs.parts`."""
+    whole = {name: (np.array([name] * shape[1], object), np.arange(shape[1])) for name, shape in unit.graph.shapes.items()}
+    for op in unit.graph.operators:
+        if isinstance(op, Concat):
+            parts = [whole[name] for name in op.inputs]
+            whole[op.y] = np.concatenate([names for names, _ in parts]), np.concatenate([channels for _, channels in parts])
+        elif isinstance(op, Vector) and op.name in unit.layout.copies:
+            whole[op.y] = whole[op.inputs[0]]
+        elif isinstance(op, Shuffle):
+            names, of_leaf = whole[op.x]
+            whole[op.y] = names[list(op.order)], of_leaf[list(op.order)]
+    return {
+        name: [(leaf, of_leaf[at], at) for leaf in dict.fromkeys(names.tolist()) for at in [np.flatnonzero(names == leaf)]]
+        for name, (names, of_leaf) in whole.items()
+    }
+
+
+def _reads(op: Operator, operand: int, made: Box, shape: tuple[int, int, int, int]) -> tuple[Box, bool, bool]:
+    """What of an input the needed part of a result is made of; whether it is `Touch.spread`, and `Touch.every`."""
+    whole, alone = Box.whole(shape), made.pixels == 1
+    if isinstance(op, HeadedProduct):
+        heads = np.repeat(made.channels.reshape(op.heads, -1).any(1), shape[1] // op.heads)
+        right = operand > 0
+        return (whole._replace(channels=heads) if right else Box(heads, made.rows, made.columns)), True, right or alone
+    if operand == 0 and isinstance(op, Convolution | Softmax | QuantisedSoftmax):
+        channels = np.repeat(made.channels.reshape(op.groups, -1).any(1), shape[1] // op.groups)
+    else:
+        mixed = isinstance(op, LayerNorm) or len(made.channels) != shape[1]
+        channels = whole.channels if mixed else made.channels
+    if operand > 0:  # of the result's size, or one pixel for all
+        if shape[2:] != (len(made.rows), len(made.columns)):
+            return whole._replace(channels=channels), True, True
+        return Box(channels, made.rows, made.columns), True, alone
+    if isinstance(op, Reflow):  # rows wrap: as many pixels, wherever they lie
+        rows = np.zeros(shape[2], np.bool_)
+        rows[: max(0, min(shape[2] * shape[3], made.pixels - op.before)) // shape[3]] = True
+        return Box(channels, rows, whole.columns), False, False
+    rows_read, columns_read = (
+        _along(op, axis, wanted, size) for axis, wanted, size in ((ROWS, made.rows, shape[2]), (COLUMNS, made.columns, shape[3]))
+    )
+    even, every = rows_read.even and columns_read.even, rows_read.every and columns_read.every
+    return Box(channels, rows_read.places, columns_read.places), even, every
+
+
+class _Along(NamedTuple):
+    """Places of the input along an axis that those of the result are made of; whether every part of them needs as large a part; whether
+    each of them needs all."""
+
+    places: Mask
+    even: bool
+    every: bool
+
+
+def _along(op: Operator, axis: int, made: Mask, size: int) -> _Along:
+    at, read = np.flatnonzero(made), np.zeros(size, np.bool_)
+    if isinstance(op, Resample):
+        taps = (op.rows, op.columns)[axis].taps
+        read[[source for i in at.tolist() for source, _ in taps[i]]] = True
+        return _Along(read, False, False)
+    form, *numbers = op.reach(size, axis=axis)
+    if form == RATIO:
+        _, divisor, factor, before, _ = numbers
+        read[np.maximum(0, at * factor - before) // divisor] = True
+        return _Along(read, False, False)
+    assert form == WINDOW
+    _, window, stride, dilation, pad = numbers
+    places = at[:, None] * stride - pad + np.arange(window)[None, :] * dilation
+    inside = (places >= 0) & (places < size)
+    read[places[inside]] = True
+    every = bool((inside.sum(1) == read.sum()).all())
+    if dilation > 1 and window > 1:
+        return _Along(read, False, every)
+    return _Along(read, _even(np.maximum(places[:, 0], 0), np.minimum(places[:, -1] + 1, size), read), every)
+
+
+def _even(first: NDArray[np.int64], last: NDArray[np.int64], read: Mask) -> bool:
+    """Whether place i of m of a result reads all of [i n / m, (i + 1) n / m) of the n places that are read (docs/bounds.md, Lemma 1).
+
+    first, last: int64 [m], between which it reads.
+    """
+    made, count = len(first), int(read.sum())
+    if not made or not count or (last <= first).any():
+        return False
+    before = np.concatenate([[0], np.cumsum(read)])  # of a place, those before it that are read
+    own = np.arange(made + 1) * count
+    return bool((before[first] <= own[:-1] // made).all() and (before[last] >= -(-own[1:] // made)).all())

@@ -1,0 +1,66 @@
+"""Where a segment's tensors lie, as tables of `instructions.addressing`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from compiler.instructions.addressing import Allocations
+from compiler.instructions.builders import Ints
+from compiler.plan.plan import Window
+from compiler.segment.allocator import Buffer
+from compiler.segment.blocks import Blocks, span
+from compiler.segment.memory_plan import slot_counts
+from compiler.target.storage import Piece
+from compiler.target.target_graph import Unit
+
+
+def allocations_of(unit: Unit, blocks: Blocks, prefetch: int, window: Window, l1: dict[Buffer, int]) -> Allocations:
+    """l1: buffers of the storages that stay (see `segment.memory_plan`)."""
+    table, rows, buffers, most = _unplaced(unit, blocks, prefetch, window)
+    slots = [l1[slot if slot in l1 else first] for first, slot in buffers]
+    return Allocations(_in_ddr(unit), table, np.array(slots, np.int64).reshape(len(table), most), rows)
+
+
+@lru_cache(maxsize=4096)
+def _unplaced(unit: Unit, blocks: Blocks, prefetch: int, window: Window) -> tuple[Ints, Ints, list[tuple[Buffer, Buffer]], int]:
+    """`Allocations.table` and `rows`; the most slots of a storage that stays, and as many buffers of each, with its first one before it."""
+    kept, slots, images = list(blocks.allocations.values()), slot_counts(unit, blocks, prefetch, window), unit.images
+    most = max(slots.values(), default=1)
+    table = np.zeros((len(kept), 8), np.int64)
+    rows = np.zeros((len(kept), blocks.count, 2), np.int64)
+    buffers = list[tuple[Buffer, Buffer]]()
+    for index, allocation in enumerate(kept):
+        count, storage = slots[allocation.storage], unit.storages[allocation.storage]
+        first, last = span(allocation.rows) if allocation.cached else (0, storage.h if allocation.held else 0)
+        ring = allocation.high(count, images) if allocation.cached or allocation.held else 0
+        table[index] = allocation.plane, storage.row_blocks, count, ring, first, last - first, storage.first, unit.together
+        buffers += [(Buffer("tensor", allocation.storage), Buffer("tensor", allocation.storage, slot)) for slot in range(most)]
+        rows[index] = allocation.rows
+    return table, rows, buffers, most
+
+
+@lru_cache(maxsize=1024)
+def _in_ddr(unit: Unit) -> Ints:
+    """Address, and blocks from group of images to group, plane to plane, row to row, and image to image of a group."""
+    sizes = ((s, s.image_blocks if s.n else 0) for s in unit.storages)
+    one = [(s.address, size * unit.together if s.n > 1 else 0, s.plane_blocks, s.ddr_row_blocks, size) for s, size in sizes]
+    return np.array(one, np.int64)
+
+
+def places_kept(blocks: Blocks) -> dict[int, int]:
+    """Storage -> its place among those that stay."""
+    return {storage: at for at, storage in enumerate(blocks.allocations)}
+
+
+def operand(blocks: Blocks, kept: Mapping[int, int], piece: Piece) -> tuple[int, int, int]:
+    """(storage, plane, allocation) of a piece: in L1 where all of it stays there.  kept: `places_kept`."""
+    storage, plane, planes = piece
+    index = kept.get(storage, -1)
+    if index >= 0:
+        allocation = blocks.allocations[storage]
+        if not allocation.plane <= plane <= plane + planes <= allocation.plane + allocation.planes:
+            index = -1
+    return storage, plane, index

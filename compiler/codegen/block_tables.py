@@ -1,0 +1,119 @@
+"""What blocks alone say of a segment's operators and loads, as tables for emission: made once for all plans of the same blocks, whatever
+their tilings and wherever their buffers lie."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+
+from compiler.codegen.addresses import operand, places_kept
+from compiler.instructions.addressing import Allocations
+from compiler.instructions.builders import Ints
+from compiler.instructions.node_context import BY_ITSELF, FED, MADE_BY_READER, OperatorJobs, Work
+from compiler.schedule.sliding_window import load_readers
+from compiler.segment.blocks import Blocks
+from compiler.segment.operator_run import run_of
+from compiler.segment.strips import row_blocks_made, row_blocks_read, row_blocks_stored
+from compiler.target.storage import Piece
+from compiler.target.target_graph import Unit
+from simulator.npu.parts import DataType
+
+_LISTS = 3  # that a job has at most
+
+
+class BlockTables(NamedTuple):
+    """types: of results.
+
+    work: what the nodes have in common.  Empty in it is what depends on tilings and places: `allocations`, and of its jobs `kind`,
+    `constants` and `records`.
+    """
+
+    types: tuple[DataType, ...]
+    work: Work
+
+
+_NOBODY = Allocations(*(np.zeros((0,) * axes, np.int64) for axes in (2, 2, 2, 3)))
+_NO_ROWS = np.zeros((0, 0), np.int64)
+_NO_RECORDS = np.zeros(0, np.int64)
+
+
+class _Fixed(NamedTuple):
+    """Of an operator whatever its segment: operands, each with what follows its place in `OperatorJobs.reads`, what follows that of its
+    result in `writes`, numbers of its tables, and how many each has."""
+
+    reads: tuple[tuple[Piece, tuple[int, int, int]], ...]
+    writes: tuple[int, ...]
+    dtype: DataType
+    numbers: Ints
+    lengths: tuple[int, ...]
+
+
+@lru_cache(maxsize=1 << 14)
+def _fixed(unit: Unit, k: int) -> _Fixed:
+    spec = unit.operators[k]
+    reads = zip(spec.reads, spec.pixels_only, strict=True)
+    tables = [table.reshape(-1) for table in spec.tables()]
+    return _Fixed(
+        tuple((piece, (*row_blocks_read(unit, spec, i), int(one))) for i, (piece, one) in enumerate(reads)),
+        (*row_blocks_made(unit, spec), *row_blocks_stored(unit, spec), spec.y.planes),
+        unit.type_of(spec.y),
+        np.concatenate([np.zeros(0, np.int64), *tables]),
+        tuple(map(len, tables)),
+    )
+
+
+@lru_cache(maxsize=4096)
+def block_tables(unit: Unit, blocks: Blocks) -> BlockTables:
+    specs, kept = unit.operators[blocks.start : blocks.stop], places_kept(blocks)
+    every = [_fixed(unit, spec.index) for spec in specs]
+    reads, writes, lists, used = [], [], [], 0
+    for k, (spec, fixed) in enumerate(zip(specs, every, strict=True)):
+        streamed = blocks.streamed >> k & 1  # chunks come from DDR, whatever else is in L1
+        for i, (piece, row) in enumerate(fixed.reads):
+            at = (piece.storage, piece.plane, -1) if streamed and i == 1 else operand(blocks, kept, piece)
+            reads.append(at + row)
+        goes = operand(blocks, kept, spec.y) if blocks.inside[k] else (spec.y.storage, spec.y.plane, -1)
+        writes.append(goes + fixed.writes)
+        begins = []
+        for length in (*fixed.lengths, *(0,) * _LISTS)[:_LISTS]:
+            begins.append((used if length else 0, length))
+            used += length
+        lists.append(begins)
+    loads = []
+    for load in blocks.loads:
+        storage, at = unit.storages[load.storage], operand(blocks, kept, Piece(load.storage, load.plane, load.planes))
+        loads.append((*at, storage.first, storage.row_blocks, load.planes, unit.operators[blocks.start + load.step].tag, storage.dtype))
+    fresh = [blocks.allocations[load.storage].fresh for load in blocks.loads]
+    run = run_of(unit, blocks.start, blocks.stop, blocks.streamed, blocks.held, blocks.fed)
+    jobs = OperatorJobs(
+        kind=_NO_ROWS,
+        made=np.array(
+            [FED if blocks.fed >> k & 1 else BY_ITSELF if until == k else MADE_BY_READER for k, until in enumerate(blocks.until)], np.int64
+        ),
+        tags=np.array([spec.tag for spec in specs], np.int64),
+        dtypes=np.array([fixed.dtype for fixed in every], np.int64),
+        read_start=np.array([0, *accumulate(len(fixed.reads) for fixed in every)], np.int64),
+        reads=np.array(reads, np.int64),
+        writes=np.array(writes, np.int64),
+        constants=_NO_ROWS,
+        lists=np.array(lists, np.int64),
+        numbers=np.concatenate([fixed.numbers for fixed in every]),
+        records=_NO_RECORDS,
+    )
+    work = Work(
+        images=unit.images,
+        together=unit.together,
+        allocations=_NOBODY,
+        jobs=jobs,
+        readers=load_readers(unit, blocks),
+        loads=np.array(loads, np.int64).reshape(-1, 8),
+        fresh=np.array(fresh, np.int64).reshape(-1, blocks.count, 2),
+        computed=blocks.computed,
+        own=blocks.own,
+        reach=run.reach,
+        bounds=run.bounds,
+    )
+    return BlockTables(tuple([fixed.dtype for fixed in every]), work)

@@ -1,0 +1,182 @@
+"""A segment becomes instructions: sequential records with real addresses, not yet synchronised.
+
+`drafted` and `lower_draft` are what the compiler does most often, once per distinct segment plan: tables of its operators (`jobs`) and of
+what lies where (`places`) are made here, everything per block and per instruction happens in `nodes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.codegen.addresses import allocations_of
+from compiler.codegen.block_tables import block_tables
+from compiler.codegen.legalize_buffers import in_place
+from compiler.codegen.node_kernel import write_nodes
+from compiler.codegen.op_jobs import jobs_of
+from compiler.codegen.shared_memory import Staged, staged, with_staged
+from compiler.codegen.weight_prefetch import bring_ahead
+from compiler.instructions.builders import Ints
+from compiler.instructions.node_context import Work
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.schedule.sliding_window import edges, load_cycles, node_cycles, sequence, slide
+from compiler.segment.allocator import Buffer
+from compiler.segment.blocks import Blocks
+from compiler.segment.engine_lanes import MATRIX, lanes
+from compiler.segment.memory_plan import Places, mirrored, named
+from compiler.segment.persistent import Held, held_blocks
+from compiler.segment.segment import CoreShare, Segment, StripBlocks
+from compiler.target.target_graph import Unit
+from simulator.npu.cycles import price, record_cycles
+from simulator.npu.isa import BLOCK, DST, ENGINE, WORDS, D
+from simulator.npu.parts import Memory
+from simulator.npu.program import Code
+
+_L1 = int(Memory.L1)
+CAPACITY = 1 << 19  # records of one segment; more is refused as infeasible
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Records (TAG holds the operator's index, BLOCK the iteration) and the most that each buffer held, in bytes.
+
+    code: valid until the scratch that it was written into is written again.  staged: what lies in the shared memory.
+    """
+
+    code: Code
+    peak_bytes: dict[str, int]
+    staged: Ints
+
+
+class Draft(NamedTuple):
+    """A core's share of a segment from either end of L1 and UB: places from the bottom, and int64 [nodes, 2] of each strip that slides,
+    once one of its ends is lowered."""
+
+    segment: Segment
+    there: Staged
+    share: CoreShare
+    places: Places
+    orders: list[Ints | None]
+
+
+def lower_draft(found: Draft, flip: bool = False, scratch: Code | None = None) -> Records | Infeasible:
+    """flip: see `segment.memory_plan.mirrored`.  scratch: records to write into (int32 [CAPACITY or more, 32]), reused between calls."""
+    segment, there, share, places, orders = found
+    unit = segment.parts[0]
+    if flip:
+        places = mirrored(unit.machine, places)
+    plan, mine = segment.plan, share.iterations
+    every = unit.images * plan.blocks
+    out = scratch[:CAPACITY] if scratch is not None else new_scratch()
+    begun, codes = np.zeros(len(plan.operators), np.bool_), list[Code]()
+    for number, strip in enumerate(share.strips):
+        iterations = range(number * every + mine.start, number * every + mine.stop)
+        code = _written(segment, strip, places, iterations, out[sum(map(len, codes)) :], begun, orders, number)
+        if code is None:
+            return Infeasible(named(plan), f"needs more than {CAPACITY:,} instructions")
+        codes.append(code)
+    code = with_staged(codes[0] if len(codes) == 1 else np.concatenate(codes), there)
+    if plan.ahead_kib:
+        bring_ahead(code, unit.machine, unit.memory.constant_blocks, plan.ahead_kib)
+    code = in_place(code, unit.machine)
+    _outlive(code, segment, places)
+    return Records(code, places.peak_bytes, there.ranges)
+
+
+def drafted(unit: Unit, plan: SegmentPlan, start: int, core: int = 0, held: Held | None = None) -> Draft | Infeasible:
+    """Of one core's share of the segment whose first operator is `start`, without orders yet.
+
+    core: whose share, by its place among the plan's.  held: see `Segment.memory`.
+    """
+    segment = Segment.of(unit, plan, start)
+    if isinstance(segment, Infeasible):
+        return segment
+    there = staged(segment, unit, core)
+    if isinstance(there, Infeasible):
+        return there
+    share = segment.share(core)
+    places = segment.memory(share, held=held)
+    return places if isinstance(places, Infeasible) else Draft(segment, there, share, places, [])
+
+
+def _outlive(code: Code, segment: Segment, places: Places) -> None:
+    """Records that write what is held say so, in place."""
+    unit = segment.parts[0]
+    for storage, _ in places.held.at:
+        first = places.l1[Buffer("tensor", storage)]
+        _say_outlived(code, first, first + held_blocks(unit, storage))
+
+
+@njit(cache=True)
+def _say_outlived(code: Code, first: int, stop: int) -> None:
+    """Of blocks [first, stop) of L1."""
+    for i in range(code.shape[0]):
+        if code[i, DST] == _L1 and first <= code[i, D] < stop:
+            code[i, BLOCK] = ~code[i, BLOCK]
+
+
+def _written(
+    segment: Segment, strip: StripBlocks, places: Places, iterations: range, out: Code, begun: NDArray[np.bool_],
+    orders: list[Ints | None], number: int,
+) -> Code | None:  # fmt: skip
+    """A strip's records, or None where `out` has no room for them.
+
+    begun: see `write_nodes`.  orders: of strips; where that of strip `number` is not there, it is appended.
+    """
+    plan, (unit, blocks) = segment.plan, strip
+    work = _work(unit, plan, blocks, places)
+    order = orders[number] if number < len(orders) else None
+    nodes = sequence(blocks.stop - blocks.start, iterations) if order is None else order
+    rows = np.zeros((len(nodes), 2), np.int64)
+    before = begun.copy()
+    used = write_nodes(out, nodes, work, rows, begun)
+    if used < 0:
+        return None
+    if number == len(orders):
+        slides = plan.sliding and bool(iterations)
+        orders.append(_slid(unit, plan, blocks, work, segment.slots(strip), iterations, out, rows, before) if slides else None)
+    return out[:used]
+
+
+def _work(unit: Unit, plan: SegmentPlan, blocks: Blocks, places: Places) -> Work:
+    known = block_tables(unit, blocks)
+    allocations = allocations_of(unit, blocks, plan.prefetch, plan.window, places.l1)
+    return known.work._replace(allocations=allocations, jobs=jobs_of(unit, plan, blocks, known, places))
+
+
+def _slid(
+    unit: Unit,
+    plan: SegmentPlan,
+    blocks: Blocks,
+    work: Work,
+    slots: dict[int, int],
+    iterations: range,
+    out: Code,
+    rows: Ints,
+    begun: NDArray[np.bool_],
+) -> Ints:
+    """The order of the sliding window of what was written in sequence: written again, so that double buffers take turns in that order.
+
+    begun: see `write_nodes`, as it was before.
+    """
+    code = out[: rows[-1, 1]]
+    cycles = node_cycles(rows, record_cycles(code, price(code, unit.machine), unit.machine), code[:, ENGINE])
+    cycles = np.ascontiguousarray(cycles.reshape(len(iterations), blocks.stop - blocks.start, -1).swapaxes(0, 1))
+    loads = load_cycles(unit, blocks, iterations), work.readers
+    window = None if plan.window == "all" else plan.window
+    lane_of = lanes(unit, blocks.start, blocks.stop)
+    lane_of[[bool(blocks.fed >> k & 1) for k in range(len(lane_of))]] = MATRIX  # with what feeds it
+    table = slide(cycles, edges(unit, blocks, slots), lane_of, window, *loads)
+    nodes: Ints = table.nodes + (0, iterations.start)
+    used = write_nodes(out, nodes, work, rows, begun)
+    assert used == len(code), "the same records in another order"
+    return nodes
+
+
+def new_scratch(more: int = 0) -> Code:
+    """Room for the records of any segment, and for some more."""
+    return np.empty((CAPACITY + more, WORDS), np.int32)

@@ -1,0 +1,53 @@
+"""What every operator of a segment is to its emitter: `instructions.node_context.Jobs`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.codegen.block_tables import BlockTables
+from compiler.instructions.builders import Ints
+from compiler.instructions.node_context import FED, OperatorJobs
+from compiler.ops.registry import JOBS
+from compiler.plan.plan import SegmentPlan
+from compiler.segment.allocator import Buffer, BufferKind
+from compiler.segment.blocks import Blocks
+from compiler.segment.buffer_demand import POOLED
+from compiler.segment.memory_plan import OF_ALL, Places
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import Given, UbKind
+
+_FED = len(JOBS) - 1
+_NUMBERS = {job: number for number, job in enumerate(JOBS[:_FED])}
+_UB_KINDS: tuple[tuple[UbKind, bool], ...] = tuple(
+    (kind, kind in POOLED) for kind in ("constants", "out", "residual", "overlaid", "arriving", "expanded")
+)
+
+
+def jobs_of(unit: Unit, plan: SegmentPlan, blocks: Blocks, known: BlockTables, places: Places) -> OperatorJobs:
+    """Of all operators of a segment.  known: of these blocks."""
+    kinds: list[tuple[int, int]] = []
+    constants: list[tuple[int, ...]] = []
+    records: list[Ints] = []
+    begin = 0
+    in_l1, in_ub, start = _by_operator(places.l1), _by_operator(places.ub), blocks.start
+    for k, tiling in enumerate(plan.tilings):
+        slots = [in_ub.get((kind, OF_ALL if pooled else k), ()) for kind, pooled in _UB_KINDS]
+        given = Given(unit.machine, known.types[k], unit.storages, tiling, blocks.inside[k], in_l1.get(("weights", k), ()), *slots)
+        spec = unit.operators[start + k]
+        of, row = spec.job_row(given)
+        kinds.append((_FED if known.work.jobs.made[k] == FED else _NUMBERS[of], begin))
+        records.append(row)
+        begin += row.size
+        constants += [(k, *fetch) for fetch in spec.fetches(given)]
+    fetches = np.array(constants, np.int64).reshape(-1, 6)
+    return known.work.jobs._replace(kind=np.array(kinds, np.int64), constants=fetches, records=np.concatenate(records))
+
+
+def _by_operator(places: dict[Buffer, int]) -> dict[tuple[BufferKind, int], tuple[int, ...]]:
+    """(kind, operator) -> addresses of its buffers, a slot after the other: once, as to ask for each buffer costs more."""
+    found: dict[tuple[BufferKind, int], tuple[int, ...]] = {}
+    for (kind, of, slot), at in places.items():
+        if kind != "tensor":
+            there = found.get((kind, of), ())
+            found[kind, of] = (*there, at) if slot else (at, *there)
+    return found

@@ -1,0 +1,78 @@
+"""Weights that a segment asks for before its first tensor.
+
+Queues are in order: a segment's first tensor is there when its predecessor has stored it, and every load behind that one waits with it.
+Loads of constants depend on nobody, so some of them may come first, while the predecessor still computes: as many as find free buffers
+save time, and more delay the tensor.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.instructions.builders import DDR, L1, MTE2, SHARED, UB
+from simulator.npu import isa
+from simulator.npu.access import MAX_RANGES, accesses
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, Memory
+from simulator.npu.program import Code
+
+_ENGINE, _SRC, _DST, _S0 = isa.ENGINE, isa.SRC, isa.DST, isa.S0
+
+
+def bring_ahead(code: Code, machine: Machine, constant_blocks: int, size_kib: int) -> None:
+    """In place: the first loads of constants, `size_kib` of them at most, before everything else, which keeps its order.
+
+    None into UB, whose few places the segment before works in: it would wait for that, and all loads behind it too.  None into a place in
+    L1 that an earlier record touches, so that the records in this order still mean the same.
+    """
+    taken = np.zeros(len(code), np.bool_)
+    l1 = np.zeros(machine.buffer_blocks(Memory.L1), np.bool_)
+    _take(code, constant_blocks, size_kib * 1024 // BLOCK_BYTES, l1, taken)
+    _bring(code, taken)
+
+
+@njit(cache=True)
+def _take(code: Code, constant_blocks: int, room: int, l1: NDArray[np.bool_], taken: NDArray[np.bool_]) -> None:
+    """Marks loads until one does not fit `room` blocks; l1: what has been touched so far."""
+    ranges = np.empty((MAX_RANGES, 8), np.int64)
+    for i in range(code.shape[0]):
+        fresh, size = True, 0
+        for r in range(accesses(code, i, ranges)):
+            memory, write, first, length, runs, stride, groups, group_stride = ranges[r]
+            if memory == SHARED and write:
+                size += groups * runs * length
+            if memory != L1:
+                continue
+            for g in range(groups):
+                for k in range(runs):
+                    at = first + g * group_stride + k * stride
+                    fresh = fresh and not l1[at : at + length].any()
+                    l1[at : at + length] = True
+            if write:
+                size += groups * runs * length
+        if code[i, _ENGINE] == MTE2 and code[i, _SRC] == DDR and code[i, _DST] != UB and code[i, _S0] < constant_blocks and fresh:
+            if size > room:
+                return
+            room -= size
+            taken[i] = True
+
+
+@njit(cache=True)
+def _bring(code: Code, taken: NDArray[np.bool_]) -> None:
+    """Records that are taken come first; those behind the last of them stay where they are."""
+    stop, count = taken.shape[0], taken.sum()
+    while stop > 0 and not taken[stop - 1]:
+        stop -= 1
+    first = np.empty((count, code.shape[1]), np.int32)
+    at = stop
+    for i in range(stop - 1, -1, -1):
+        if taken[i]:
+            count -= 1
+            first[count] = code[i]
+        else:
+            at -= 1
+            for word in range(code.shape[1]):
+                code[at, word] = code[i, word]
+    code[:at] = first

@@ -1,0 +1,82 @@
+"""What it takes to expand an operator's weights (`target.weight_expansion`): the price of the records, which sizes alone decide."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from compiler.cost.ranking import tiling_of
+from compiler.instructions.node_context import PARITIES
+from compiler.ops.conv import product_of
+from compiler.ops.cost_class import Kind
+from compiler.ops.weight_expansion_emitter import ExpansionJob, expand, expand_all
+from compiler.plan.plan import ConvTiling
+from compiler.target.zero_blocks import Ints, multiplied
+from simulator.npu.cycles import price
+from simulator.npu.isa import ENGINE, WORDS
+from simulator.npu.parts import Engine
+from simulator.npu.program import Code
+from simulator.npu.tiles import COLUMNS
+
+_FIRST = 256  # records for which there is room at first
+
+
+class Expanding(NamedTuple):
+    """Cycles of VECTOR and MTE3, and records of both."""
+
+    vector: float = 0.0
+    mte3: float = 0.0
+    records: float = 0.0
+
+
+_NOTHING = Expanding()
+
+
+def expanding(kind: Kind, tiling: ConvTiling) -> Expanding:
+    """Of all of an operator's weights once."""
+    spec = product_of(kind.spec)
+    if spec is None or spec.expansion is None:
+        return _NOTHING
+    resident = tiling.weights == "resident"
+    chunk = (spec.n1, spec.k1) if resident else (tiling.chunk_n1, tiling.chunk_k1)
+    tile_n1 = tiling.tile_n1 if resident and spec.is_packed else 1
+    return _expanding(kind, resident, *chunk, tile_n1, tiling.tile_k1 if spec.needed.size else 1)
+
+
+@lru_cache(maxsize=1 << 12)
+def _expanding(kind: Kind, resident: bool, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int) -> Expanding:
+    spec = product_of(kind.spec)
+    assert spec is not None
+    assert spec.expansion is not None
+    tiling = tiling_of("resident" if resident else "streamed", chunk_n1, chunk_k1, 0, tile_n1, tile_k1, 0)
+    job, runs = spec.expansion_job(tiling), np.array(spec.expansion.runs, np.int64)
+    needed, used, room = multiplied(spec.needed, chunk_k1, tile_k1), -1, _FIRST
+    while used < 0:
+        out = np.empty((room, WORDS), np.int32)
+        used, room = _records(out, job, runs, needed, resident, chunk_n1, chunk_k1, spec.groups, spec.k1, spec.n1), 4 * room
+    code = out[:used]
+    busy, engine = price(code, kind.unit.machine).busy, code[:, ENGINE]
+    vector, mte3 = engine == Engine.VECTOR, engine == Engine.MTE3
+    return Expanding(float(busy[vector].sum()), float(busy[mte3].sum()), float(vector.sum() + mte3.sum()))
+
+
+@njit(cache=True)
+def _records(
+    out: Code, j: ExpansionJob, runs: Ints, needed: Ints, resident: bool, chunk_n1: int, chunk_k1: int, groups: int, k1: int, n1: int
+) -> int:  # fmt: skip
+    """All of them, at places that mean nothing; -1 where `out` is too short."""
+    parity, at, nowhere = np.zeros(PARITIES, np.int64), 0, np.empty((0, 0), np.int64)
+    if resident:
+        return expand_all(out, at, j, runs, needed, 0, parity, 0, groups, k1, n1, 0)
+    for _ in range(groups):
+        for n in range(0, n1, chunk_n1):
+            for k in range(0, k1, chunk_k1):
+                size = min(chunk_k1, k1 - k)
+                some = min(chunk_n1, n1 - n)
+                at = expand(out, at, j, runs, needed, nowhere, 0, parity, 0, 1, k, size, n, some, 0, size * COLUMNS, 0)
+                if at < 0:
+                    return -1
+    return at

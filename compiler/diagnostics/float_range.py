@@ -1,0 +1,70 @@
+"""Weights that the data type does not hold: infinite as soon as they are packed, or all of them 0, whatever goes in.
+
+Looked at is what is packed, after batch normalisations and scales have been multiplied in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from compiler.frontend.onnx_io.large_constants import Large
+from compiler.frontend.partition.partition import Partition
+from compiler.ir.graph import Graph
+from compiler.ir.operators import Conv, LayerNorm, Vector
+from simulator.npu.float_range import Beyond, holds
+from simulator.npu.parts import DataType
+
+MOST_LINES = 12
+
+
+def weights_beyond(part: Partition, graphs: Iterable[Graph], dtype: DataType) -> tuple[Beyond, ...]:
+    """In the graphs' order.  Named as in the model where that has them; else after the operator that they were made for."""
+    found: list[Beyond] = []
+    given: dict[str, list[Large]] = {}
+    for graph in graphs:
+        for operator, name, values in _weights(graph):
+            largest = _largest(values)
+            if holds(dtype, largest):
+                continue
+            given = given or _given(part)
+            theirs = [each.tensor.name for each in given.get(operator, ()) if not holds(dtype, _largest(each.array()))]
+            found.append(Beyond(theirs[0] if theirs else name, largest))
+    return tuple(found)
+
+
+def beyond_lines(beyond: Sequence[Beyond], dtype: DataType) -> list[str]:
+    """A line for each of the first ones, and one for the others."""
+    lines = [f"weights {weight.side} {dtype.name}: {weight.text(dtype)}" for weight in beyond[:MOST_LINES]]
+    return lines + ([f"weights that {dtype.name} does not hold: {len(beyond) - MOST_LINES} more"] if len(beyond) > MOST_LINES else [])
+
+
+def _weights(graph: Graph) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
+    """(operator, name, values) of what is packed in the data type; biases are not."""
+    for op in graph.operators:
+        if isinstance(op, Conv):
+            yield op.name, f"{op.name}/weights", op.weights
+        elif isinstance(op, LayerNorm):
+            yield op.name, f"{op.name}/scale", op.scale
+            yield op.name, f"{op.name}/shift", op.shift
+        elif isinstance(op, Vector):
+            for i, step in enumerate(op.steps):
+                if step.scale is not None and step.shift is not None:
+                    yield op.name, f"{op.name}/scale{i}", step.scale
+                    yield op.name, f"{op.name}/shift{i}", step.shift
+    for name, values in graph.constants.items():
+        yield name, name, values
+
+
+def _given(part: Partition) -> dict[str, list[Large]]:
+    """Name of a node, or of what it makes where it has none -> its weights."""
+    graph = part.model.graph
+    tensors = {each.name: Large(each, part.data.get(each.name)) for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+    return {node.name or node.output[0]: [tensors[name] for name in node.input if name in tensors] for node in graph.node}
+
+
+def _largest(values: NDArray[np.float32]) -> float:
+    return max(float(values.max(initial=0.0)), -float(values.min(initial=0.0)))

@@ -1,0 +1,64 @@
+"""A plan: what it was made for, and a line for every segment and every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.dump.align import aligned
+from compiler.plan.plan import ConvTiling, Plan, SegmentPlan, Tiling
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """All keys of the plan; those at their default too, but for passes, names that are none, and tilings' `constants` and columns."""
+    lines = [f"plan {plan.digest} version {plan.version}"]
+    lines += aligned([["model", plan.model], ["machine", plan.machine], ["dtype", plan.dtype]])
+    pieces = {sum(before.segments for before in plan.pieces[:k]): piece for k, piece in enumerate(plan.pieces)}
+    for index, segment in enumerate(plan.segments):
+        if index in pieces:
+            lines.append(f"piece {pieces[index].name}: {counted(pieces[index].segments, 'segment')}")
+        lines += _segment(index, segment)
+    return lines
+
+
+def counted(number: int, what: str) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{number:,} {what}" + ("s" if number != 1 else "")
+
+
+def _segment(index: int, plan: SegmentPlan) -> Iterator[str]:
+    cores = f"{'core' if len(plan.cores) == 1 else 'cores'} {','.join(map(str, plan.cores))}"
+    words = [
+        counted(plan.blocks, "block"),
+        *([f"{plan.images} images each"] if plan.images > 1 else []),
+        counted(plan.columns, "strip"),
+        *([f"{plan.passes} passes"] if plan.passes > 1 else []),
+        *([f"{plan.input_passes} input passes"] if plan.input_passes > 1 else []),
+        f"prefetch {plan.prefetch}",
+        f"window {plan.window}{' sliding' if plan.sliding else ''}",
+        f"{cores} split {plan.split}",
+        "spread" if plan.spread else "not spread",
+        f"ahead {plan.ahead_kib} KiB",
+        f"lookahead {plan.lookahead}{' of loads too' if plan.overtake else ''}{'' if plan.urgent else ' as emitted'}",
+        *(["same end"] if plan.same_end else []),
+    ]
+    yield f"segment {index}: {', '.join(words)}"
+    if plan.shared:
+        yield f"shared: {' '.join(plan.shared)}"
+    if plan.held:
+        yield f"held: {' '.join(plan.held)}"
+    halo = plan.halo or ("recompute",) * len(plan.operators)
+    rows = zip(plan.operators, halo, plan.tilings, strict=True)
+    yield from aligned(
+        [[name, f"halo {kind}", _tiling(tiling) + (" weights staged" if name in plan.staged else "")] for name, kind, tiling in rows]
+    )
+    for share in plan.on_vector:
+        yield f"on VECTOR: {share.operator} {counted(share.planes, 'plane')} {_tiling(share.tiling)}"
+
+
+def _tiling(tiling: Tiling) -> str:
+    streamed = " constants streamed" if tiling.constants == "streamed" else ""
+    if isinstance(tiling, ConvTiling):
+        chunk = f" chunk n{tiling.chunk_n1} k{tiling.chunk_k1}"
+        return f"m{tiling.tile_m} n{tiling.tile_n1} k{tiling.tile_k1} {tiling.order}-outer weights {tiling.weights}{chunk}{streamed}"
+    columns = f" columns{tiling.tile_columns}" if tiling.tile_columns else ""
+    return f"planes{tiling.tile_planes} rows{tiling.tile_rows}{columns}{streamed}"

@@ -1,0 +1,165 @@
+"""Segments as their cores run them: rows of every block, what stays in L1, and every buffer's place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from compiler.dump.align import aligned
+from compiler.dump.plan import counted
+from compiler.dump.target_graph import kind
+from compiler.ops.conv import product_of
+from compiler.pipeline import Compiler, CorePart, places_of, with_starts
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.schedule.shared_memory_allocator import SharedPlaces
+from compiler.segment.allocator import Buffer, BufferRequest
+from compiler.segment.blocks import BlockAllocation, Ints
+from compiler.segment.memory_plan import Places
+from compiler.segment.persistent import Held, held_blocks
+from compiler.segment.reorder import permuted_to
+from compiler.segment.segment import Segment, StripBlocks
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
+from simulator.npu.errors import InfeasibleError
+from simulator.npu.parts import BLOCK_BYTES, Memory
+
+
+def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
+    """Rows of a block are half-open, `-` where it has none.  A segment that does not fit says why, behind its rows.
+
+    Raises `InfeasibleError` where the plan has other operators than the compiler's unit.
+    """
+    unit = permuted_to(compiler.target, [name for segment in plan.segments for name in segment.operators])
+    if isinstance(unit, Infeasible):
+        raise InfeasibleError(str(unit))
+    yield f"segments of plan {plan.digest}: {unit.machine.name}, {unit.dtype.name}"
+    segments, parts = with_starts(plan), list[CorePart]()
+    granted, held = compiler.within(unit, segments)
+    for index, ((each, start), found) in enumerate(zip(segments, compiler.by_segment(unit, segments), strict=True)):
+        sizes = (counted(each.blocks, "block"), counted(unit.images, "image"), counted(each.columns, "strip"))
+        yield f"segment {index}, {each.label}: {', '.join(sizes)}"
+        segment = Segment.of(granted, each, start)
+        if not isinstance(segment, Infeasible):
+            shares, mine = [] if isinstance(found, Infeasible) else found, None if isinstance(held, Infeasible) else held[index]
+            yield from _segment(segment, index, shares, mine)
+        if isinstance(found, Infeasible):
+            yield f"  does not fit: {found}"
+        else:
+            parts += found
+    yield from _shared(unit, places_of(parts))
+
+
+def _shared(unit: Unit, places: SharedPlaces) -> Iterator[str]:
+    """What lies in the memory that all cores share, by address, where anything does."""
+    if not places.residents:
+        return
+    names = {storage.address: ("tensor", storage.name) for storage in unit.storages}
+    names |= {product.weights_at: ("weights", product.name) for product in map(product_of, unit.operators) if product is not None}
+    rows = sorted((r.at, r.birth, f"{r.blocks * BLOCK_BYTES:,} B", *names[r.first], r.death) for r in places.residents)
+    yield f"shared memory: {places.need * BLOCK_BYTES:,} of {unit.machine.buffer_blocks(Memory.SHARED) * BLOCK_BYTES:,} B"
+    yield from aligned(
+        [[f"SHARED[{at}]", size, what, name, f"segments {birth}:{death + 1}"] for at, birth, size, what, name, death in rows]
+    )
+
+
+def _segment(segment: Segment, index: int, shares: list[CorePart], held: Held | None) -> Iterator[str]:
+    """shares: those that have something to do.  held: where the program has what lies whole in L1."""
+    several = len(segment.parts) > 1
+    for part in range(len(segment.parts)):
+        strips = segment.strips(part)
+        for number, strip in enumerate(strips):
+            whose = [f"part {part} of the channels"] if several else []
+            whose += [f"strip {number}"] if len(strips) > 1 else []
+            yield from [f"  {', '.join(whose)}"] if whose else []
+            yield from aligned([_operator(segment.plan, strip, index, k) for k in range(len(segment.plan.operators))], 4)
+            yield from aligned([_staged(segment, strip, allocation) for allocation in strip.blocks.allocations.values()], 4)
+        mine = [share for share in shares if not several or share.place == part]
+        for places, alike in groupby(mine, key=lambda share: _places(segment, share, held)):
+            yield from (_share(segment, share) for share in alike)
+            yield from places
+
+
+def _operator(plan: SegmentPlan, strip: StripBlocks, index: int, k: int) -> list[str]:
+    unit, blocks = strip
+    spec = unit.operators[blocks.start + k]
+    goes = "SHARED" if unit.storages[spec.y.storage].name in plan.shared else "DDR"
+    columns = ""
+    if spec.strip is not None:
+        made, own = spec.strip.made, spec.strip.own
+        columns = f"columns {made}:{made + spec.out_w}, to {goes} {own}:{own + spec.strip.owned}"
+    words = [f"makes rows {_rows(blocks.computed[k])}"]
+    words += [f"to {goes} {_rows(blocks.own[k])}"] if blocks.stored[k] else []
+    return [f"@{index}.{spec.tag}", spec.name, kind(spec), *([columns] if columns else []), *words]
+
+
+def _staged(segment: Segment, strip: StripBlocks, allocation: BlockAllocation) -> list[str]:
+    unit, blocks = strip
+    storage = unit.storages[allocation.storage]
+    loads = [f"{load.plane}:{load.plane + load.planes}" for load in blocks.loads if load.storage == allocation.storage]
+    slots = "held" if allocation.held else counted(segment.slots(strip)[allocation.storage], "slot")
+    words = [f"made by {_operators(strip, allocation.makers)}"] if allocation.produced else []
+    words += [f"planes {','.join(loads)} loaded"] if loads else []
+    words += [f"read by {_operators(strip, allocation.readers)}"] if allocation.readers else []
+    fresh = [f"anew {_rows(allocation.fresh)}"] if allocation.cached else []
+    return [
+        "in L1",
+        f"{storage.name}[{allocation.plane}:{allocation.plane + allocation.planes}]",
+        f"ring of {slots}" if allocation.cached else slots,
+        ", ".join(words),
+        f"rows {_rows(allocation.rows)}",
+        *fresh,
+    ]
+
+
+def _operators(strip: StripBlocks, bits: int) -> str:
+    operators = strip.unit.operators[strip.blocks.start : strip.blocks.stop]
+    return " ".join(spec.name for k, spec in enumerate(operators) if bits >> k & 1)
+
+
+def _rows(rows: Ints) -> str:
+    return " ".join(f"{first}:{stop}" if stop > first else "-" for first, stop in rows.tolist())
+
+
+def _share(segment: Segment, part: CorePart) -> str:
+    mine, end = segment.share(part.place).iterations, "top" if part.flip else "bottom"
+    each = " of each strip" if segment.outline.columns > 1 else ""
+    records = counted(len(part.lowered.footprint.engine), "record")
+    return f"  core {part.core}: iterations {mine.start}:{mine.stop}{each}, {records}, addresses from the {end}"
+
+
+def _places(segment: Segment, part: CorePart, held: Held | None) -> list[str]:
+    """Buffers and peaks, which cores that run the same rows share."""
+    share = segment.share(part.place)
+    places = segment.memory(share, part.flip, held=held)
+    assert not isinstance(places, Infeasible), "it was lowered"
+    unit, blocks = share.strips[0]
+    operators = unit.operators[blocks.start : blocks.stop]
+    have = {Memory[name]: held for name, held in places.peak_bytes.items() if unit.machine.has(Memory[name])}
+    peaks = (f"{memory.name} {held:,} of {unit.machine.buffer_blocks(memory) * BLOCK_BYTES:,}" for memory, held in have.items())
+    return [
+        *aligned([row for memory in (Memory.L1, Memory.UB) for row in _buffers(unit, operators, places, memory)], 4),
+        f"    peak bytes: {', '.join(peaks)}",
+    ]
+
+
+def _buffers(unit: Unit, operators: tuple[OperatorSpec, ...], places: Places, memory: Memory) -> Iterator[list[str]]:
+    """By address."""
+    at = places.l1 if memory == Memory.L1 else places.ub
+
+    def order(request: BufferRequest) -> tuple[int, int]:
+        return at[request.buffer], request.birth
+
+    for request in sorted(places.requests[memory], key=order):
+        what, of, slot = request.buffer
+        first, last = operators[request.birth].name, operators[request.death].name
+        yield [
+            f"{(unit.machine.vector_memory if memory == Memory.UB else memory).name}[{at[request.buffer]}]",
+            f"{request.size * BLOCK_BYTES:,} B",
+            what,
+            unit.storages[of].name if what == "tensor" else operators[of].name if of >= 0 else "all operators",
+            f"slot {slot}",
+            f"live {first}" + (f"..{last}" if last != first else ""),
+        ]
+    for storage, _ in places.held.at if memory == Memory.L1 else ():
+        size = held_blocks(unit, storage) * BLOCK_BYTES
+        yield [f"L1[{at[Buffer('tensor', storage)]}]", f"{size:,} B", "tensor", unit.storages[storage].name, "held"]

@@ -1,0 +1,86 @@
+"""A unit: what of a model on a machine does not depend on a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.diagnostics.grouped_convs import weights_multiplied
+from compiler.dump.align import aligned
+from compiler.ops.conv import ConvSpec
+from compiler.target.storage import Piece
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
+from simulator.npu.parts import BLOCK_BYTES
+
+
+def unit_lines(unit: Unit) -> list[str]:
+    """Storages are [n][planes][h] rows of blocks, in DDR; a tensor is planes of one, with a lane for every channel."""
+    machine, lanes = unit.machine, unit.dtype.lanes
+    return [
+        f"unit {unit.digest}: {unit.dtype.name}, {lanes} lanes, blocks of {BLOCK_BYTES} B",
+        *aligned([["model", unit.graph.digest], ["machine", f"{unit.machine_digest} {machine.name}"], ["MACs", f"{unit.macs:,}"]]),
+        "storages: n x planes x h x blocks of a row, lanes of a pixel, their type where it is another",
+        *aligned([_storage(unit, k) for k in range(len(unit.storages))]),
+        "tensors: planes of a storage, lanes of the channels",
+        *aligned([_tensor(unit, name) for name in unit.layout.placements]),
+        f"DDR: {unit.memory.size_blocks:,} blocks, {unit.memory.size_blocks * BLOCK_BYTES:,} B",
+        *aligned([[f"DDR[{b.offset_blocks}]", f"{b.size_blocks * BLOCK_BYTES:,} B", b.kind, b.name] for b in unit.memory.buffers]),
+        "operators: reads (rows x columns) -> writes (rows x columns), after which others",
+        *aligned([_operator(unit, spec) for spec in unit.operators]),
+        "signatures: what an operator's cost depends on beside its block and its tiling",
+        *aligned([[str(spec.index), spec.name, spec.signature(unit.storages)] for spec in unit.operators]),
+    ]
+
+
+def kind(spec: OperatorSpec) -> str:
+    """`conv`, `pool`, ..."""
+    return type(spec).__name__.removesuffix("Spec").lower()
+
+
+def piece(unit: Unit, where: Piece) -> str:
+    """`storage` where it is all of one, else `storage[0:2]`, its planes."""
+    storage = unit.storages[where.storage]
+    return storage.name if where.planes == storage.planes else f"{storage.name}[{where.plane}:{where.plane + where.planes}]"
+
+
+def _storage(unit: Unit, number: int) -> list[str]:
+    s = unit.storages[number]
+    lanes = unit.layout.storages[s.name].pixel_lanes
+    own = [s.dtype.name] if s.dtype != unit.dtype else []
+    return [str(number), s.name, f"{s.n}x{s.planes}x{s.h}x{s.row_blocks}", f"DDR[{s.address}]", f"{lanes} lanes", *own]
+
+
+def _tensor(unit: Unit, name: str) -> list[str]:
+    place = unit.layout.placements[name]
+    where = f"{place.storage}[{place.plane}:{place.plane + place.planes}]"
+    return [name, where, f"lanes {' '.join(_runs(place.lanes))}"]
+
+
+def _runs(numbers: tuple[int, ...]) -> Iterator[str]:
+    """Of numbers that count up."""
+    start = 0
+    for k in range(1, len(numbers) + 1):
+        if k == len(numbers) or numbers[k] != numbers[k - 1] + 1:
+            yield f"{numbers[start]}:{numbers[k - 1] + 1}"
+            start = k
+
+
+def _operator(unit: Unit, spec: OperatorSpec) -> list[str]:
+    reads = ", ".join(piece(unit, read) for read in spec.reads)
+    before = ",".join(str(k) for k in unit.producers[spec.index])
+    words = [f"{spec.macs:,} MACs"] if spec.macs else []
+    if isinstance(spec, ConvSpec):
+        sizes = ("weights", spec.stored_weight_blocks), ("bias", spec.bias_blocks)
+        words += [f"{what} {blocks * BLOCK_BYTES:,} B" for what, blocks in sizes if blocks]
+        words += [f"expanded {spec.weight_blocks * BLOCK_BYTES:,} B"] if spec.expansion is not None else []
+        if multiplied := weights_multiplied(spec):
+            words.append(f"multiplies {multiplied * spec.out_h * spec.out_w / spec.macs:.1f} times its weights")
+    return [
+        str(spec.index),
+        spec.name,
+        kind(spec),
+        f"{reads} ({spec.in_h}x{spec.in_w}) -> {piece(unit, spec.y)} ({spec.out_h}x{spec.out_w})",
+        f"after {before}" if before else "",
+        "to the host" if spec.index in unit.escapes else "",
+        ", ".join(words),
+    ]

@@ -1,0 +1,107 @@
+"""What is done along an ONNX axis, done to a digit of a tensor: an atom of its channels, or of its pixels.
+
+A digit of the channels is taken anew by labels or by a 1x1 convolution.  One of the pixels is rows or columns of an image: of the tensor
+as it is, or with its pixels in rows as long as the digit's stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import NodeProto
+
+from compiler.frontend.handlers.to_graph import Translator
+from compiler.frontend.handlers.views import Atom, C, N, P, View, whole
+from compiler.ir.operators import Conv, Pool, Reflow, Resample, Shape, Shuffle
+from compiler.ir.operators.quantised_products import kept
+from compiler.ir.taps import Taps, places
+
+ROWS, COLUMNS = 0, 1
+
+
+def line_of(shape: Shape, atom: Atom) -> tuple[int, int] | None:
+    """(image axis, stride along it) of a digit of the pixels; None where it is of neither rows nor columns."""
+    w = shape[3]
+    if atom.stride % w == 0:
+        return ROWS, atom.stride // w
+    return (COLUMNS, atom.stride) if w % (atom.size * atom.stride) == 0 else None
+
+
+def in_lines(state: Translator, tensor: str, atom: Atom) -> str:
+    """The tensor with its pixels in rows of a digit's stride, so that the digit is of rows, one by one."""
+    n, c, h, w = state.shapes[tensor]
+    return state.in_rows(tensor, (n, c, h * w // atom.stride, atom.stride))
+
+
+def taken_anew(state: Translator, node: NodeProto, view: View, taken: Mapping[int, Taps], out: str, fill: float = 0.0) -> View:
+    """`view` with some of its ONNX axes taken anew, axis -> taps, as tensor `out`.  Raises UnsupportedError."""
+    for axis in taken:
+        atoms = view.axes[axis]
+        if any(atom.axis == N for atom in atoms):
+            raise state.refuse(node, f"axis {axis} of {list(view.shape)} is the batch, or has some of it; images are taken whole")
+        if len(atoms) != 1:
+            raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not one of channels or pixels of {state.shapes[view.tensor]}")
+    channels, pixels = ([axis for axis in taken if view.axes[axis][0].axis == kind] for kind in (C, P))
+    for axis in channels:
+        atom, last = view.axes[axis][0], axis == channels[-1] and not pixels
+        taps = _over_digit(taken[axis], atom.size, atom.stride, state.shapes[view.tensor][1])
+        tensor = channels_anew(state, node, view.tensor, taps, fill, out if last else state.fresh(f"{out}.channels"))
+        view = view.resized(tensor, {atom: len(taken[axis])})
+    for axis in pixels:
+        atom, last = view.axes[axis][0], axis == pixels[-1]
+        line = line_of(state.shapes[view.tensor], atom)
+        if line is None:
+            view, line = view.of(in_lines(state, view.tensor, atom)), (ROWS, 1)
+        along = [places(range(size)) for size in state.shapes[view.tensor][2:]]
+        along[line[0]] = _over_digit(taken[axis], atom.size, line[1], len(along[line[0]]))
+        name, y = state.name(node, "" if last else ".pixels"), out if last else state.fresh(f"{out}.pixels")
+        view = view.resized(state.emit(Resample(name, view.tensor, y, along[0], along[1], fill)), {atom: len(taken[axis])})
+    return view
+
+
+def _over_digit(taken: Taps, digit: int, stride: int, size: int) -> Taps:
+    """Taps of all `size` places of an axis, one digit of which is taken anew."""
+    taps = []
+    for before in range(0, size, digit * stride):
+        for each in taken.taps:
+            taps += [tuple((before + source * stride + i, weight) for source, weight in each) for i in range(stride)]
+    return Taps(tuple(taps))
+
+
+def channels_anew(state: Translator, node: NodeProto, x: str, taken: Taps, fill: float, out: str) -> str:
+    """Channels taken anew: labels where each is taken at most once, else a 1x1 convolution."""
+    name = state.name(node, ".channels")
+    order = tuple(taps[0][0] for taps in taken.taps if taps)
+    if taken == places(order) and len(set(order)) == len(taken):
+        return state.emit(Shuffle(name, x, out, order))
+    _, channels, _, _ = state.shapes[x]
+    q = state.types.get(x)
+    if q is not None and taken != places(order):
+        raise state.refuse(node, "channels of integers are filled or weighted; integers can be taken as they are")
+    check_product(state, node, len(taken), channels)
+    if q is not None:
+        return state.emit(kept(name, x, out, q, order, channels))
+    bias = np.array([0.0 if taps else fill for taps in taken.taps], np.float32)
+    return state.emit(Conv(name, x, out, taken.matrix(channels)[:, :, None, None], bias))
+
+
+def check_product(state: Translator, node: NodeProto, outputs: int, channels: int) -> None:
+    """Raise UnsupportedError where the weights of a product of all channels do not fit the budget."""
+    if not state.budget.take(4 * outputs * channels):
+        raise state.refuse(node, f"{outputs:,} sums of {channels:,} channels each; that many weights are not supported")
+
+
+def all_pixels(state: Translator, view: View, axis: int) -> bool:
+    return view.axes[axis] == whole(state.shapes[view.tensor], P) and bool(view.axes[axis])
+
+
+def cut(state: Translator, node: NodeProto, view: View, axis: int, start: int, size: int, suffix: str = "") -> View:
+    """Entries [start, start + size) of an ONNX axis that is all pixels."""
+    _, _, h, w = state.shapes[view.tensor]
+    tensor = view.tensor
+    if w > 1:
+        tensor = state.emit(Reflow(state.name(node, f"{suffix}.column"), tensor, state.fresh(f"{tensor}.column"), (h, w), (h * w, 1)))
+    pads = (-start, 0, start + size - h * w, 0)
+    new = state.emit(Pool(state.name(node, suffix), tensor, state.fresh(f"{tensor}.rows"), "max", (1, 1), (1, 1), pads))
+    return view.resized(new, {view.axes[axis][0]: size})

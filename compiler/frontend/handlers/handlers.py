@@ -1,0 +1,234 @@
+"""One handler per ONNX operator: reads the node, emits operators of the graph.  `HANDLERS` is the list of what is supported."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto
+
+from compiler.frontend.handlers.elementwise import ELEMENTWISE
+from compiler.frontend.handlers.image_norm import NORMALISING
+from compiler.frontend.handlers.pooling import POOLING
+from compiler.frontend.handlers.reductions import REDUCING
+from compiler.frontend.handlers.resampling import RESAMPLING
+from compiler.frontend.handlers.sequence import SEQUENCE, concat_pixels, floats, product
+from compiler.frontend.handlers.to_graph import Handler, Translator, graph_shape
+from compiler.frontend.handlers.views import Atom, C, N, P, View, joined, transposed, whole
+from compiler.frontend.handlers.window import Pads, finish_conv, padding, pair
+from compiler.frontend.onnx_io.attributes import Attributes, label
+from compiler.ir.operators import Concat, Conv, Floats, Softmax, window_size
+from compiler.rewrites.lrn import lower_lrn
+from simulator.npu.errors import BadInputError
+from simulator.onnx_kinds import FLOATS
+
+
+def conv(state: Translator, node: NodeProto, values: Attributes) -> None:
+    weights = floats(state.constant(node, 1, "the weight"))
+    if weights.ndim == 3:
+        weights = weights[..., None]
+    if weights.ndim != 4:
+        raise state.refuse(node, f"weights of shape {list(weights.shape)}; convolutions over one or two axes are supported")
+    bias = floats(state.constant(node, 2, "the bias")) if state.has(node, 2) else np.zeros(weights.shape[0], np.float32)
+    if bias.shape != (weights.shape[0],):
+        raise BadInputError(f"{label(node)}: bias of shape {list(bias.shape)} for {weights.shape[0]} output channels")
+    view = state.view(node)
+    groups = int(values.get("group", 1))
+    kernel = (int(weights.shape[2]), int(weights.shape[3]))
+    stride, dilation = pair(state, node, values, "strides"), pair(state, node, values, "dilations")
+    _, _, height, width = graph_shape(view.shape)
+    pads = padding(values, (height, width), kernel, stride, dilation)
+    pixel = height * width == 1 and not any(pads)
+    if kernel == (1, 1) and groups == 1 and pixel and graph_shape(view.shape) != state.shapes[view.tensor]:
+        product(state, node, 1, weights[:, :, 0, 0], bias)  # an image flattened into channels
+        return
+    own = state.shapes[view.tensor]
+    if view.axes == (whole(own, N), (), whole(own, P, C)) and own[1] == stride[0] > dilation[0] == 1:
+        _conv_of_phases(state, node, weights, bias, pads)
+        return
+    x = state.image(node)
+    c = state.shapes[x][1]
+    if c != weights.shape[1] * groups:
+        raise BadInputError(f"{label(node)}: {c} input channels, but weights for {groups} groups of {weights.shape[1]}")
+    finish_conv(state, node, Conv(state.name(node), x, node.output[0], weights, bias, stride, dilation, pads, groups))
+
+
+def _conv_of_phases(state: Translator, node: NodeProto, weights: Floats, bias: Floats, pads: Pads) -> None:
+    """A signal of one channel whose samples a stride apart are channels (`to_graph.strided_phases`): stride 1 over rows of them."""
+    x = state.view(node).tensor
+    _, stride, rows, _ = state.shapes[x]
+    c_out, taps = len(weights), weights.shape[2]
+    late = -pads[0] % stride  # zeros before the first weight, so that whole rows are padded
+    top = (pads[0] + late) // stride
+    spread = np.zeros((c_out, -(-(late + taps) // stride) * stride), np.float32)
+    spread[:, late : late + taps] = weights[:, 0, :, 0]
+    kernel = floats(spread.reshape(c_out, -1, stride).transpose(0, 2, 1)[..., None])
+    outputs = window_size(rows * stride, taps, stride, 1, pads[0], pads[2])
+    window = (top, 0, outputs - 1 + kernel.shape[2] - rows - top, 0)
+    finish_conv(state, node, Conv(state.name(node), x, node.output[0], kernel, bias, pads=window))
+
+
+def _bias(state: Translator, node: NodeProto, array: NDArray[Any], size: int) -> Floats:
+    if array.size not in (1, size) or (array.ndim > 1 and array.shape[-1] != array.size):
+        raise state.refuse(node, f"bias of shape {list(array.shape)}; one value or one per output ({size}) is supported")
+    return floats(np.broadcast_to(floats(array).reshape(-1), (size,)))
+
+
+def gemm(state: Translator, node: NodeProto, values: Attributes) -> None:
+    if values.get("transA", 0):
+        raise state.refuse(node, "transA = 1 transposes a computed tensor; only transA = 0 is supported")
+    right = state.constant(node, 1, "the right side")
+    if right.ndim != 2:
+        raise state.refuse(node, f"right side of shape {list(right.shape)}; two axes are expected")
+    weights = floats(right if values.get("transB", 0) else right.T)
+    if (alpha := float(values.get("alpha", 1.0))) != 1:
+        weights = weights * np.float32(alpha)
+    bias = np.zeros(weights.shape[0], np.float32)
+    if state.has(node, 2):
+        beta = np.float32(values.get("beta", 1.0))
+        bias = _bias(state, node, state.constant(node, 2, "the bias"), weights.shape[0]) * beta
+    product(state, node, 1, weights, bias)
+
+
+def concat(state: Translator, node: NodeProto, values: Attributes) -> None:
+    first = next((i for i, name in enumerate(node.input) if name not in state.constants), 0)
+    view = state.view(node, first)
+    rank = len(view.shape)
+    axis = int(values.get("axis", 1)) % rank
+    if view.axes[axis] == whole(state.shapes[view.tensor], P) and view.axes[axis]:
+        concat_pixels(state, node, axis)
+        return
+    views = [state.view(node, i) for i, name in enumerate(node.input) if name not in state.constants]
+    if len(views) == len(node.input) and all(_beside(state, each, view, axis) for each in views):
+        op = Concat(state.name(node), tuple(state.in_rows_of(each.tensor, view.tensor) for each in views), node.output[0])
+        state.finish_as(node, op, view.resized(op.y, {view.axes[axis][0]: sum(each.shape[axis] for each in views)}).axes)
+        return
+    if rank < 2 or axis != 1:
+        raise state.refuse(node, f"axis {values.get('axis')}; concatenation of channels (axis 1) or of all pixels is supported")
+    tensors = tuple(_channels(state, node, i, view) for i in range(len(node.input)))
+    shape = view.shape
+    channels = sum(state.shapes[name][1] for name in tensors)
+    state.finish(node, Concat(state.name(node), tensors, node.output[0]), (shape[0], channels, *shape[2:]))
+
+
+def _beside(state: Translator, view: View, other: View, axis: int) -> bool:
+    """Whether an axis is all channels of both, and the others lie alike."""
+    alike = view.axes[:axis] + view.axes[axis + 1 :] == other.axes[:axis] + other.axes[axis + 1 :]
+    return alike and all(bool(each.axes[axis]) and each.axes[axis] == whole(state.shapes[each.tensor], C) for each in (view, other))
+
+
+def _channels(state: Translator, node: NodeProto, index: int, beside: View) -> str:
+    """Of a Concat of channels an input, which may be a constant: a tensor in the type of the one `beside` it."""
+    if node.input[index] not in state.constants:
+        return state.image(node, index)
+    array = state.constants[node.input[index]]
+    shape = graph_shape(array.shape)
+    q = state.types.get(beside.tensor)
+    name = state.constant_tensor(node, array.reshape(shape), shape)
+    state.tensors[name] = state.tensors[name].astype(np.float32 if q is None else q.dtype)
+    if q is not None:
+        state.types[name] = q
+    return name
+
+
+def softmax_groups(state: Translator, node: NodeProto, values: Attributes, opset: int) -> int:
+    """Of equal runs of channels, over each of which a Softmax goes."""
+    view = state.view(node)
+    rank = len(view.shape)
+    axis = int(values.get("axis", -1 if opset >= 13 else 1)) % rank
+    # before opset 13 every axis from `axis` on is one
+    over = view.axes[axis] if opset >= 13 else joined(atom for atoms in view.axes[axis:] for atom in atoms)
+    size = math.prod(atom.size for atom in over)
+    if size == 1 or over != joined([Atom(C, size, 1)]):
+        raise state.refuse(node, f"over axis {axis} of {list(view.shape)}; over the channels is supported")
+    return state.shapes[view.tensor][1] // size
+
+
+def softmax(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view, groups = state.view(node), softmax_groups(state, node, values, state.opset)
+    state.finish_as(node, Softmax(state.name(node), view.tensor, node.output[0], groups), view.axes)
+
+
+def relabel(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Reshape, Flatten, Squeeze, Unsqueeze: the same values in the same order."""
+    view = state.view(node)
+    shape = list(view.shape)
+    if node.op_type == "Reshape":
+        target = [int(d) for d in state.constant(node, 1, "the target shape").reshape(-1)]
+        if 0 in target and not values.get("allowzero", 0):
+            target = [shape[i] if d == 0 else d for i, d in enumerate(target)]
+        if -1 in target:
+            known = -math.prod(target)
+            target = [math.prod(shape) // max(known, 1) if d == -1 else d for d in target]
+        shape_out = target
+    elif node.op_type == "Flatten":
+        axis = int(values.get("axis", 1))
+        axis += len(shape) if axis < 0 else 0
+        shape_out = [math.prod(shape[:axis]), math.prod(shape[axis:])]
+    else:
+        axes = state.constant(node, 1, "the axes").reshape(-1).tolist() if state.has(node, 1) else values.get("axes")
+        if node.op_type == "Squeeze":
+            gone = {int(a) % len(shape) for a in axes} if axes is not None else {i for i, d in enumerate(shape) if d == 1}
+            shape_out = [d for i, d in enumerate(shape) if i not in gone]
+        else:
+            rank = len(shape) + len(axes or ())
+            new = {int(a) % rank for a in axes or ()}
+            rest = iter(shape)
+            shape_out = [1 if i in new else next(rest) for i in range(rank)]
+    if math.prod(shape_out) != math.prod(shape):
+        raise state.refuse(node, f"{shape} cannot become {shape_out}")
+    found = state.reshape(view, shape_out)
+    if found is None:
+        raise state.refuse(node, f"{shape} cannot become {shape_out} without moving values: its axes lie in another order")
+    state.views[node.output[0]] = found
+
+
+def transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Another view; who reads it says whether it can."""
+    view = state.view(node)
+    state.views[node.output[0]] = transposed(view, [int(a) for a in values.get("perm", list(reversed(range(len(view.axes)))))])
+
+
+def same(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Identity, Dropout at inference, and Cast from one kind of float to another: the NPU computes in its own."""
+    if node.op_type == "Cast" and values["to"] not in FLOATS:
+        raise state.refuse(node, f"to {TensorProto.DataType.Name(values['to']).lower()}; kinds of float are supported")
+    if node.op_type == "Dropout" and state.has(node, 2) and bool(state.constant(node, 2, "training_mode").reshape(-1)[0]):
+        raise state.refuse(node, "training_mode is on; inference is supported")
+    state.views[node.output[0]] = state.view(node)
+
+
+def lrn(state: Translator, node: NodeProto, values: Attributes) -> None:
+    x = state.image(node)
+    operators = lower_lrn(
+        state.name(node), x, node.output[0], state.shapes[x][1], int(values["size"]),
+        float(values.get("alpha", 1e-4)), float(values.get("beta", 0.75)), float(values.get("bias", 1.0)),
+    )  # fmt: skip
+    for op in operators[:-1]:
+        state.emit(op)
+    state.finish(node, operators[-1], state.view(node).shape)
+
+
+HANDLERS: dict[str, Handler] = {
+    "Conv": conv,
+    "Gemm": gemm,
+    "Concat": concat,
+    "Softmax": softmax,
+    "Reshape": relabel,
+    "Flatten": relabel,
+    "Squeeze": relabel,
+    "Unsqueeze": relabel,
+    "Transpose": transpose,
+    "Cast": same,
+    "Dropout": same,
+    "Identity": same,
+    "LRN": lrn,
+    **ELEMENTWISE,
+    **SEQUENCE,
+    **NORMALISING,
+    **POOLING,
+    **REDUCING,
+    **RESAMPLING,
+}

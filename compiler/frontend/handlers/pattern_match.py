@@ -1,0 +1,200 @@
+"""Operators that an exporter wrote out in smaller ones: LayerNormalization and GELU, put together again before the translation.
+
+| operator           | written as                                                                            |
+|--------------------|---------------------------------------------------------------------------------------|
+| LayerNormalization | d / sqrt(mean(d * d) + epsilon) with d = x - mean(x), over the last axis              |
+| Gelu               | x * 0.5 * (1 + erf(x * sqrt(1/2))), factors in any order                              |
+| Gelu (tanh)        | x * 0.5 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x^3))), factors in any order         |
+
+A scale and a shift behind the first fold into it later.  Nodes that nobody reads any more are dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from copy import deepcopy
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from compiler.frontend.onnx_io.attributes import attributes, opset_of
+from simulator.onnx_names import names_read, refill
+
+ONE = "tilefarm.one"  # a scale of one value, which the translation broadcasts
+Factors = tuple[float, tuple[str, ...]]  # a number and tensors, in order of their names
+_TAKEN_IN = frozenset({"BatchNormalization", "Dropout", "Identity"})
+_CLOSE = 2e-3  # exporters write 1.4142, some in float16
+
+
+def recognise(model: ModelProto) -> ModelProto:
+    """The model with known groups of nodes as single ones; itself where there are none, and every node is read."""
+    seen = _Seen(model)
+    replaced = {}
+    for index, node in enumerate(model.graph.node):
+        new = _layer_norm(seen, node) if node.op_type in ("Div", "Mul") else None
+        new = new or (_gelu(seen, node) if node.op_type == "Mul" else None)
+        if new is not None:
+            replaced[index] = new
+    nodes = [replaced.get(index, node) for index, node in enumerate(model.graph.node)]
+    used = {item.name for item in model.graph.output}
+    kept = []
+    for node in reversed(nodes):
+        if used.isdisjoint(node.output):
+            continue
+        used |= names_read([node])
+        kept.append(node)
+    kept = _by_level(kept[::-1])
+    if kept == nodes and not replaced:
+        return model
+    copy = deepcopy(model)
+    refill(copy.graph.node, kept)
+    if replaced:
+        copy.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), ONE))
+    return copy
+
+
+def _by_level(nodes: list[NodeProto]) -> list[NodeProto]:
+    """By the number of nodes from the inputs on, those that the one before takes in aside: plans do not depend on an exporter's order."""
+    level: dict[str, int] = {}
+    at = []
+    for node in nodes:
+        mine = max((level.get(name, 0) for name in names_read([node])), default=0) + (node.op_type not in _TAKEN_IN)
+        at.append(mine)
+        level |= dict.fromkeys(node.output, mine)
+    return [nodes[i] for i in sorted(range(len(nodes)), key=at.__getitem__)]
+
+
+class _Seen:
+    """Who makes what, and the constants of one value."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.opset = opset_of(model)
+        self.maker = {name: node for node in model.graph.node for name in node.output}
+        self.small = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if math.prod(t.dims) <= 8}
+        for node in model.graph.node:
+            if node.op_type == "Constant" and "value" in attributes(node):
+                self.small[node.output[0]] = numpy_helper.to_array(attributes(node)["value"])
+
+    def number(self, name: str) -> float | None:
+        """The value of a constant of one value."""
+        array = self.small.get(name)
+        return float(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "fi" else None
+
+    def made(self, name: str, *op_types: str) -> NodeProto | None:
+        node = self.maker.get(name)
+        return node if node is not None and node.op_type in op_types else None
+
+    def with_number(self, node: NodeProto | None) -> tuple[str, float] | None:
+        """(tensor, number) of an operator on one of each."""
+        if node is None or len(node.input) != 2:
+            return None
+        for tensor, other in (node.input, reversed(node.input)):
+            value = self.number(other)
+            if value is not None and self.number(tensor) is None:
+                return tensor, value
+        return None
+
+    def factors(self, name: str, depth: int = 4) -> Factors:
+        """What a tensor is the product of, through Mul, Div by a number and Pow with a small exponent."""
+        value = self.number(name)
+        if value is not None:
+            return value, ()
+        node = self.maker.get(name)
+        if node is None or depth == 0:
+            return 1.0, (name,)
+        if node.op_type == "Mul":
+            (a, left), (b, right) = (self.factors(item, depth - 1) for item in node.input)
+            return a * b, tuple(sorted(left + right))
+        if node.op_type == "Div" and (by := self.number(node.input[1])):
+            a, left = self.factors(node.input[0], depth - 1)
+            return a / by, left
+        if node.op_type == "Pow" and self.number(node.input[1]) in (2.0, 3.0):
+            times = int(self.number(node.input[1]) or 0)
+            a, left = self.factors(node.input[0], depth - 1)
+            return a**times, tuple(sorted(left * times))
+        return 1.0, (name,)
+
+
+def _near(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= _CLOSE * abs(wanted)
+
+
+def _mean(seen: _Seen, name: str) -> str | None:
+    """x, where a tensor is its mean over the last axis."""
+    node = seen.made(name, "ReduceMean")
+    if node is None:
+        return None
+    values = attributes(node)
+    axes: Iterable[int] | NDArray[np.int64] = values.get("axes", ())
+    if len(node.input) > 1:
+        axes = seen.small.get(node.input[1], np.zeros(0, np.int64)).reshape(-1)
+    return node.input[0] if [int(a) for a in axes] == [-1] and values.get("keepdims", 1) else None
+
+
+def _layer_norm(seen: _Seen, node: NodeProto) -> NodeProto | None:
+    """At d / sqrt(...), or at d * (1 / sqrt(...))."""
+    if node.op_type == "Div":
+        pairs = [(node.input[0], node.input[1])]
+    else:
+        pairs = []
+        for d, other in (node.input, reversed(node.input)):
+            inverse = seen.made(other, "Reciprocal")
+            if inverse is not None:
+                pairs.append((d, inverse.input[0]))
+            inverse = seen.made(other, "Div")
+            if inverse is not None and seen.number(inverse.input[0]) == 1:
+                pairs.append((d, inverse.input[1]))
+    for d, root in pairs:
+        difference, square_root = seen.made(d, "Sub"), seen.made(root, "Sqrt")
+        if difference is None or square_root is None:
+            continue
+        variance = seen.with_number(seen.made(square_root.input[0], "Add"))
+        squares = _mean(seen, variance[0]) if variance is not None else None
+        x = difference.input[0]
+        # an exporter may compute the same difference twice
+        if variance is None or squares is None or _mean(seen, difference.input[1]) != x:
+            continue
+        factor, roots = seen.factors(squares)
+        same = [other == d or _is_difference(seen, other, x) for other in roots]
+        if factor == 1 and len(same) == 2 and all(same):
+            return helper.make_node(
+                "LayerNormalization", [x, ONE], [node.output[0]], name=node.name or node.output[0], axis=-1, epsilon=variance[1]
+            )
+    return None
+
+
+def _is_difference(seen: _Seen, name: str, x: str) -> bool:
+    node = seen.made(name, "Sub")
+    return node is not None and node.input[0] == x and _mean(seen, node.input[1]) == x
+
+
+def _gelu(seen: _Seen, node: NodeProto) -> NodeProto | None:
+    factor, tensors = seen.factors(node.output[0])
+    if len(tensors) != 2 or not _near(factor, 0.5):
+        return None
+    for x, other in (tensors, reversed(tensors)):
+        plus = seen.with_number(seen.made(other, "Add"))
+        inner = seen.made(plus[0], "Erf", "Tanh") if plus is not None and plus[1] == 1 else None
+        if inner is None:
+            continue
+        scale, argument = seen.factors(inner.input[0])
+        exact = inner.op_type == "Erf" and argument == (x,) and _near(scale, math.sqrt(0.5))
+        is_tanh = inner.op_type == "Tanh" and len(argument) == 1 and _near(scale, math.sqrt(2 / math.pi))
+        if exact or (is_tanh and _cubic(seen, argument[0], x)):
+            form = {} if exact else {"approximate": "tanh"}
+            return helper.make_node("Gelu", [x], [node.output[0]], name=node.name or node.output[0], **form)
+    return None
+
+
+def _cubic(seen: _Seen, name: str, x: str) -> bool:
+    """x + 0.044715 * x^3, or x * (1 + 0.044715 * x^2) with its factors apart."""
+    node = seen.made(name, "Add")
+    if node is None:
+        return False
+    for first, other in (node.input, reversed(node.input)):
+        factor, tensors = seen.factors(other)
+        if first == x and tensors == (x, x, x) and _near(factor, 0.044715):
+            return True
+    return False

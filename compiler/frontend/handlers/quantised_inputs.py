@@ -1,0 +1,69 @@
+"""What integers a node reads: a tensor of them, and what two inputs behind it say that they stand for, or one, which has no scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from compiler.frontend.handlers.to_graph import Translator
+from compiler.frontend.handlers.views import View
+from compiler.frontend.onnx_io.attributes import label
+from compiler.frontend.onnx_io.scales import columns_read, shift_at
+from compiler.ir.quantised.parameters import Quantisation
+
+
+def parameters(
+    state: Translator, node: NodeProto, index: int, dtype: Any, shape: tuple[int, ...] = (), axis: int | None = None
+) -> Quantisation:
+    """Scale and zero point from two inputs of a node, of integers of that type."""
+    zero = state.constant(node, index + 1, "the zero point") if state.has(node, index + 1) else None
+    return Quantisation.of(state.constant(node, index, "the scale"), zero, dtype, shape, axis, label(node))
+
+
+def columns(state: Translator, node: NodeProto, count: int) -> tuple[str, ...]:
+    """Tensors that say what is added to the sums of each of so many columns, and what these are multiplied with; () where all is known."""
+    found = []
+    for name in columns_read(node):
+        view = state.views[name]
+        if any(op.y == view.tensor for op in state.operators):
+            raise state.refuse(node, f"{name!r} is made by the NPU, which rounds; what the host makes of columns is supported")
+        if state.shapes[view.tensor] != (1, count, 1, 1):
+            raise state.refuse(node, f"{name!r} of shape {list(view.shape)}; one value for each of {count} columns is supported")
+        found.append(view.tensor)
+    return tuple(found)
+
+
+def integers_read(state: Translator, node: NodeProto, index: int = 0) -> tuple[View, Quantisation]:
+    """A computed input, and what its integers stand for by the two inputs behind it."""
+    view = state.view(node, index)
+    held = state.types.get(view.tensor)
+    if held is None:
+        raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
+    return view, parameters(state, node, index + 1, held.dtype)
+
+
+def shift_of(state: Translator, node: NodeProto, index: int, of: NDArray[Any], axis: int | None) -> Quantisation:
+    """What a constant input's integers stand for: themselves less the zero point of `scales.SHIFTED`, one or as many as along an axis."""
+    at = shift_at(node, index)
+    zero = state.constant(node, at, "the zero point") if state.has(node, at) else None
+    return Quantisation.of(np.float32(1), zero, of.dtype, of.shape, axis, label(node))
+
+
+def shifted(state: Translator, node: NodeProto, index: int) -> tuple[View, Quantisation]:
+    """The same of a computed input, which has one zero point; whatever its scale is, sums do not have it."""
+    view, at = state.view(node, index), shift_at(node, index)
+    held = state.types.get(view.tensor)
+    if held is None:
+        raise state.refuse(node, f"input {node.input[index]!r} is of floats; integers are expected")
+    zero = state.constant(node, at, "the zero point") if state.has(node, at) else None
+    if zero is not None and zero.size > 1:
+        raise state.refuse(node, f"{zero.size} zero points along an axis of a computed tensor; one for all of it is supported")
+    said = Quantisation.of(np.float32(1), None if zero is None else zero.reshape(()), held.dtype, where=label(node))
+    if said.single("")[1] != held.single(label(node))[1]:
+        raise state.refuse(
+            node, f"its zero point is {said.zero_point[0]}, that of who made its input {held.zero_point[0]}; equal ones are supported"
+        )
+    return view, held

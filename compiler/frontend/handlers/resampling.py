@@ -1,0 +1,307 @@
+"""Handlers that take rows, columns and channels anew: Slice, Split, Gather, Pad, Resize, Upsample, ConvTranspose, DepthToSpace.
+
+Rows and columns become a Resample, channels a Shuffle, or pixels (DepthToSpace); where some are filled or taken twice, a 1x1 convolution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from onnx import NodeProto
+
+from compiler.frontend.handlers.axis_digits import all_pixels, channels_anew, cut, taken_anew
+from compiler.frontend.handlers.to_graph import Handler, Translator
+from compiler.frontend.handlers.views import View
+from compiler.frontend.handlers.window import finish_conv
+from compiler.frontend.onnx_io.attributes import Attributes, label
+from compiler.ir.operators import Conv, DepthToSpace, Resample, Shuffle
+from compiler.ir.taps import Tap, Taps, places, weighted
+from simulator.npu.errors import BadInputError
+
+Places = list[int | None]  # source of every place along an axis, None where it is filled
+
+
+def _numbers(state: Translator, node: NodeProto, index: int, what: str) -> list[int]:
+    return [int(v) for v in state.constant(node, index, what).reshape(-1)]
+
+
+def _finish(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], index: int = 0) -> None:
+    """The node's output `index`: axes that stay as they are are left alone."""
+    changed = {axis: taps for axis, taps in taken.items() if not taps.is_identity(view.shape[axis])}
+    for axis in changed.keys() & {axis for axis in changed if all_pixels(state, view, axis)}:
+        start = changed[axis].taps[0][0][0]
+        if changed[axis] == places(range(start, start + len(changed[axis]))):
+            view = cut(state, node, view, axis, start, len(changed.pop(axis)), f".{index}" if len(node.output) > 1 else "")
+    state.views[node.output[index]] = taken_anew(state, node, view, changed, node.output[index])
+
+
+def slice_(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view = state.view(node)
+    rank = len(view.shape)
+    starts, ends = _numbers(state, node, 1, "the starts"), _numbers(state, node, 2, "the ends")
+    axes = _numbers(state, node, 3, "the axes") if state.has(node, 3) else list(range(len(starts)))
+    steps = _numbers(state, node, 4, "the steps") if state.has(node, 4) else [1] * len(starts)
+    taken = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        size = view.shape[axis % rank]
+        taken[axis % rank] = places(range(size)[start:end:step])
+        if not len(taken[axis % rank]):
+            raise state.refuse(node, f"[{start}:{end}:{step}] of {size} is empty")
+    _finish(state, node, view, taken)
+
+
+def split(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view = state.view(node)
+    axis = int(values.get("axis", 0)) % len(view.shape)
+    size, parts = view.shape[axis], len(node.output)
+    if state.has(node, 1):
+        sizes = _numbers(state, node, 1, "the sizes")
+    elif "split" in values:
+        sizes = [int(v) for v in values["split"]]
+    else:
+        step = -(-size // parts)
+        sizes = [step] * (parts - 1) + [size - step * (parts - 1)]
+    if sum(sizes) != size or min(sizes) < 1:
+        raise BadInputError(f"{label(node)}: parts {sizes} of {size}")
+    begin = 0
+    for index, length in enumerate(sizes):
+        if node.output[index]:
+            _finish(state, node, view, {axis: places(range(begin, begin + length))}, index)
+        begin += length
+
+
+def gather(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view = state.view(node)
+    axis = int(values.get("axis", 0)) % len(view.shape)
+    index = state.constant(node, 1, "the indices")
+    if index.ndim > 1 or not index.size:
+        raise state.refuse(node, f"indices of shape {list(index.shape)}; one, or some along one axis, are supported")
+    _finish(state, node, view, {axis: places(int(i) % view.shape[axis] for i in index.reshape(-1))})
+    if index.ndim == 0:
+        found = state.views[node.output[0]]
+        state.views[node.output[0]] = View(found.tensor, (*found.axes[:axis], *found.axes[axis + 1 :]))
+
+
+def _mirrored(i: int, size: int) -> int:
+    """A place outside [0, size), reflected at the first and the last one."""
+    period = 2 * (size - 1)
+    i = abs(i) % period if period else 0
+    return min(i, period - i)
+
+
+_OUTSIDE: dict[str, Callable[[int, int], int | None]] = {
+    "constant": lambda i, size: i if 0 <= i < size else None,
+    "edge": lambda i, size: min(max(i, 0), size - 1),
+    "reflect": _mirrored,
+    "wrap": lambda i, size: i % size,
+}
+
+
+def pad(state: Translator, node: NodeProto, values: Attributes) -> None:
+    mode = str(values.get("mode", "constant"))
+    if mode not in _OUTSIDE:
+        raise state.refuse(node, f"mode {mode!r}; accepted: {', '.join(_OUTSIDE)}")
+    view = state.view(node)
+    rank = len(view.shape)
+    pads = _numbers(state, node, 1, "the pads") if state.has(node, 1) else [int(v) for v in values.get("pads", ())]
+    axes = [a % rank for a in _numbers(state, node, 3, "the axes")] if state.has(node, 3) else list(range(rank))
+    if len(pads) != 2 * len(axes):
+        raise BadInputError(f"{label(node)}: {len(pads)} pads for {len(axes)} axes")
+    fill = float(state.constant(node, 2, "the value").reshape(-1)[0]) if state.has(node, 2) else float(values.get("value", 0.0))
+    taken = {}
+    for i, axis in enumerate(axes):
+        size, before, after = view.shape[axis], pads[i], pads[i + len(axes)]
+        if before or after:
+            taken[axis] = places(_OUTSIDE[mode](place, size) for place in range(-before, size + after))
+    _grown(state, node, view, taken, fill)
+
+
+def _grown(state: Translator, node: NodeProto, view: View, taken: dict[int, Taps], fill: float = 0.0) -> None:
+    """As `_finish`, for axes that may grow from one row, column or channel of an image."""
+    if all(view.axes[axis] for axis in taken):
+        state.views[node.output[0]] = taken_anew(state, node, view, taken, node.output[0], fill)
+        return
+    x, rank = state.image(node), len(view.shape)
+    if any(axis == 0 or rank not in (3, 4) for axis in taken):
+        raise state.refuse(node, f"axes {sorted(taken)} of {list(view.shape)}; channels, rows and columns of an image are supported")
+    _, _, h, w = state.shapes[x]
+    if 1 in taken:
+        x = channels_anew(state, node, x, taken[1], fill, state.fresh(f"{node.output[0]}.channels"))
+    rows, columns = taken.get(2, places(range(h))), taken.get(3, places(range(w)))
+    shape = [len(taken[axis]) if axis in taken else size for axis, size in enumerate(view.shape)]
+    state.finish(node, Resample(state.name(node), x, node.output[0], rows, columns, fill), tuple(shape))
+
+
+def resize(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view = state.view(node)
+    rank = len(view.shape)
+    axes = [int(a) % rank for a in values.get("axes", range(rank))]
+    old = node.op_type == "Upsample" or len(node.input) == 2
+    if not old and state.has(node, 3):
+        sizes = _numbers(state, node, 3, "the sizes")
+        scales = [size / view.shape[axis] for size, axis in zip(sizes, axes, strict=True)]
+        if values.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise state.refuse(node, f"keep_aspect_ratio_policy {values['keep_aspect_ratio_policy']!r}; stretch is supported")
+    else:
+        given = state.constant(node, 1, "the scales") if old and state.has(node, 1) else None
+        given = np.array(values["scales"]) if given is None and "scales" in values else given
+        scales = [float(v) for v in (given if given is not None else state.constant(node, 2, "the scales")).reshape(-1)]
+        sizes = [math.floor(np.float32(view.shape[axis]) * np.float32(scale)) for scale, axis in zip(scales, axes, strict=True)]
+    if values.get("antialias", 0) and any(scale < 1 for scale in scales):
+        raise state.refuse(node, "antialias where it shrinks; only antialias = 0 is supported")
+    values = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor", **values} if old else values
+    taken = {}
+    for axis, size, scale in zip(axes, sizes, scales, strict=True):
+        if size < 1:
+            raise BadInputError(f"{label(node)}: axis {axis} of {view.shape[axis]} becomes {size}")
+        if size != view.shape[axis] or scale != 1:
+            taken[axis] = _resized_axis(state, node, values, view.shape[axis], size, scale)
+    _grown(state, node, view, taken)
+
+
+# in float32, as onnxruntime has them: ties between places are decided by it
+Number = np.float32
+_HALF = Number(0.5)
+_COORDINATES: dict[str, Callable[[Number, Number, Number, Number], Number]] = {
+    "half_pixel": lambda i, size, out, scale: (i + _HALF) / scale - _HALF,
+    "half_pixel_symmetric": lambda i, size, out, scale: size / 2 * (1 - out / (scale * size)) + (i + _HALF) / scale - _HALF,
+    "pytorch_half_pixel": lambda i, size, out, scale: (i + _HALF) / scale - _HALF if out > 1 else Number(0),
+    "align_corners": lambda i, size, out, scale: i * (size - 1) / (out - 1) if out > 1 else Number(0),
+    "asymmetric": lambda i, size, out, scale: i / scale,
+}
+_ROUNDED: dict[str, Callable[[float], int]] = {
+    "round_prefer_floor": lambda x: math.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: math.floor(x + 0.5),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+
+
+def _resized_axis(state: Translator, node: NodeProto, values: Attributes, size: int, out: int, scale: float) -> Taps:
+    """Taps of one axis of `size` places as `out` places (ONNX's Resize: coordinate, then nearest, linear or cubic)."""
+    where = str(values.get("coordinate_transformation_mode", "half_pixel"))
+    mode, rounding = str(values.get("mode", "nearest")), str(values.get("nearest_mode", "round_prefer_floor"))
+    if where not in _COORDINATES or rounding not in _ROUNDED:
+        known = f"{', '.join(_COORDINATES)}; nearest_mode: {', '.join(_ROUNDED)}"
+        raise state.refuse(node, f"coordinate_transformation_mode {where!r}, nearest_mode {rounding!r}; accepted: {known}")
+    at = [float(_COORDINATES[where](Number(i), Number(size), Number(out), Number(scale))) for i in range(out)]
+    if mode == "nearest":
+        return places(min(max(_ROUNDED[rounding](x), 0), size - 1) for x in at)
+    if mode == "linear":
+        return weighted(_linear(min(max(x, 0.0), size - 1.0), size) for x in at)
+    if mode == "cubic":
+        outside = bool(values.get("exclude_outside", 0))
+        return weighted(_cubic(x, size, float(values.get("cubic_coeff_a", -0.75)), outside) for x in at)
+    raise state.refuse(node, f"mode {mode!r}; accepted: nearest, linear, cubic")
+
+
+def _linear(x: float, size: int) -> Iterable[Tap]:
+    left = math.floor(x)
+    return ((left, 1 - (x - left)), (min(left + 1, size - 1), x - left))
+
+
+def _cubic(x: float, size: int, a: float, exclude_outside: bool) -> Iterable[Tap]:
+    """Keys 1981: four places around x, those outside taken from the border or left out."""
+    left = math.floor(x)
+    t = x - left
+    weights = [
+        ((a * (t + 1) - 5 * a) * (t + 1) + 8 * a) * (t + 1) - 4 * a,
+        ((a + 2) * t - (a + 3)) * t * t + 1,
+        ((a + 2) * (1 - t) - (a + 3)) * (1 - t) * (1 - t) + 1,
+        ((a * (2 - t) - 5 * a) * (2 - t) + 8 * a) * (2 - t) - 4 * a,
+    ]
+    taps = [(left - 1 + k, weight) for k, weight in enumerate(weights)]
+    if exclude_outside:
+        taps = [(place, weight) for place, weight in taps if 0 <= place < size]
+        total = sum(weight for _, weight in taps)
+        taps = [(place, weight / total) for place, weight in taps]
+    return [(min(max(place, 0), size - 1), weight) for place, weight in taps]
+
+
+def conv_transpose(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """A convolution of the input with stride - 1 zeros between its pixels, the kernel turned around."""
+    weights = np.asarray(state.constant(node, 1, "the weight"), np.float32)
+    if weights.ndim == 3:  # over a signal, an image of one column
+        weights, values = weights[..., None], _of_columns(values)
+    x = state.image(node)
+    _, c, h, w = state.shapes[x]
+    groups = int(values.get("group", 1))
+    if weights.ndim != 4 or weights.shape[0] != c or c % groups:
+        expected = f"[{c}, c_out / {groups}, kh, kw] is expected"
+        raise state.refuse(node, f"weights of shape {list(weights.shape)} for {c} channels in {groups} groups; {expected}")
+    per_group, kernel = weights.shape[1], weights.shape[2:]
+    turned = weights.reshape(groups, c // groups, per_group, *kernel).transpose(0, 2, 1, 3, 4)[:, :, :, ::-1, ::-1]
+    turned = np.ascontiguousarray(turned.reshape(groups * per_group, c // groups, *kernel))
+    bias = np.zeros(len(turned), np.float32)
+    if state.has(node, 2):
+        bias = np.asarray(state.constant(node, 2, "the bias"), np.float32)
+    spread, pads = [], []
+    dilations = tuple(int(d) for d in values.get("dilations", (1, 1)))
+    for axis, size in enumerate((h, w)):
+        stride, reach = int(values.get("strides", (1, 1))[axis]), (kernel[axis] - 1) * dilations[axis]
+        before, after = _transposed_pads(state, node, values, axis, size, stride, reach)
+        # what is left of the padding of the convolution; less than none: cut off
+        begin, end = reach - before, reach - after
+        taps: Places = [i // stride if i % stride == 0 else None for i in range((size - 1) * stride + 1)]
+        taps = taps[max(0, -begin) : len(taps) - max(0, -end)]
+        if not taps:
+            raise state.refuse(node, f"pads leave nothing of axis {axis + 2}")
+        spread.append(places(taps))
+        pads.append((max(0, begin), max(0, end)))
+    rows, columns = spread
+    if not (rows.is_identity(h) and columns.is_identity(w)):
+        x = state.emit(Resample(state.name(node, ".zeros"), x, state.fresh(f"{node.output[0]}.zeros"), rows, columns))
+    window = (pads[0][0], pads[1][0], pads[0][1], pads[1][1])
+    finish_conv(state, node, Conv(state.name(node), x, node.output[0], turned, bias, (1, 1), dilations, window, groups))  # type: ignore[arg-type]
+
+
+_SECOND_AXIS = {"strides": [1], "dilations": [1], "output_padding": [0], "output_shape": [1], "kernel_shape": [1]}
+
+
+def _of_columns(values: Attributes) -> Attributes:
+    """Attributes of a window over one axis, as those of a window one column wide."""
+    out = {key: [*value, *_SECOND_AXIS[key]] if key in _SECOND_AXIS else value for key, value in values.items()}
+    return out | {"pads": [values["pads"][0], 0, values["pads"][1], 0]} if "pads" in values else out
+
+
+def _transposed_pads(
+    state: Translator, node: NodeProto, values: Attributes, axis: int, size: int, stride: int, reach: int
+) -> tuple[int, int]:
+    """(before, after) along one axis; output_padding makes the one behind smaller."""
+    extra = int(values.get("output_padding", (0, 0))[axis])
+    auto = values.get("auto_pad", "NOTSET")
+    if "output_shape" in values or auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = int(values["output_shape"][axis]) if "output_shape" in values else size * stride
+        total = stride * (size - 1) + extra + reach + 1 - wanted
+        small, large = total // 2, total - total // 2
+        return (large, small - extra) if auto != "SAME_UPPER" else (small, large - extra)
+    if auto == "VALID":
+        return (0, -extra)
+    pads = [int(v) for v in values.get("pads", (0, 0, 0, 0))]
+    return (pads[axis], pads[axis + 2] - extra)
+
+
+def depth_to_space(state: Translator, node: NodeProto, values: Attributes) -> None:
+    block, mode = int(values["blocksize"]), values.get("mode", "DCR")
+    x = state.image(node)
+    _, channels, *_ = state.shapes[x]
+    if block < 1 or channels % block**2:
+        raise BadInputError(f"{label(node)}: blocksize {block} of {channels} channels; they are expected to be a multiple of its square")
+    if mode == "CRD":  # the pixels of a channel are side by side; the other way round is only labels
+        order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
+        x = state.emit(Shuffle(state.name(node, ".channels"), x, state.fresh(f"{x}.channels"), tuple(order.tolist())))
+    state.finish(node, DepthToSpace(state.name(node), x, node.output[0], block))
+
+
+RESAMPLING: dict[str, Handler] = {
+    "ConvTranspose": conv_transpose,
+    "DepthToSpace": depth_to_space,
+    "Gather": gather,
+    "Pad": pad,
+    "Resize": resize,
+    "Slice": slice_,
+    "Split": split,
+    "Upsample": resize,
+}

@@ -1,0 +1,198 @@
+"""Handlers of what transformers are made of: sequences [b, s, d] of s pixels with d channels, heads, normalisation over channels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from compiler.frontend.handlers.to_graph import Handler, Translator
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, constant_as, joined, whole
+from compiler.frontend.onnx_io.attributes import Attributes, label
+from compiler.ir.operators import Conv, Floats, LayerNorm, MatMul, QuantisedPair, Reflow, Step, Vector
+from simulator.npu.errors import BadInputError
+
+
+def floats(array: NDArray[Any]) -> Floats:
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+class OverAxis(NamedTuple):
+    """Weights as a kernel [m, c, kh, kw] of a convolution of `tensor`.  axes: of what it makes, whose channels are the m."""
+
+    tensor: str
+    kernel: NDArray[Any]
+    axes: tuple[Atoms, ...]
+
+
+def over_axis(state: Translator, node: NodeProto, axis: int, weights: NDArray[Any], index: int = 0, rank: int = 0) -> OverAxis:
+    """What sums over ONNX axis `axis` of input `index` times weights [m, k], of any type.
+
+    The axis runs over the channels, in any order, at every pixel (a 1x1 kernel), or over channels and all pixels (a kernel that covers
+    the image).  rank: of the result, where the input has fewer axes; `axis` is counted with it.
+    """
+    view = state.view(node, index).of_rank(rank)
+    n, c, h, w = state.shapes[view.tensor]
+    atoms, rest = view.axes[axis], [atom for i, atoms in enumerate(view.axes) if i != axis for atom in atoms]
+    if weights.shape[1] != view.shape[axis]:
+        raise BadInputError(f"{label(node)}: axis {axis} of {list(view.shape)} by weights of shape {list(weights.shape)}")
+    covers = math.prod(atom.size for atom in atoms if atom.axis != C) > 1
+    if any(atom.axis == C or (atom.axis != N and covers) for atom in rest) or any(atom.axis == N for atom in atoms):
+        raise state.refuse(node, f"axis {axis} of {list(view.shape)} is not the channels, or channels and pixels, of ({n}, {c}, {h}, {w})")
+    order = sorted(range(len(atoms)), key=lambda i: (atoms[i].axis, -atoms[i].stride))
+    kernel = weights.reshape(-1, *(atom.size for atom in atoms)).transpose(0, *(1 + i for i in order))
+    axes = list(view.axes)
+    axes[axis] = joined([Atom(C, len(weights), 1)])
+    return OverAxis(view.tensor, np.ascontiguousarray(kernel.reshape(-1, c, *((h, w) if covers else (1, 1)))), tuple(axes))
+
+
+def product(state: Translator, node: NodeProto, axis: int, weights: Floats, bias: Floats, index: int = 0, rank: int = 0) -> None:
+    """`over_axis`: a convolution."""
+    found = over_axis(state, node, axis, weights, index, rank)
+    state.finish_as(node, Conv(state.name(node), found.tensor, node.output[0], floats(found.kernel), bias), found.axes)
+
+
+def matmul(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """[.., s, k] x [k, m] or [m, k] x [.., k, s] with a constant matrix; two computed tensors, head by head."""
+    constant = [i for i in (0, 1) if node.input[i] in state.constants]
+    if not constant:
+        found = heads_of(state, node)
+        state.finish_as(node, MatMul(state.name(node), *found[:2], node.output[0], found.heads, found.transposed), found.axes)
+        return
+    side = constant[0]
+    matrix = state.constant(node, side, "one of the two")
+    rank = len(state.view(node, 1 - side).shape)
+    wide = max(rank, matrix.ndim)
+    matrix = matrix.reshape(matrix.shape[-2:]) if math.prod(matrix.shape[:-2]) == 1 and matrix.ndim > 2 else matrix
+    if matrix.ndim != 2 or rank < 2:
+        raise state.refuse(node, f"a constant of shape {list(matrix.shape)} and a tensor of {rank} axes; a matrix is supported")
+    weights = floats(matrix.T if side == 1 else matrix)
+    product(state, node, wide - 1 if side == 1 else wide - 2, weights, np.zeros(len(weights), np.float32), 1 - side, wide)
+
+
+class Heads(NamedTuple):
+    """How a product of two computed tensors lies; see `MatMul`.  axes: of what it makes."""
+
+    a: str
+    b: str
+    heads: int
+    transposed: bool
+    axes: tuple[Atoms, ...]
+
+
+def heads_of(state: Translator, node: NodeProto, indices: tuple[int, int] = (0, 1)) -> Heads:
+    """[.., m, k] x [.., k, n]: the leading axes are images and heads, m is the pixels of a; k and n are the channels of a head and
+    pixels of b, in either order."""
+    a, b = (state.view(node, i) for i in indices)
+    if len(a.axes) != len(b.axes) or len(a.axes) < 2:
+        raise state.refuse(node, f"{list(a.shape)} x {list(b.shape)}; equal leading axes are supported")
+    (m, k), (k_b, n) = a.axes[-2:], b.axes[-2:]
+    shape_a, shape_b = state.shapes[a.tensor], state.shapes[b.tensor]
+    lead_a, lead_b = (joined(atom for atoms in v.axes[:-2] for atom in atoms) for v in (a, b))
+    heads = math.prod(atom.size for atom in lead_a if atom.axis == C)
+    size = shape_a[1] // heads
+
+    def per_head(atoms: Atoms, channels: int) -> bool:
+        """All channels of a head, which lie side by side."""
+        return atoms == joined([Atom(C, channels, 1)])
+
+    transposed = per_head(k_b, size) and n == whole(shape_b, P)
+    plain = k_b == whole(shape_b, P) and per_head(n, shape_b[1] // heads)
+    leads = [joined((*whole(shape, N), Atom(C, heads, shape[1] // heads))) for shape in (shape_a, shape_b)]
+    if m != whole(shape_a, P) or not per_head(k, size) or not (transposed or plain) or [lead_a, lead_b] != leads:
+        raise state.refuse(
+            node,
+            f"{list(a.shape)} x {list(b.shape)}: as the tensors lie, rows are not pixels or the summed axis not a head's channels; "
+            "one would have to be transposed",
+        )
+    per = b.shape[-1]
+    lead = tuple(
+        tuple(Atom(C, atom.size, atom.stride // size * per) if atom.axis == C else atom for atom in atoms) for atoms in a.axes[:-2]
+    )
+    return Heads(a.tensor, b.tensor, heads, transposed, (*lead, m, (Atom(C, per, 1),)))
+
+
+def layer_norm(state: Translator, node: NodeProto, values: Attributes) -> None:
+    view = state.view(node)
+    axis = int(values.get("axis", -1)) % len(view.shape)
+    if view.axes[axis] != whole(state.shapes[view.tensor], C) or math.prod(view.shape[axis:]) != view.shape[axis]:
+        raise state.refuse(node, f"over the axes from {axis} on of {list(view.shape)}; over the channels is supported")
+    if any(node.output[1:]):
+        raise state.refuse(node, "the mean or the deviation is asked for; only the normalised values are supported")
+    channels = view.shape[axis]
+    scale = floats(state.constant(node, 1, "the scale")).reshape(-1)
+    shift = floats(state.constant(node, 2, "the shift")).reshape(-1) if state.has(node, 2) else np.zeros(channels, np.float32)
+    scale, shift = (floats(np.broadcast_to(item, (channels,))) for item in (scale, shift))
+    op = LayerNorm(state.name(node), view.tensor, node.output[0], scale, shift, float(values.get("epsilon", 1e-5)))
+    state.finish_as(node, op, view.axes)
+
+
+def gelu(state: Translator, node: NodeProto, values: Attributes) -> None:
+    """Erf; Gelu by erf, or by tanh, where x (1 + tanh z) / 2 = x / (1 + exp(-2 z))."""
+    view = state.view(node)
+    steps: tuple[Step, ...] = (Step("gelu" if node.op_type == "Gelu" else "erf"),)
+    if values.get("approximate", "none") == "tanh":
+        first = -2 * math.sqrt(2 / math.pi)
+        poly = (Step("keep", kept=0), Step("square"), Step("muls", 0.044715 * first), Step("adds", first), Step("mul", kept=0))
+        steps = (*poly, Step("exp"), Step("adds", 1.0), Step("rdiv", kept=0))
+    state.finish_as(node, Vector(state.name(node), (view.tensor,), node.output[0], steps), view.axes)
+
+
+def concat_pixels(state: Translator, node: NodeProto, axis: int) -> None:
+    """Sequences one after the other, constants among them: each goes to its place in a column of zeros, and these are added.
+
+    Of integers in one scale, zeros are zero points, which add nothing.
+    """
+    parts: list[tuple[int, View | NDArray[Any]]] = []
+    at = 0
+    for i, name in enumerate(node.input):
+        part: View | NDArray[Any] = state.constants[name] if name in state.constants else state.view(node, i)
+        parts.append((at, part))
+        at += part.shape[axis]
+    views = [(before, part) for before, part in parts if isinstance(part, View)]
+    if not views:
+        raise state.refuse(node, "all inputs are constants; nothing for the NPU to do")
+    first = views[0][1]
+    q = state.types.get(first.tensor)
+    zero = 0 if q is None else int(q.zero_point[0])
+    shape = list(first.shape)
+    shape[axis] = at
+    sums: list[str] = []
+    for i, (before, view) in enumerate(views):
+        same = view.axes[:axis] == first.axes[:axis] and view.axes[axis + 1 :] == first.axes[axis + 1 :]
+        if view.axes[axis] != whole(state.shapes[view.tensor], P) or not same:
+            raise state.refuse(node, f"along axis {axis} of {list(view.shape)}; channels (axis 1 of images) or all pixels can be joined")
+        name = state.name(node, f".{i}")
+        sums.append(state.emit(Reflow(name, view.tensor, name, state.shapes[view.tensor][2:], (at, 1), before, zero)))
+    joint = View(sums[0], tuple((Atom(P, at, 1),) if i == axis else item for i, item in enumerate(first.axes)))
+    values = np.full([d if i == axis else 1 for i, d in enumerate(shape)], zero, np.float32)
+    for before, part in parts:
+        if not isinstance(part, View):
+            values = np.array(np.broadcast_to(values, np.broadcast_shapes(values.shape, [*part.shape[:axis], at, *part.shape[axis + 1 :]])))
+            values[(slice(None),) * axis + (slice(before, before + part.shape[axis]),)] = part
+    if len(views) < len(parts):
+        own = constant_as(joint, state.shapes[joint.tensor], values)
+        assert own is not None
+        sums.append(state.constant_tensor(node, own, state.shapes[joint.tensor]))
+    if q is not None:
+        if len(views) < len(parts):
+            state.tensors[sums[-1]], state.types[sums[-1]] = state.tensors[sums[-1]].astype(q.dtype), q
+        total = sums[0]
+        for other in sums[1:]:
+            name = state.name(node)
+            total = state.emit(QuantisedPair(name, total, other, name, "add", q, q, q))
+        state.views[node.output[0]] = joint.of(total)
+        return
+    steps = tuple(Step("add", operand=i) for i in range(1, len(sums)))
+    state.finish_as(node, Vector(state.name(node), tuple(sums), node.output[0], steps), joint.axes)
+
+
+SEQUENCE: dict[str, Handler] = {
+    "MatMul": matmul,
+    "LayerNormalization": layer_norm,
+    "Gelu": gelu,
+    "Erf": gelu,
+}

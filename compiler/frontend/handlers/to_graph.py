@@ -1,0 +1,418 @@
+"""ONNX nodes -> operators of `compiler.ir.graph`, one by one; nothing is fused here.
+
+An ONNX tensor is a `View` (`compiler.frontend.handlers.views`): a tensor of the graph, always (n, c, h, w), and how ONNX's axes run over
+it. So Reshape, Transpose, Flatten, Squeeze and Unsqueeze only change the view, Gemm after Flatten is a Conv with a kernel as large as the
+image, and a channel shuffle shows where somebody reads an image whose channels are in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from compiler.frontend.handlers.views import Atom, Atoms, C, N, P, View, host_order, joined, reshaped, row_major, whole
+from compiler.frontend.onnx_io.attributes import Attributes, attributes, known_shapes, label, opset_of
+from compiler.frontend.onnx_io.fold import NO_ROOM, evaluated, folded
+from compiler.frontend.onnx_io.memory_budget import ByteBudget
+from compiler.frontend.onnx_io.scales import columns_read, quantisation_of
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import Floats, Operator, Reflow, Shape, Shuffle
+from compiler.ir.quantised.parameters import ALONE, SUMS, Quantisation
+from simulator.npu.errors import BadInputError, UnsupportedError
+from simulator.onnx_kinds import INTEGERS_ON_NPU, ON_NPU, kind_name
+
+Array = NDArray[Any]
+_FOR_HOST = {"DynamicQuantizeLinear": "its scale is that of all values, which the host has before the NPU has any"}
+TAKEN = "float, int8 or uint8 of a known shape"  # from and to the host
+
+
+def graph_shape(shape: tuple[int, ...]) -> Shape:
+    """ONNX shape -> (n, c, h, w): [k] is a vector of channels; further axes than four are folded into h.
+
+    A signal [n, c, l] is an image of one column, as a sequence is: blocks are cut along rows, and a row of all samples need not fit L1.
+    """
+    if len(shape) < 2:
+        return (1, math.prod(shape), 1, 1)
+    if len(shape) < 4:
+        return (shape[0], shape[1], math.prod(shape[2:]), 1)
+    return (shape[0], shape[1], math.prod(shape[2:-1]), shape[-1])
+
+
+class Translator:
+    """State while one model is translated; handlers in `compiler.frontend.handlers.handlers` call its methods.
+
+    rows: whether a matrix [m, k] that products read comes as one image of m pixels, so that these fill the rows of the matrix unit; else as
+    m images of one pixel.  matrices: whether one came as pixels.
+    """
+
+    def __init__(
+        self, model: ModelProto, budget: ByteBudget | None = None, beside: Mapping[str, Array] | None = None, rows: bool = True
+    ) -> None:
+        self.model = model
+        self.rows, self.matrices = rows, False
+        self.budget = ByteBudget.of(model) if budget is None else budget
+        self.opset = opset_of(model)
+        self.shapes: dict[str, Shape] = {}
+        self.operators: list[Operator] = []
+        self.views: dict[str, View] = {}
+        self.shuffled: dict[View, str] = {}  # views that have been made tensors with channels in order
+        self.reflowed: dict[tuple[str, Shape], str] = {}  # the same pixels in rows of another width
+        self.constants: dict[str, Array] = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer} | dict(beside or {})
+        self.known_shapes = known_shapes(model.graph)  # of ONNX tensors
+        self.used_names: set[str] = set()
+        self.spread: dict[tuple[str, Atoms, int], str] = {}  # (tensor, its channels, how many there are to be) -> them in their places
+        self.tensors: dict[str, Floats] = {}  # constants that stay tensors
+        self.types: dict[str, Quantisation] = {}  # of tensors of integers
+        self.columns = {name for node in model.graph.node for name in columns_read(node)}  # what the host makes of a product's
+
+    # -- what handlers ask ------------------------------------------------------------------------------------------
+
+    def refuse(self, node: NodeProto, why: str) -> UnsupportedError:
+        return UnsupportedError(f"{label(node)}: {why}")
+
+    def constant(self, node: NodeProto, index: int, what: str) -> Array:
+        """The value of an input that has to be known at compile time."""
+        if not self.has(node, index):
+            raise self.refuse(node, f"{what} is missing; opset {self.opset} is too old a form of this operator")
+        name = node.input[index]
+        if name not in self.constants:
+            raise self.refuse(node, f"{what} {name!r} is computed at run time; only a constant one is supported")
+        return self.constants[name]
+
+    def view(self, node: NodeProto, index: int = 0) -> View:
+        if not self.has(node, index):
+            raise self.refuse(node, f"input {index} is missing")
+        name = node.input[index]
+        if name in self.views:
+            return self.views[name]
+        if name in self.constants:
+            raise self.refuse(node, f"input {name!r} is a constant where a computed tensor is expected")
+        raise BadInputError(f"{label(node)}: input {name!r} is produced by nothing")
+
+    def image(self, node: NodeProto, index: int = 0) -> str:
+        """The input as a graph tensor whose (n, c, h, w) is ONNX's own shape."""
+        view = self.view(node, index)
+        shape, wanted = self.shapes[view.tensor], graph_shape(view.shape)
+        if (*wanted[:2], wanted[2] * wanted[3]) == (*shape[:2], shape[2] * shape[3]):
+            found = self.in_order(view)
+            if found.atoms == whole(shape, N, C, P):
+                return self.in_rows(found.tensor, wanted)
+        raise self.refuse(
+            node, f"input {node.input[index]!r} of shape {list(view.shape)} is not (n, c, h, w) or (n, c) but another view of them"
+        )
+
+    def in_rows(self, tensor: str, shape: Shape) -> str:
+        """The tensor with its pixels in rows of another width: an image seen as a signal, or a signal as an image."""
+        if self.shapes[tensor] == shape:
+            return tensor
+        if (tensor, shape) not in self.reflowed:
+            name = self.fresh(f"{tensor}.rows")
+            self.reflowed[tensor, shape] = self.emit(Reflow(name, tensor, name, self.shapes[tensor][2:], shape[2:]))
+        return self.reflowed[tensor, shape]
+
+    def in_rows_of(self, tensor: str, other: str) -> str:
+        """The tensor with its pixels in rows as those of another one, which has as many."""
+        n, c, h, w = self.shapes[tensor]
+        rows = self.shapes[other][2:]
+        return self.in_rows(tensor, (n, c, *rows)) if math.prod(rows) == h * w else tensor
+
+    def reshape(self, view: View, onnx_shape: Sequence[int]) -> View | None:
+        """As `views.reshaped`; a shuffle puts channels in order where only that lets it."""
+        return reshaped(view, onnx_shape) or reshaped(self.in_order(view), onnx_shape)
+
+    def in_order(self, view: View) -> View:
+        """The same values where the channels of a tensor are in the order in which the view names them."""
+        atoms = [atom for atom in view.atoms if atom.axis == C]
+        order = np.zeros((1,), np.int64)
+        for atom in atoms:
+            order = (order[:, None] + np.arange(atom.size) * atom.stride).reshape(-1)
+        if np.array_equal(order, np.arange(len(order))):
+            return view
+        if view not in self.shuffled:
+            name = self.fresh(f"{view.tensor}.shuffle")
+            self.shuffled[view] = self.emit(Shuffle(name, view.tensor, name, tuple(order.tolist())))
+        stride = 1
+        renamed = {}
+        for atom in reversed(atoms):
+            renamed[atom] = Atom(C, atom.size, stride)
+            stride *= atom.size
+        return View(self.shuffled[view], tuple(joined(renamed.get(atom, atom) for atom in axes) for axes in view.axes))
+
+    def has(self, node: NodeProto, index: int) -> bool:
+        return len(node.input) > index and bool(node.input[index])
+
+    # -- what handlers do -------------------------------------------------------------------------------------------
+
+    def name(self, node: NodeProto, suffix: str = "") -> str:
+        """A name for an operator, used once."""
+        return self.fresh((node.name or node.output[0]) + suffix)
+
+    def fresh(self, base: str) -> str:
+        """A name that is not taken yet, `base` or one that begins with it."""
+        unique, count = base, 1
+        while unique in self.used_names:
+            count += 1
+            unique = f"{base}.{count}"
+        self.used_names.add(unique)
+        return unique
+
+    def emit(self, op: Operator) -> str:
+        """Append an operator; its output's shape follows.  Raises UnsupportedError for another batch than that of the others."""
+        shape = op.output_shape([self.shapes[name] for name in op.inputs])
+        if min(shape) < 1:
+            raise BadInputError(f"operator {op.name!r}: its window does not fit, the output would be {list(shape)}")
+        batch = self.shapes[self.operators[0].y][0] if self.operators else shape[0]
+        if shape[0] != batch:  # a program goes through the images of all its tensors side by side
+            raise UnsupportedError(f"operator {op.name!r}: {shape[0]} images beside operators on {batch}; one number for all is supported")
+        types = [self.types.get(name) for name in op.inputs]
+        if any(q is not None and q.dtype == SUMS for name, q in zip(op.inputs, types, strict=True) if name not in op.of_columns):
+            raise UnsupportedError(f"operator {op.name!r}: reads int32 sums, which are for the host; integers of 8 bits are supported")
+        try:
+            made = op.output_type(types)
+        except ValueError as error:
+            raise UnsupportedError(f"operator {op.name!r}: {error}") from None
+        if made is not None:
+            self.types[op.y] = made
+        self.shapes[op.y] = shape
+        self.operators.append(op)
+        return op.y
+
+    def constant_tensor(self, node: NodeProto, values: Floats, shape: Shape) -> str:
+        """A tensor of a shape with known values [1 | n, 1 | c, 1 | h, 1 | w]."""
+        self.budget.spend(len(values) * math.prod(shape[1:]) * values.itemsize, node)
+        name = self.name(node, ".constant")
+        self.shapes[name] = shape
+        self.tensors[name] = np.ascontiguousarray(np.broadcast_to(values, (len(values), *shape[1:])))
+        return name
+
+    def finish(self, node: NodeProto, op: Operator, shape: tuple[int, ...] | None = None) -> None:
+        """Append the operator that produces the node's first output, (n, c, h, w) in this order; ONNX's shape is its own unless given."""
+        self.emit(op)
+        own = self.shapes[op.y]
+        self.views[node.output[0]] = row_major(op.y, own, own if shape is None else shape)
+
+    def finish_as(self, node: NodeProto, op: Operator, axes: tuple[tuple[Atom, ...], ...]) -> None:
+        """Append the operator that produces the node's first output, whose ONNX axes run over it as given."""
+        self.emit(op)
+        self.views[node.output[0]] = View(op.y, tuple(joined(atoms) for atoms in axes))
+
+    def check_views(self, node: NodeProto) -> None:
+        """Raise ValueError for a handler's mistake: a result of another shape than ONNX says, or a view that misses values."""
+        for name in node.output:
+            if name not in self.views:
+                continue
+            view = self.views[name]
+            known = self.known_shapes.get(name, view.shape)
+            if view.shape != known or not view.covers(self.shapes[view.tensor]):
+                seen = f"{list(view.shape)}, {view} of {self.shapes[view.tensor]}"
+                raise ValueError(f"{label(node)}: {name!r} of shape {list(known)} was lowered to {seen}")
+
+    # -- the walk ---------------------------------------------------------------------------------------------------
+
+    def inputs(self) -> tuple[Port, ...]:
+        ports = []
+        for item in self.model.graph.input:
+            if item.name in self.constants:
+                continue
+            if what := self.strange(item):
+                raise UnsupportedError(f"input {item.name!r} is {what}; {TAKEN} is supported")
+            ports.append(self.receive(item))
+        return tuple(ports)
+
+    def strange(self, item: ValueInfoProto) -> str:
+        """What keeps a tensor from being taken from the host, or ''."""
+        kind = item.type.tensor_type.elem_type
+        if kind not in (0, *ON_NPU, *INTEGERS_ON_NPU) and (kind != TensorProto.INT32 or item.name not in self.columns):
+            return kind_name(kind)
+        return "" if has_shape(item) else "of unknown shape"
+
+    def stands_for(self, item: ValueInfoProto) -> Quantisation | None:
+        """What a tensor's integers stand for; themselves where no operator says it, which then only move.  None of one of floats."""
+        kind = item.type.tensor_type.elem_type
+        if kind == TensorProto.INT32:
+            return ALONE
+        if kind not in INTEGERS_ON_NPU:
+            return None
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
+        return quantisation_of(item.name, dtype, self.model.graph, self.constants) or Quantisation.of(np.float32(1), None, dtype)
+
+    def receive(self, item: ValueInfoProto) -> Port:
+        """A tensor that comes from the host."""
+        name, shape = item.name, tuple(int(d.dim_value) for d in item.type.tensor_type.shape.dim)
+        found = self.stands_for(item)
+        if found is not None:
+            self.types[name] = found
+        if len(shape) == 3 and channels_last(self.model, name):
+            b, length, channels = shape
+            self.shapes[name] = (b, channels, length, 1)
+            self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (N, P, C)))
+        elif self.rows and len(shape) == 2 and shape[0] > 1 and channels_last(self.model, name):
+            self.shapes[name], self.matrices = (1, shape[1], shape[0], 1), True
+            self.views[name] = View(name, tuple(whole(self.shapes[name], axis) for axis in (P, C)))
+        elif (phases := strided_phases(self.model, name, shape)) > 1:
+            self.shapes[name] = (shape[0], phases, shape[2] // phases, 1)
+            self.views[name] = View(name, (whole(self.shapes[name], N), (), whole(self.shapes[name], P, C)))
+        else:
+            self.shapes[name] = graph_shape(shape)
+            self.views[name] = row_major(name, self.shapes[name], shape)
+        return Port(name, name, shape, self._order(name))
+
+    def outputs(self) -> tuple[Port, ...]:
+        given = {item.name for item in self.model.graph.input}
+        for item in self.model.graph.output:
+            if item.name in given:
+                raise UnsupportedError(f"output {item.name!r} is an input of the model, or listed twice; nothing to run on the NPU")
+            given.add(item.name)
+        ports = tuple(self.hand_over(item) for item in self.model.graph.output)
+        batches = {self.shapes[name][0] for name in (*(op.y for op in self.operators), *(port.tensor for port in ports))}
+        if len(batches) > 1:  # an output that is an input is copied, beside what is computed
+            raise UnsupportedError(f"outputs of {' and '.join(map(str, sorted(batches)))} images; one number for all is supported")
+        return ports
+
+    def hand_over(self, item: ValueInfoProto) -> Port:
+        """A tensor that goes to the host."""
+        name = item.name
+        if name not in self.views:
+            raise UnsupportedError(f"output {name!r} does not depend on any input; nothing to run on the NPU")
+        view = self.views[name]
+        kind = item.type.tensor_type.elem_type
+        held = self.types.get(view.tensor)
+        if kind not in (ON_NPU if held is None else (helper.np_dtype_to_tensor_dtype(held.dtype),)):
+            raise UnsupportedError(f"output {name!r} is {kind_name(kind)}; {TAKEN} is supported")
+        if host_order(view, self.shapes[view.tensor]) is None:
+            view = self.views[name] = self.in_order(view)
+        return Port(view.tensor, name, view.shape, self._order(name))
+
+    def _order(self, name: str) -> tuple[int, int, int, int]:
+        view = self.views[name]
+        order = host_order(view, self.shapes[view.tensor])
+        if order is None:
+            raise UnsupportedError(f"{name!r} of shape {list(view.shape)}: it has its channels in parts, the host takes whole axes")
+        return order
+
+
+def has_shape(item: ValueInfoProto) -> bool:
+    """Whether it is a tensor of which every dimension is known."""
+    kind = item.type.tensor_type
+    return item.type.HasField("tensor_type") and kind.HasField("shape") and all(d.dim_value > 0 for d in kind.shape.dim)
+
+
+# what these contract or normalise is the last axis
+_SEQUENCE = ("MatMul", "MatMulInteger", "Gemm", "LayerNormalization", "QLinearMatMul", "QGemm")
+_IMAGE = (  # what they read has its channels on axis 1
+    "Affine", "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "Flatten", "GlobalAveragePool", "GlobalMaxPool",
+    "GroupNormalization", "InstanceNormalization", "LRN", "MaxPool", "QLinearAveragePool", "QLinearConv", "QLinearGlobalAveragePool",
+)  # fmt: skip
+
+
+def channels_last(model: ModelProto, name: str) -> bool:
+    """Whether the first operator that prefers an axis for the channels wants the last one: a sequence [b, s, d].
+
+    Of those behind a tensor; where nobody there does, as in a piece that ends in a sum, of those that are connected with it.
+    """
+    constants = {item.name for item in model.graph.initializer}  # a scale connects nothing
+    for around in (False, True):
+        todo, seen = [name], {name, "", *constants}
+        while todo:
+            current = todo.pop(0)
+            for node in model.graph.node:
+                if current not in node.input and not (around and current in node.output):
+                    continue
+                if node.op_type in _SEQUENCE or node.op_type in _IMAGE:
+                    return node.op_type in _SEQUENCE
+                near = [other for other in (*(node.input if around else ()), *node.output) if other not in seen]
+                todo += near
+                seen.update(near)
+    return False
+
+
+def strided_phases(model: ModelProto, name: str, shape: tuple[int, ...]) -> int:
+    """The stride of the convolutions that read a signal of one channel, where it divides the samples; 1 where nothing is gained.
+
+    Samples a stride apart are then one channel, so that a first layer fills the lanes of a block instead of one lane of each
+    (`handlers.conv` has its weights to match).  The host puts them there; more channels than one would be in no order of whole axes.
+    """
+    if len(shape) != 3 or shape[1] != 1 or any(item.name == name for item in model.graph.output):
+        return 1
+    strides = set()
+    for node in model.graph.node:
+        for i, item in enumerate(node.input):
+            if item == name:
+                values = attributes(node) if node.op_type == "Conv" and i == 0 else {}
+                plain = set(values.get("dilations", [1])) == {1} and values.get("auto_pad", "NOTSET") == "NOTSET"
+                strides.add(int(values.get("strides", [1])[0]) if plain else 1)
+    stride = strides.pop() if len(strides) == 1 else 1
+    return stride if shape[2] % stride == 0 else 1
+
+
+Handler = Callable[[Translator, NodeProto, Attributes], None]
+
+
+def translate(
+    model: ModelProto,
+    handlers: Mapping[str, Handler],
+    digest: str = "",
+    budget: ByteBudget | None = None,
+    beside: Mapping[str, Array] | None = None,
+) -> Graph:
+    """The model as a Graph.  beside: of initialisers that it lacks.  Raises UnsupportedError naming the node, its operator and why.
+
+    Rows of matrices are pixels where all of it can be done with them, as in a multi-layer perceptron; else they are images, as in front of
+    convolutions.
+    """
+    budget = ByteBudget.of(model) if budget is None else budget
+    state = Translator(model, copy(budget), beside)
+    try:
+        return _translated(state, handlers, digest)
+    except UnsupportedError:
+        if not state.matrices:
+            raise
+    return _translated(Translator(model, budget, beside, rows=False), handlers, digest)
+
+
+def _translated(state: Translator, handlers: Mapping[str, Handler], digest: str) -> Graph:
+    model, inputs = state.model, state.inputs()
+    for node in model.graph.node:
+        translate_node(state, node, handlers)
+    name = model.graph.name or "model"
+    graph = Graph(name, inputs, state.outputs(), tuple(state.operators), state.shapes, digest, state.tensors, state.types)
+    graph.verify()
+    return graph
+
+
+def translate_node(state: Translator, node: NodeProto, handlers: Mapping[str, Handler]) -> None:
+    """One node: folded where its inputs are constants, else by its handler.  Raises UnsupportedError.
+
+    handlers: by the operator's name, behind its domain and a dot where that is not ONNX's own.
+    """
+    own = node.domain in ("", "ai.onnx")
+    handler = handlers.get(node.op_type if own else f"{node.domain}.{node.op_type}")
+    if not own and handler is None:
+        raise state.refuse(node, f"operators of domain {node.domain!r} are not supported")
+    values = attributes(node)
+    if not own or not fold(state, node, values):
+        if handler is None:
+            raise state.refuse(node, _FOR_HOST.get(node.op_type, f"not supported; supported are {', '.join(sorted(handlers))}"))
+        try:
+            handler(state, node, values)
+        except MemoryError:
+            raise BadInputError(f"{label(node)}: {NO_ROOM}") from None
+        state.check_views(node)
+
+
+def fold(state: Translator, node: NodeProto, values: Attributes) -> bool:
+    """Whether all that a node makes is constant, and known from now on; loading has done so with what is small."""
+    names = [name for name in node.output if name]
+    if any(name not in state.constants for name in names):
+        value = folded(node, values, state.constants, state.budget)
+        if value is not None:
+            state.constants[node.output[0]] = value
+        else:
+            state.constants |= evaluated(node, state.constants, state.known_shapes, state.model.opset_import, state.budget)
+    return bool(names) and all(name in state.constants for name in names)

@@ -1,0 +1,123 @@
+"""Windows of convolutions and poolings: one number for each axis of an image, padding, and what the machine's instructions can name.
+
+Kernels, dilations and padding above may be of any size (`compiler.ir.im2col`).  Other padding in front that has no field becomes rows or
+columns of zeros, or of zero points.  Strides that have none are for signals, whose pixels become rows as long as the stride.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from compiler.frontend.handlers.to_graph import Translator
+from compiler.frontend.onnx_io.attributes import Attributes
+from compiler.ir.im2col import MOST_APART, MOST_COLUMNS, MOST_PIXELS, beyond
+from compiler.ir.operators import Conv, Pool, QuantisedAverage, QuantisedConv, Reflow, Resample, window_size
+from compiler.ir.taps import places
+from simulator.npu.isa import MAX_WINDOW
+
+Pads = tuple[int, int, int, int]  # top, left, bottom, right
+AnyConv = TypeVar("AnyConv", Conv, QuantisedConv)
+
+
+def pair(state: Translator, node: NodeProto, values: Attributes, key: str) -> tuple[int, int]:
+    """One number per axis of the image; a signal [n, c, l] is an image of one column."""
+    numbers = values.get(key, [1, 1])
+    if len(numbers) > 2:
+        raise state.refuse(node, f"{key} {numbers}; windows of one or two axes are supported")
+    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else (int(numbers[0]), 1)
+
+
+def finish_image(state: Translator, node: NodeProto, op: Pool | QuantisedAverage) -> None:
+    """The output has as many axes as the input."""
+    rank = len(state.view(node).shape)
+    shape = op.output_shape([state.shapes[op.x]])[:rank]
+    state.finish(node, op, shape)
+
+
+def finish_conv(state: Translator, node: NodeProto, op: Conv) -> None:
+    """As `finish_image`, for a convolution whose window may be larger than an instruction's fields."""
+    n, c, h, w = op.output_shape([state.shapes[op.x]])
+    if w > MOST_COLUMNS or h * w > MOST_PIXELS:
+        raise state.refuse(node, f"a result of {h} x {w} pixels; at most {MOST_COLUMNS} columns, {MOST_PIXELS} pixels in all are supported")
+    op = within_fields(state, node, op)
+    state.finish(node, op, (n, c, h * w) if len(state.view(node).shape) == 3 else (n, c, h, w))
+
+
+def within_fields(state: Translator, node: NodeProto, op: AnyConv, zero: float = 0.0, no_weight: NDArray[Any] | float = 0.0) -> AnyConv:
+    """The same convolution, over another image where an instruction's fields do not hold its strides or the padding in front.
+
+    zero: what padding consists of.  no_weight: a weight that adds nothing, of each output channel [c_out, 1, 1].
+    """
+    op = _without_idle(state, op)
+    if max(op.stride) > MAX_WINDOW and _is_line(state, op):
+        op = _in_rows(state, node, op, zero, no_weight)
+    if why := beyond(replace(op, pads=(0, 0, 0, 0))):
+        raise state.refuse(node, why)
+    top, left, bottom, right = op.pads
+    above, before = max(0, top - MAX_WINDOW) if op.stride[0] > MOST_APART else 0, max(0, left - MAX_WINDOW)
+    if not above and not before:
+        return op
+    _, _, in_h, in_w = state.shapes[op.x]
+    rows, columns = (places([None] * missing + list(range(size))) for missing, size in ((above, in_h), (before, in_w)))
+    x = state.emit(Resample(state.name(node, ".padded"), op.x, state.fresh(f"{node.output[0]}.padded"), rows, columns, zero))
+    return replace(op, x=x, pads=(top - above, left - before, bottom, right))
+
+
+def _without_idle(state: Translator, op: AnyConv) -> AnyConv:
+    """Without strides to no second result and dilations of a single place that an instruction's fields cannot hold."""
+    stride, dilation = list(op.stride), list(op.dilation)
+    for axis in range(2):
+        x = state.shapes[op.x][2 + axis]
+        kernel, ends = op.weights.shape[2 + axis], (op.pads[axis], op.pads[axis + 2])
+        if dilation[axis] > MAX_WINDOW and kernel == 1:
+            dilation[axis] = 1
+        if stride[axis] > MAX_WINDOW and window_size(x, kernel, MAX_WINDOW, dilation[axis], *ends) == 1:
+            stride[axis] = MAX_WINDOW
+    return replace(op, stride=(stride[0], stride[1]), dilation=(dilation[0], dilation[1]))
+
+
+def _is_line(state: Translator, op: AnyConv) -> bool:
+    """Whether the image and what windows see of it are one row, or one column."""
+    _, _, h, w = state.shapes[op.x]
+    kernel, (top, left, bottom, right) = op.weights.shape[2:], op.pads
+    return (w == kernel[1] == 1 and left == right == 0) or (h == kernel[0] == 1 and top == bottom == 0)
+
+
+def _in_rows(state: Translator, node: NodeProto, op: AnyConv, zero: float, no_weight: NDArray[Any] | float) -> AnyConv:
+    """A convolution along a line, whose windows are a stride apart: over rows as long as that, one by one, with a kernel of such rows."""
+    n, c, h, w = state.shapes[op.x]
+    axis = 0 if w == 1 and op.weights.shape[3] == 1 else 1
+    stride, dilation, before = op.stride[axis], op.dilation[axis], op.pads[axis]
+    _, _, *results = op.output_shape([(n, c, h, w)])
+    c_out, c_in, *kernel = op.weights.shape
+    reach = (kernel[axis] - 1) * dilation + 1
+    deep = -(-reach // stride)
+    spread = np.full((c_out, c_in, deep * stride), no_weight, op.weights.dtype)
+    spread[:, :, :reach:dilation] = op.weights.reshape(c_out, c_in, -1)
+    name = state.name(node, ".strides")
+    x = state.emit(Reflow(name, op.x, name, (h, w), (results[axis] - 1 + deep, stride), before, zero))
+    weights = np.ascontiguousarray(spread.reshape(c_out, c_in, deep, stride))
+    return replace(op, x=x, weights=weights, stride=(1, 1), dilation=(1, 1), pads=(0, 0, 0, 0))
+
+
+def padding(values: Attributes, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> Pads:
+    """(top, left, bottom, right), auto_pad resolved: SAME gives ceil(size / stride) outputs."""
+    auto = values.get("auto_pad", "NOTSET")
+    if auto == "VALID":
+        return (0, 0, 0, 0)
+    if auto == "NOTSET":
+        given = [int(pad) for pad in values.get("pads", [0, 0, 0, 0])]
+        return (given[0], given[1], given[2], given[3]) if len(given) == 4 else (given[0], 0, given[1], 0)
+    before, after = [], []
+    for axis in range(2):
+        outputs = -(-size[axis] // stride[axis])
+        total = max(0, (outputs - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] + 1 - size[axis])
+        small, large = total // 2, total - total // 2
+        before.append(small if auto == "SAME_UPPER" else large)
+        after.append(large if auto == "SAME_UPPER" else small)
+    return (before[0], before[1], after[0], after[1])

@@ -1,0 +1,90 @@
+"""A model without its large constants, for passes that copy and serialise it again and again: VGG has 550 MB of them.
+
+Protobuf copies a tensor's raw data at every look, and a model that is read or drawn once is looked at when it is digested, lowered and
+written.  So from loading on a model is *hollow*: its large initialisers lack their raw data, which lie beside it, by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from compiler.frontend.onnx_io.protobuf_wire import Data, copy_fields, without_data
+from simulator.onnx_kinds import FLOATS
+from simulator.onnx_names import names_read, refill
+
+LARGE = 256  # values; constants from here on are kept out of the checker, the converter and shape inference, and are not computed there
+Beside = Mapping[str, Data]  # name of an initialiser without raw data of its own -> these
+NOTHING: Beside = {}
+
+
+class Large(NamedTuple):
+    """A large constant.  data: its raw data; None of one that has its values in another field."""
+
+    tensor: TensorProto
+    data: Data | None
+
+    def array(self) -> NDArray[Any]:
+        if self.data is None:
+            return numpy_helper.to_array(self.tensor)
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(self.tensor.data_type)).newbyteorder("<")
+        return np.frombuffer(self.data, kind).reshape(tuple(self.tensor.dims))
+
+
+class Hollow(NamedTuple):
+    """A model whose large initialisers lack their raw data, and these."""
+
+    model: ModelProto
+    data: Beside
+
+    def filled(self) -> ModelProto:
+        """The model with all its data, in place."""
+        for item in self.model.graph.initializer:
+            if item.name in self.data:
+                item.raw_data = bytes(self.data[item.name])
+        return self.model
+
+
+def taken_out(large: Mapping[str, TensorProto], data: Beside = NOTHING) -> dict[str, Large]:
+    """What `detach` has put beside a skeleton, to be read more than once.  data: of a hollow model."""
+    raw = {name: tensor.raw_data for name, tensor in large.items() if name not in data and tensor.HasField("raw_data")}
+    return {name: Large(tensor, data.get(name, raw.get(name))) for name, tensor in large.items()}
+
+
+def detach(model: ModelProto, at_least: int) -> tuple[ModelProto, dict[str, TensorProto]]:
+    """(copy in which float initialisers of `at_least` values or more are inputs, those initialisers by name).
+
+    The initialisers are the model's own, not copies.  An initialiser that the model lists as an input as well stays one.
+    """
+    skeleton = ModelProto()
+    copy_fields(skeleton, model, "graph")
+    copy_fields(skeleton.graph, model.graph, "initializer")
+    listed = {item.name for item in model.graph.input}
+    large: dict[str, TensorProto] = {}
+    for item in model.graph.initializer:
+        if item.data_type in FLOATS and math.prod(item.dims) >= at_least and item.name not in large:
+            large[item.name] = item
+            if item.name not in listed:
+                skeleton.graph.input.append(helper.make_tensor_value_info(item.name, item.data_type, list(item.dims)))
+        else:
+            skeleton.graph.initializer.append(item)
+    return skeleton, large
+
+
+def attach(model: ModelProto, large: Mapping[str, Large]) -> Hollow:
+    """Put the initialisers back that are still read, in place but for their data."""
+    kept = _still_read(model, large)
+    model.graph.initializer.extend(tensor if data is None else without_data(tensor) for tensor, data in kept.values())
+    return Hollow(model, {name: data for name, (_, data) in kept.items() if data is not None})
+
+
+def _still_read(model: ModelProto, large: Mapping[str, Large]) -> dict[str, Large]:
+    """Of the initialisers those that something reads.  Their names are inputs of the model no longer, in place."""
+    refill(model.graph.input, (item for item in model.graph.input if item.name not in large))
+    read = names_read(model.graph.node) | {item.name for item in model.graph.output}
+    return {name: item for name, item in large.items() if name in read}

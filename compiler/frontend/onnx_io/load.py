@@ -1,0 +1,459 @@
+"""Reading an ONNX model: safely, checked, with every shape known.
+
+`load_model` answers with a model that passes the checker, has static shapes and what follows from them as constants
+(`compiler.frontend.onnx_io.shape_inference`), no initialiser among its inputs and an opset of at least `OPSET`; everything else is
+`BadInputError`, one line: what, where, what would be accepted.
+
+QuantizeLinear nodes that say the type of their integers by `output_dtype`, as opset 21 and later allow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from graphlib import TopologicalSorter
+from itertools import count
+from operator import attrgetter
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
+from onnx.external_data_helper import _get_all_tensors, load_external_data_for_tensor
+
+from compiler.frontend.onnx_io import onnx_sandbox
+from compiler.frontend.onnx_io.attributes import attributes, check_attributes, known_dims, known_shapes, one_line, opset_of
+from compiler.frontend.onnx_io.inline import with_bodies
+from compiler.frontend.onnx_io.large_constants import LARGE, Hollow, Large, attach, detach, taken_out
+from compiler.frontend.onnx_io.memory_budget import ByteBudget, tensor_bytes
+from compiler.frontend.onnx_io.onnx_sandbox import LibraryError
+from compiler.frontend.onnx_io.protobuf_wire import Data, tensor_pieces
+from compiler.frontend.onnx_io.random_weights import seeded
+from compiler.frontend.onnx_io.shape_inference import settle
+from simulator.npu.errors import BadInputError
+from simulator.onnx_kinds import CONVERTED, FLOATS, widen, widened
+from simulator.onnx_names import DOMAIN, SEAL_KEY, fresh_name, names_read, refill
+
+
+def add_zero_points(model: ModelProto) -> None:
+    """Every such node without a zero point gets a constant of zeros in that type, as many as it has scales.  `model` is changed.
+
+    So do DequantizeLinear nodes behind it.  A node says its type by its zero point then, here and in the compiled file: onnxruntime takes
+    integers without one for uint8 where it groups them, and forgets the attribute where it makes int8 uint8.  A node with a scale of
+    unknown shape is left alone.
+    """
+    shapes, taken = known_shapes(model.graph), {*names_read(model.graph.node), *(name for node in model.graph.node for name in node.output)}
+    made: dict[str, str] = {}  # integers -> their zero point
+    for node in model.graph.node:
+        if node.domain not in ("", "ai.onnx") or node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+            continue
+        shape, missing = shapes.get(node.input[1]), not any(node.input[2:])
+        if node.op_type == "DequantizeLinear":
+            if missing and node.input[0] in made and shapes[made[node.input[0]]] == shape:
+                node.input[2:] = [made[node.input[0]]]
+            continue
+        dtype = int(attributes(node).get("output_dtype", 0))
+        if not dtype or (missing and shape is None):
+            continue
+        refill(node.attribute, [item for item in node.attribute if item.name != "output_dtype"])
+        if missing and shape is not None:
+            name = fresh_name(f"{node.output[0]}.zero_point", taken)
+            taken.add(name)
+            model.graph.initializer.append(helper.make_tensor(name, dtype, shape, [0] * math.prod(shape)))
+            made[node.output[0]], shapes[name] = name, shape
+            node.input[2:] = [name]
+
+
+OPSET = 17  # what the translation is written against; newer models are left as they are
+RESIZE_WITH_MODES = 11  # the opset since which Resize says how it counts
+MAX_PROTO_BYTES = 2**31 - 1  # of one message
+MAX_VALUES = 2**30  # of one tensor: 4 GiB of float32
+_WIDENED = (TensorProto.BFLOAT16,)
+_NUMPY_TYPES = frozenset(onnx.helper.get_all_tensor_dtypes()) - {TensorProto.STRING}
+_MISFITS = (LibraryError, onnx.shape_inference.InferenceError, ValueError, RuntimeError)
+_SOURCE_LINE = re.compile(r"^(Fatal error: |/\S+:\d+ .*?\) (?=[A-Z]))")
+_dims = attrgetter("type.tensor_type.shape.dim")  # of an input: each has a size, or a name, or neither
+Shapes = Mapping[str, Sequence[int]]
+
+
+def load_model(
+    model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
+) -> ModelProto:
+    """As `load`, with all weights in the model."""
+    return load(model, shapes, random_weights=random_weights, where=where).filled()
+
+
+def load(
+    model: str | Path | bytes | ModelProto, shapes: Shapes | None = None, *, random_weights: int | None = None, where: str | None = None
+) -> Hollow:
+    """Read, check and clean an ONNX model: a file by its path, the bytes of one, or what was read already (which is left alone).
+
+    shapes: input -> its dimensions, or name of a dimension -> [its size], of dynamic shapes.  random_weights: a seed, replaces every weight
+    (`compiler.frontend.onnx_io.random_weights`).  where: what errors call it; the path unless given.  Raises BadInputError.
+    """
+    onnx_sandbox.start()
+    if isinstance(model, str | Path):
+        where, model = where or str(model), _of_file(Path(model), random_weights is not None)
+    elif isinstance(model, bytes):
+        model = _parsed(model, where or "model")
+    found = prepared(model, shapes, where or "model")
+    return found if random_weights is None else seeded(found, random_weights)
+
+
+def _of_file(path: Path, random: bool) -> ModelProto:
+    """The file as it is, external data included.  random: weights without values, which are drawn, are zeros.  Raises BadInputError."""
+    if not path.exists():
+        raise BadInputError(f"{path}: no such file")
+    if not path.is_file():
+        raise BadInputError(f"{path}: not a file, expected an ONNX model")
+    size = path.stat().st_size
+    if size == 0:
+        raise BadInputError(f"{path}: the file is empty, expected an ONNX model")
+    _check_total(size, str(path))
+    try:
+        model = _parsed(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    try:
+        tensors = list(_get_all_tensors(model))
+        _check_total(size + sum(_beyond_the_file(tensor, path.parent) for tensor in tensors), str(path))
+        for tensor in tensors:
+            if not _lacks_data(tensor, path.parent):
+                _load_data(tensor, path)
+            elif random:
+                tensor.data_location, tensor.raw_data = TensorProto.DEFAULT, bytes(_size_bytes(tensor))
+                del tensor.external_data[:]
+            else:
+                raise BadInputError(f"{path}: weight {tensor.name!r}: no values here or as external data; --random-weights SEED draws some")
+    except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
+        raise BadInputError(f"{path}: external data: {one_line(error)}") from None
+    return model
+
+
+def _load_data(tensor: TensorProto, path: Path) -> None:
+    """External data by onnx's loader, which refuses links.
+
+    A symbolic link to a file beside the model's own, as Hugging Face's cache has both, is followed for it; a file of several names is read
+    here.  Everything else stays as it refuses it.
+    """
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return
+    entries, folder = {entry.key: entry for entry in tensor.external_data}, path.parent
+    real = (folder / entries["location"].value).resolve() if "location" in entries else folder
+    if real.is_file() and real.parent in (path.resolve().parent, folder.resolve()):
+        folder, entries["location"].value = real.parent, real.name
+        if real.stat().st_nlink > 1:
+            offset, length = (int(entries[key].value) if key in entries else None for key in ("offset", "length"))
+            with real.open("rb") as file:
+                file.seek(offset or 0)
+                tensor.raw_data = file.read(length)
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+            return
+    load_external_data_for_tensor(tensor, str(folder))
+
+
+def _lacks_data(tensor: TensorProto, folder: Path) -> bool:
+    """Whether a float weight is without its values: stripped, or in a file that is none."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        here = all((folder / entry.value).exists() for entry in tensor.external_data if entry.key == "location")
+    else:
+        here = any(field.name.endswith("_data") for field, _ in tensor.ListFields())
+    return tensor.data_type in FLOATS and _size_bytes(tensor) > 0 and not here
+
+
+def _parsed(data: bytes, where: str) -> ModelProto:
+    try:
+        model = onnx.load_model_from_string(data, format="protobuf")
+    except (DecodeError, ValueError) as error:
+        raise BadInputError(f"{where}: not an ONNX file, or cut short ({one_line(error)})") from None
+    if not model.HasField("graph") or not (model.graph.node or model.graph.output):
+        raise BadInputError(f"{where}: not an ONNX model: it has no graph")
+    if any(entry.key == SEAL_KEY for entry in model.metadata_props) or any(node.domain == DOMAIN for node in model.graph.node):
+        raise BadInputError(f"{where}: is compiled already, by tilefarm; expected the model that it was made of")
+    return model
+
+
+def _check_total(size: int, where: str) -> None:
+    if size > MAX_PROTO_BYTES:
+        raise BadInputError(
+            f"{where}: {size:,} bytes with all weights; at most {MAX_PROTO_BYTES:,} are accepted, in the file and beside it together "
+            f"(protobuf's limit for a model in memory)"
+        )
+
+
+def _beyond_the_file(tensor: TensorProto, folder: Path) -> int:
+    """Bytes that a constant takes in memory beside those in the file, by its header alone: its external data, and what widening adds.
+
+    Raises ValueError for external data whose place is no number.
+    """
+    found = _size_bytes(tensor) if _lacks_data(tensor, folder) else 0
+    if tensor.data_location == TensorProto.EXTERNAL:
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        place = folder / told.get("location", "")
+        behind = max(0, place.stat().st_size - int(told.get("offset") or 0)) if place.is_file() else 0
+        found = max(int(told.get("length") or behind), _size_bytes(tensor))
+    return found + (_size_bytes(tensor) if tensor.data_type in _WIDENED else 0)
+
+
+def _size_bytes(tensor: TensorProto) -> int:
+    """By its shape; 0 where that or its type cannot be right, which is found later."""
+    if min(tensor.dims, default=0) < 0 or tensor.data_type not in _NUMPY_TYPES:
+        return 0
+    return tensor_bytes(tensor)
+
+
+def check_session(model: ModelProto, where: str) -> None:
+    """Whether onnxruntime takes a loaded model, hollow or not: it runs what the NPU does not, and says what is right.
+
+    Large weights are inputs there.  Raises BadInputError with onnxruntime's message.
+    """
+    skeleton, large = detach(model, LARGE)
+    try:
+        onnx_sandbox.create_session(skeleton, sum(map(tensor_bytes, large.values())), where)
+    except LibraryError as error:
+        text = " ".join(str(error).split()).rpartition("[ONNXRuntimeError]")[2].split(" : ")[-1]
+        why = one_line(_SOURCE_LINE.sub("", text))
+        raise BadInputError(f"{where}: onnxruntime, which checks what is compiled, does not load it: {why}") from None
+
+
+def prepare(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> ModelProto:
+    """As `prepared`, with all weights in the model."""
+    return prepared(model, shapes, where).filled()
+
+
+def prepared(model: ModelProto, shapes: Shapes | None = None, where: str = "model") -> Hollow:
+    """Check a model and make its inputs and opset what the translation expects; the argument is left alone, and no file is read."""
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in _get_all_tensors(model)):
+        raise BadInputError(f"{where}: external data: expected all weights in a model that is no file, or the path of its file")
+    try:
+        skeleton, tensors = detach(model, LARGE)
+        if widen(skeleton, _WIDENED) | any(tensor.data_type in _WIDENED for tensor in tensors.values()):
+            tensors = {name: widened(tensor, _WIDENED) for name, tensor in tensors.items()}
+            skeleton.metadata_props.add(key=CONVERTED, value="bfloat16 to float32")
+        large = taken_out(tensors)
+        total = sum(_checked_bytes(*each) for each in large.values())
+        total += sum(_checked_bytes(each) for each in skeleton.graph.initializer)
+        _check_total(total + skeleton.ByteSize(), where)
+        _drop_initialisers_from_inputs(skeleton)
+        _as_checked(skeleton)
+        _fix_inputs(skeleton, shapes or {}, where, large.keys(), total)
+        onnx_sandbox.check(_with_shapes(skeleton), total, where)
+    except EncodeError as error:
+        raise BadInputError(f"{where}: too large for protobuf ({one_line(error)})") from None
+    except (LibraryError, onnx.checker.ValidationError, KeyError, TypeError, ValueError) as error:
+        raise BadInputError(f"{where}: not a valid ONNX model: {one_line(error)}") from None
+    check_attributes(model, where)
+    if shapes:
+        _forget_shapes(skeleton)
+    if skeleton.functions:  # the converter does not look into them
+        skeleton = with_bodies(skeleton, {}, ByteBudget(0), total, where) or skeleton
+    skeleton = _convert_opset(skeleton, total, where)
+    try:
+        settled = _settled(skeleton, total, where)
+    except _MISFITS as error:
+        raise BadInputError(f"{where}: shapes do not fit together: {one_line(error)}") from None
+    _check_results(settled, where)
+    _name_apart(settled)
+    add_zero_points(settled)
+    return attach(settled, large)
+
+
+def _settled(skeleton: ModelProto, total: int, where: str) -> ModelProto:
+    """Without the recorded shapes where these are not what follows from the inputs': onnxruntime takes no notice of them either."""
+    try:
+        return settle(skeleton, LARGE, total, where)
+    except _MISFITS as error:
+        _forget_shapes(skeleton)
+        try:
+            return settle(skeleton, LARGE, total, where)
+        except _MISFITS:
+            raise error from None
+
+
+def _unshaped(model: ModelProto) -> list[ValueInfoProto]:
+    """Outputs that say nothing of their shape."""
+    tensors = (item for item in model.graph.output if item.type.WhichOneof("value") in (None, "tensor_type"))
+    return [item for item in tensors if not item.type.tensor_type.HasField("shape")]
+
+
+def _with_shapes(model: ModelProto) -> ModelProto:
+    """For the checker, which wants a shape of every output: one of no axes where there is none, which is inferred later."""
+    copy = deepcopy(model)
+    for item in _unshaped(copy):
+        item.type.tensor_type.elem_type = item.type.tensor_type.elem_type or TensorProto.FLOAT
+        item.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def _check_results(model: ModelProto, where: str) -> None:
+    for item in _unshaped(model):
+        raise BadInputError(f"{where}: output {item.name!r} has no shape; expected one, whose dimensions may be names")
+    for item in model.graph.output:
+        if (kind := item.type.WhichOneof("value")) != "tensor_type":
+            raise BadInputError(f"{where}: output {item.name!r} is a {kind}; expected a tensor, as ConcatFromSequence makes one")
+    for item in (*model.graph.value_info, *model.graph.output):
+        dims = [d.dim_value for d in _dims(item)]
+        if math.prod(dims) > MAX_VALUES:
+            raise BadInputError(f"{where}: tensor {item.name!r} of shape {dims} has more than {MAX_VALUES} values")
+
+
+def _name_apart(model: ModelProto) -> None:
+    """No two nodes have one name, of which onnxruntime would make an error."""
+    taken = {node.name for node in model.graph.node}
+    seen: set[str] = set()
+    for node in model.graph.node:
+        if node.name and node.name in seen:
+            node.name = next(name for k in count(2) if (name := f"{node.name}.{k}") not in taken)
+            taken.add(node.name)
+        seen.add(node.name)
+
+
+def model_digest(model: ModelProto) -> str:
+    """32 hex digits over the model's bytes."""
+    skeleton, large = detach(model, LARGE)
+    return digest_of(skeleton, taken_out(large))
+
+
+def digest_of(skeleton: ModelProto, large: Mapping[str, Large]) -> str:
+    """As `model_digest`, of a model in two parts."""
+    digest = hashlib.blake2b(skeleton.SerializeToString(deterministic=True), digest_size=16)
+    for tensor, data in large.values():
+        for piece in tensor_pieces(tensor, data):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _checked_bytes(tensor: TensorProto, data: Data | None = None) -> int:
+    """Size of a constant; ValidationError where its data are not as long as its shape says (the checker would serialise it to see that).
+
+    data: its raw data, where the caller has a copy.
+    """
+    if min(tensor.dims, default=0) < 0:
+        raise onnx.checker.ValidationError(f"initializer {tensor.name!r} has shape {list(tensor.dims)}")
+    size = tensor_bytes(tensor)
+    if tensor.HasField("raw_data") and not tensor.float_data and not tensor.int32_data and not tensor.double_data:
+        length = len(tensor.raw_data if data is None else data)
+        if length != size:
+            raise onnx.checker.ValidationError(f"initializer {tensor.name!r} {list(tensor.dims)} has {length} bytes, not {size}")
+    else:
+        onnx.checker.check_tensor(tensor)
+        onnx.numpy_helper.to_array(tensor)  # ValueError where the number of values is not the shape's
+    return size
+
+
+def _as_checked(model: ModelProto) -> None:
+    """In place what the checker wants and onnxruntime does not: a name of the graph, nodes in an order in which they can run.
+
+    Raises CycleError.
+    """
+    model.graph.name = model.graph.name or "model"
+    makers = {name: i for i, node in enumerate(model.graph.node) for name in node.output if name}
+    reads = [sorted({makers[name] for name in names_read([node]) if name in makers}) for node in model.graph.node]
+    if any(reads[i] and reads[i][-1] >= i for i in range(len(reads))):
+        refill(model.graph.node, [model.graph.node[i] for i in TopologicalSorter(dict(enumerate(reads))).static_order()])
+
+
+def _drop_initialisers_from_inputs(model: ModelProto) -> None:
+    """Before IR 4 every initialiser was listed as an input as well; one that can be overridden cannot be folded."""
+    constants = {item.name for item in model.graph.initializer} | {item.values.name for item in model.graph.sparse_initializer}
+    refill(model.graph.input, (item for item in model.graph.input if item.name not in constants))
+    model.ir_version = max(model.ir_version, 4)
+
+
+def _fix_inputs(model: ModelProto, shapes: Shapes, where: str, constants: Collection[str], model_bytes: int) -> None:
+    """Sizes for all dimensions of inputs.  shapes: of inputs, or sizes of named dimensions; one of a name has the size of others of it."""
+    inputs = {item.name: item for item in model.graph.input if item.name not in constants}
+    named = dict.fromkeys(dim.dim_param for item in inputs.values() for dim in _dims(item) if dim.dim_param)
+    sizes: dict[str, int] = {}
+    for name, given in shapes.items():
+        if name in inputs:
+            sizes = {dim.dim_param: int(size) for dim, size in zip(_dims(inputs[name]), given, strict=False) if dim.dim_param} | sizes
+            _set_shape(inputs[name], [int(size) for size in given], where)
+        elif name in named and len(given) == 1 and given[0] > 0:
+            sizes[name] = int(given[0])
+        else:
+            known = f"inputs: {', '.join(inputs) or 'none'}; dimensions, of one number of at least 1: {', '.join(named) or 'none'}"
+            raise BadInputError(f"{where}: --shape {name}={','.join(map(str, given))}: no such input or dimension; {known}")
+    for item in inputs.values():
+        if not item.type.HasField("tensor_type") or not item.type.tensor_type.HasField("shape"):
+            raise BadInputError(f"{where}: input {item.name!r} has no shape; give one with --shape {item.name}=1,3,224,224")
+        for axis, dim in enumerate(_dims(item)):
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+            if dim.HasField("dim_value") and dim.dim_value <= 0:
+                raise BadInputError(f"{where}: input {item.name!r} has {dim.dim_value} on axis {axis}; every dimension is at least 1")
+    missing = [item for item in inputs.values() if known_dims(item.type) is None]
+    if missing:
+        shown = ", ".join(f"{item.name!r} [{','.join(d.dim_param or str(d.dim_value or '?') for d in _dims(item))}]" for item in missing)
+        options = _suggested(model, {item.name for item in missing}, where, model_bytes)
+        raise BadInputError(f"{where}: inputs of dynamic shapes: {shown}; give them with {options}")
+
+
+def _suggested(model: ModelProto, missing: Collection[str], where: str, model_bytes: int) -> str:
+    """Options with which it may work: 224 for images, else 1, and what follows from these where a result has the dimension."""
+    trial, sizes = deepcopy(model), dict[str, list[int]]()
+    shapes = {name: shape for name, shape in known_shapes(model.graph).items() if len(shape) > 2}
+    convolutions = [node for node in model.graph.node if node.op_type == "Conv" and [*node.input, "", ""][1] in shapes]
+    channels = {node.input[0]: shapes[node.input[1]][1] * int(attributes(node).get("group", 1)) for node in convolutions}
+    for item in [item for item in trial.graph.input if item.name in missing]:
+        dims = _dims(item)
+        image = item.name in channels or (len(dims) == 4 and dims[1].dim_value == 3)
+        usual = (1, channels.get(item.name, 3)) + (224,) * (len(dims) - 2) if image else (1,) * len(dims)
+        named = all(dim.dim_param or dim.dim_value for dim in dims)
+        for dim, size in zip(dims, usual, strict=True):
+            dim.dim_value = dim.dim_value or (sizes.setdefault(dim.dim_param, [size])[0] if named else size)
+        if not named:
+            sizes[item.name] = [dim.dim_value for dim in dims]
+    _forget_shapes(trial)
+    with suppress(BadInputError, *_MISFITS):
+        onnx_sandbox.check(_with_shapes(trial), model_bytes, where)
+        for before, after in zip(model.graph.output, settle(trial, LARGE, model_bytes, where).graph.output, strict=True):
+            made = zip(_dims(before), known_dims(after.type) or (), strict=False)
+            sizes |= {dim.dim_param: [size] for dim, size in made if dim.dim_param in sizes}
+    return " ".join(f"--shape {shlex.quote(name + '=' + ','.join(map(str, given)))}" for name, given in sizes.items())
+
+
+def _forget_shapes(model: ModelProto) -> None:
+    """Inferred shapes of the old input sizes would contradict the new ones."""
+    del model.graph.value_info[:]
+    for item in model.graph.output:
+        if item.type.HasField("tensor_type"):
+            item.type.tensor_type.ClearField("shape")
+
+
+def _set_shape(item: ValueInfoProto, sizes: list[int], where: str) -> None:
+    known = list(_dims(item))
+    option = f"{where}: --shape {item.name}={','.join(map(str, sizes))}"
+    if item.type.tensor_type.HasField("shape") and len(known) != len(sizes):
+        raise BadInputError(f"{option}: the model has {len(known)} dimensions there")
+    if min(sizes, default=1) < 1:
+        raise BadInputError(f"{option}: every dimension is at least 1")
+    for axis, (dim, size) in enumerate(zip(known, sizes, strict=False)):
+        if dim.HasField("dim_value") and axis > 0 and dim.dim_value != size:
+            raise BadInputError(f"{where}: --shape {item.name}: axis {axis} is {dim.dim_value} in the model, not {size}")
+    item.type.tensor_type.ClearField("shape")
+    for size in sizes:
+        item.type.tensor_type.shape.dim.add().dim_value = size
+
+
+def _convert_opset(model: ModelProto, model_bytes: int, where: str) -> ModelProto:
+    """To OPSET where the converter can; else the model stays (the translation knows the old forms of its operators)."""
+    if opset_of(model) >= OPSET:
+        return model
+    try:
+        converted = onnx_sandbox.convert(model, model_bytes, where, OPSET)
+    except LibraryError:
+        return model
+    if opset_of(model) < RESIZE_WITH_MODES:
+        # Upsample and the first Resize count from the corner and round down; the converter leaves the new defaults
+        for node in converted.graph.node:
+            if node.op_type == "Resize":
+                node.attribute.append(onnx.helper.make_attribute("coordinate_transformation_mode", "asymmetric"))
+                node.attribute.append(onnx.helper.make_attribute("nearest_mode", "floor"))
+    return converted

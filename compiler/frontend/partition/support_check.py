@@ -1,0 +1,130 @@
+"""Which nodes of a model handlers and machine refuse: each is translated on its own, and behind a refused one its outputs are inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from onnx import ModelProto
+
+from compiler.frontend.handlers.dynamic_zero_points import makers
+from compiler.frontend.handlers.qdq_fusion import Grouped, grouped
+from compiler.frontend.handlers.to_graph import TAKEN, Handler, Translator, has_shape, translate_node
+from compiler.frontend.onnx_io.attributes import label
+from compiler.ir.graph import Graph, Port
+from compiler.ir.operators import Operator
+from simulator.npu.errors import UnsupportedError
+
+Able = Callable[[Graph], object]  # raises UnsupportedError for a graph that the machine cannot run
+Handlers = Mapping[str, Handler]
+
+
+class Trial(NamedTuple):
+    """refused: node -> why, without its name.  views: nodes that only say how a tensor lies.  operators: how many there are of the others.
+
+    Of a group its operator stands for all.
+    """
+
+    refused: dict[int, str]
+    views: set[int]
+    operators: int
+
+
+class Abilities:
+    """Of operators on integers: every trial has the same ones again, and packing weights to find out takes its time.
+
+    no_floats: why there are no others, or ''.
+    """
+
+    def __init__(self, able: Able, no_floats: str) -> None:
+        self._able, self._no_floats, self._known = able, no_floats, dict[tuple[str, ...], str]()
+
+    def __call__(self, op: Operator, state: Translator) -> str:
+        """Why the machine cannot run an operator that was just emitted, or ''."""
+        names = (*op.inputs, op.y)
+        types = {name: state.types[name] for name in names if name in state.types}
+        if not types:
+            return self._no_floats
+        key = (op.name, *(f"{state.shapes[name]} {types.get(name)}" for name in names))
+        if key not in self._known:
+            ports = [Port(name, name, state.shapes[name]) for name in names]
+            tensors = {name: state.tensors[name] for name in op.inputs if name in state.tensors}
+            inputs = tuple(dict.fromkeys(port for port in ports[:-1] if port.tensor not in tensors))
+            shapes = {name: state.shapes[name] for name in names}
+            try:
+                self._able(Graph("one", inputs, (ports[-1],), (op,), shapes, "", tensors, types))
+                self._known[key] = ""
+            except UnsupportedError as error:
+                self._known[key] = str(error).removeprefix(f"operator {op.name!r}: ")
+        return self._known[key]
+
+
+def trial(model: ModelProto, handlers: Handlers, able: Abilities | None) -> Trial:
+    """Every node on its own: see the top.  Rows of matrices are pixels, or images where fewer nodes are refused with those."""
+    whole = grouped(model)
+    state = Translator(whole.model)
+    found = _trial(model, whole, state, handlers, able)
+    if state.matrices and found.refused:
+        other = _trial(model, whole, Translator(whole.model, rows=False), handlers, able)
+        return other if len(other.refused) < len(found.refused) else found
+    return found
+
+
+def _trial(model: ModelProto, whole: Grouped, state: Translator, handlers: Handlers, able: Abilities | None) -> Trial:
+    nodes = list(whole.model.graph.node)
+    of = [_operator(model, members) for members in whole.members]
+    types = {item.name: item for item in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    refused: dict[int, str] = {}
+
+    def from_host(names: Iterable[str]) -> None:
+        for name in names:
+            if name in types and not state.strange(types[name]):
+                state.receive(types[name])
+
+    from_host(item.name for item in model.graph.input if item.name not in state.constants)
+    received = set(state.views)
+    for_host = makers(whole.model)
+    views: set[int] = set()
+    for i, node in enumerate(nodes):
+        before = len(state.operators)
+        try:
+            if i in for_host:
+                raise state.refuse(node, "of what is added to sums, or multiplied with them, in all of its bits; the host makes that")
+            for name in node.input:
+                if name and name not in state.views and name not in state.constants:
+                    what = state.strange(types[name]) if name in types else "of unknown type"
+                    raise state.refuse(node, f"input {name!r} is {what}; {TAKEN} is supported")
+            translate_node(state, node, handlers)
+            for op in state.operators[before:]:
+                if able is not None and (why := able(op, state)):
+                    raise state.refuse(node, why)
+            if len(state.operators) == before:
+                views.add(of[i])
+        except UnsupportedError as error:
+            refused[of[i]] = str(error).removeprefix(f"{label(node)}: ")
+            del state.operators[before:]
+            from_host(node.output)
+            received.update(name for name in node.output if name in state.views)
+    producer = {name: of[i] for i, node in enumerate(nodes) for name in node.output}
+    taken: set[str] = set()
+    # what makes a tensor before its views, in whatever order a model lists both
+    for item in sorted((item for item in model.graph.output if item.name in producer), key=lambda item: producer[item.name]):
+        if (i := producer[item.name]) in refused:
+            continue
+        node = model.graph.node[i]
+        try:
+            if not has_shape(item):
+                raise state.refuse(node, f"output {item.name!r} is of unknown shape; {TAKEN} is supported")
+            tensor = state.hand_over(item).tensor
+            if tensor in received or tensor in taken:
+                raise state.refuse(node, f"{item.name!r} is another view of {tensor!r}, which the host has as well")
+            taken.add(tensor)
+        except UnsupportedError as error:
+            refused[i] = str(error).removeprefix(f"{label(node)}: ")
+    return Trial(refused, views, len(state.operators))
+
+
+def _operator(model: ModelProto, members: Collection[int]) -> int:
+    """Of a group the node that computes."""
+    found = [i for i in sorted(members) if model.graph.node[i].op_type not in ("DequantizeLinear", "QuantizeLinear")]
+    return found[0] if found else max(members)

@@ -1,0 +1,65 @@
+"""VCONVERT between bytes and the two blocks of float16, or four of float32, that a block of them becomes."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from compiler.instructions.builders import general, vector
+from compiler.instructions.repeats import START, apart, end_to_end
+from simulator.npu.isa import MAX_REPEATS, REPEAT_BLOCKS, Op
+from simulator.npu.program import Code
+
+_VCONVERT = int(Op.VCONVERT)
+
+WIDE = 4  # blocks of float32 for a block of bytes
+HALF = 2  # of float16
+
+
+@general
+@njit(cache=True)
+def paced(
+    out: Code, at: int, op: int, dtype: int, tag: int, d: int, s: int, blocks: int, dbs: int, dstep: int, sbs: int, sstep: int, imm: int
+) -> int:  # fmt: skip
+    """A VECTOR operation on `blocks` blocks that lie dstep and sstep apart; dbs, sbs: the same in runs of what is converted."""
+    done = 0
+    while done < blocks:
+        left = blocks - done
+        width, repeats = (REPEAT_BLOCKS, min(MAX_REPEATS, left // REPEAT_BLOCKS)) if left >= REPEAT_BLOCKS else (left, 1)
+        at = vector(
+            out, at, op, dtype, tag, d + done * dstep, s + done * sstep, -1, -1, width, repeats, dbs, REPEAT_BLOCKS * dstep, sbs,
+            REPEAT_BLOCKS * sstep, 0, 0, 0, 0, imm,
+        )  # fmt: skip
+        done += width * repeats
+    return at
+
+
+@njit(cache=True)
+def side_by_side(size: int, runs: int) -> bool:
+    """Whether `converted` takes eight blocks of all runs at a time."""
+    (across, of_all), (along, of_runs) = apart(size, runs, 1), end_to_end(size, runs)
+    return across + of_all * START < along + of_runs * START
+
+
+@general
+@njit(cache=True)
+def converted(
+    out: Code, at: int, dtype: int, tag: int, d: int, dstep: int, d_run: int, s: int, sstep: int, s_run: int, size: int, runs: int, imm: int
+) -> int:  # fmt: skip
+    """VCONVERT of `runs` runs of `size` blocks of the type with more lanes; dstep, sstep: blocks that one of them is on either side.
+
+    d_run, s_run: blocks from run to run.  Eight blocks of all runs are an instruction, or a run is one.
+    """
+    if runs == 1 or (d_run == size * dstep and s_run == size * sstep):
+        return paced(out, at, _VCONVERT, dtype, tag, d, s, runs * size, 1, dstep, 1, sstep, imm)
+    if not side_by_side(size, runs):
+        for run in range(runs):
+            at = paced(out, at, _VCONVERT, dtype, tag, d + run * d_run, s + run * s_run, size, 1, dstep, 1, sstep, imm)
+        return at
+    for block in range(0, size, REPEAT_BLOCKS):
+        width = min(REPEAT_BLOCKS, size - block)
+        for run in range(0, runs, MAX_REPEATS):
+            at = vector(
+                out, at, _VCONVERT, dtype, tag, d + block * dstep + run * d_run, s + block * sstep + run * s_run, -1, -1, width,
+                min(MAX_REPEATS, runs - run), 1, d_run, 1, s_run, 0, 0, 0, 0, imm,
+            )  # fmt: skip
+    return at

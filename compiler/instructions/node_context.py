@@ -1,0 +1,109 @@
+"""What emitters of a node, an operator on the rows of one block, are given, and how they find its operands."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from compiler.instructions.addressing import Allocations, place_of
+from compiler.instructions.builders import Ints, TilePlace, general, inlined
+
+# parities of the double buffers, carried from one operator to the next: of products, of weights that are expanded, and of tiles on VECTOR
+A_SLOT, B_SLOT, C_SLOT, W_SLOT, OUT_SLOT, RES_SLOT, BIAS_SLOT, OVERLAID_SLOT, EXPANDED_SLOT, UB_SLOT, PARITIES = range(11)
+BY_ITSELF, MADE_BY_READER, FED = range(3)  # of `OperatorJobs.made`
+
+
+class OperatorJobs(NamedTuple):
+    """Of all operators of a segment, as rows of tables; operators go by their place in it.
+
+    | array     | dtype, shape             | meaning                                                                                   |
+    |-----------|--------------------------|-------------------------------------------------------------------------------------------|
+    | kind      | int64 [operators, 2]     | which emitter, and where in `records` its job begins                                        |
+    | made      | int64 [operators]        | `BY_ITSELF`, or what a fused pool does with it (`segment.pool_fusion`)              |
+    | tags      | int64 [operators]        | index of the operator in the unit                                                           |
+    | dtypes    | int64 [operators]        | `DataType` of the results                                                                 |
+    | reads     | int64 [reads, 6]         | operands (see `places`), which blocks of a row of them (first, count), and 1 where it is   |
+    |           |                          | one pixel per channel; from read_start on                                                 |
+    | writes    | int64 [operators, 8]     | where results go, which blocks of a row they are, and which of them DDR gets; their planes |
+    | constants | int64 [fetches, 6]       | operator, memory, block of DDR, block there, blocks, blocks of a piece: once per segment    |
+    | lists     | int64 [operators, 3, 2]  | where a job's tables lie in `numbers`, and how many numbers they have                      |
+    | records   | int64 [fields]           | jobs of all kinds, one after the other: each is a record of its kind's fields                |
+    """
+
+    kind: Ints
+    made: Ints
+    tags: Ints
+    dtypes: Ints
+    read_start: Ints
+    reads: Ints
+    writes: Ints
+    constants: Ints
+    lists: Ints
+    numbers: Ints
+    records: Ints
+
+
+class Work(NamedTuple):
+    """What the nodes of a segment have in common.
+
+    images: groups of `together` images.
+    readers: bool [loads, operators].  loads: int64 [loads, 8] of (storage, plane, allocation, first block of a row, blocks of a row,
+    planes, tag, data type); fresh: int64 [loads, blocks, 2], their rows.  computed, own: see `segment.blocks.Blocks`.  reach, bounds:
+    see `segment.operator_run.OperatorRun`.
+    """
+
+    images: int
+    together: int
+    allocations: Allocations
+    jobs: OperatorJobs
+    readers: Any
+    loads: Ints
+    fresh: Ints
+    computed: Ints
+    own: Ints
+    reach: Ints
+    bounds: Ints
+
+
+class Node(NamedTuple):
+    """Operator k of a segment on block t of an image; iteration: of all blocks of all images.  begins: whether it is
+    the operator's first.
+
+    Where images are worked on together, image is the number of their group, and member that of the image in it."""
+
+    k: int
+    t: int
+    image: int
+    iteration: int
+    begins: bool
+    member: int
+
+
+@general
+@inlined
+def operand(w: Work, n: Node, i: int, row: int) -> TilePlace:
+    """Where operand i of an operator lies from a row on."""
+    storage, plane, allocation, column, width, one_pixel = w.jobs.reads[w.jobs.read_start[n.k] + i]
+    return place_of(w.allocations, storage, plane, allocation, column, width, 0 if one_pixel else row, n.t, n.image, n.iteration, n.member)
+
+
+@general
+@inlined
+def operands(w: Work, n: Node) -> int:
+    """How many it has."""
+    return w.jobs.read_start[n.k + 1] - w.jobs.read_start[n.k]
+
+
+@general
+@inlined
+def result(w: Work, n: Node, row: int) -> TilePlace:
+    """Where an operator's result goes first, from a row on."""
+    storage, plane, allocation, column, width, _, _, _ = w.jobs.writes[n.k]
+    return place_of(w.allocations, storage, plane, allocation, column, width, row, n.t, n.image, n.iteration, n.member)
+
+
+@general
+@inlined
+def table(w: Work, n: Node, i: int, width: int) -> Ints:
+    """Table i beside an operator's job."""
+    first, length = w.jobs.lists[n.k, i]
+    return w.jobs.numbers[first : first + length].reshape(length // width, width)

@@ -1,0 +1,74 @@
+"""Tiles of VECTOR operators on their way into UB and out of it.
+
+A tile is some planes by some rows of the block, [planes][rows * w] blocks in UB, in one of two slots; or, where not even one row fits, by
+some columns of one row: pixels that lie side by side in either case.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from compiler.instructions.builders import DDR, MTE1, MTE2, MTE3, UB, TilePlace, dense, flat, move, strided
+from simulator.npu.isa import Op
+from simulator.npu.program import Code
+
+_VCOPY = int(Op.VCOPY)
+
+
+@njit(cache=True)
+def load_tile(
+    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, target: int
+) -> int:
+    """`size` pixels from the block's `first` on of every plane into UB, from DDR or from L1."""
+    engine = MTE2 if place.memory == DDR else MTE1
+    return move(out, at, dtype, tag, engine, place, first, dense(UB, target, size), 0, plane, planes, size)
+
+
+@njit(cache=True)
+def load_box(
+    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, row: int, rows: int, width: int, first: int, columns: int,
+    planes: int, target: int,
+) -> int:  # fmt: skip
+    """Columns [first, first + columns) of some rows of `width` blocks; tile: [planes][rows][columns]."""
+    if columns == width:
+        return load_tile(out, at, dtype, tag, place, plane, row * width, rows * width, planes, target)
+    engine, size = MTE2 if place.memory == DDR else MTE1, rows * columns
+    for i in range(rows):
+        into = dense(UB, target + i * columns, size)
+        at = move(out, at, dtype, tag, engine, place, (row + i) * width + first, into, 0, plane, planes, columns)
+    return at
+
+
+@njit(cache=True)
+def store_tile(
+    out: Code, at: int, dtype: int, tag: int, place: TilePlace, plane: int, first: int, size: int, planes: int, source: int
+) -> int:
+    """One tile out of UB, to DDR or to L1."""
+    return move(out, at, dtype, tag, MTE3, dense(UB, source, size), 0, place, first, plane, planes, size)
+
+
+@njit(cache=True)
+def tiles(rows: int, tile_rows: int, width: int, tile_columns: int) -> tuple[int, int, int]:
+    """(tiles, those of a row, rows of a tile) of a block's pixels."""
+    across = (width + tile_columns - 1) // tile_columns
+    high = min(tile_rows, rows) if across == 1 else 1
+    return (rows + high - 1) // high * across, across, high
+
+
+@njit(cache=True)
+def with_pixels(out: Code, at: int, dtype: int, tag: int, op: int, x: int, value: int, size: int, planes: int) -> int:
+    """x [planes][size] op= value [size], in every plane."""
+    if size < 8 < planes:  # few pixels: planes fill an instruction better
+        return strided(out, at, op, dtype, tag, x, x, value, planes, size, size, 1, size, 1, 0, 1, 0)
+    return strided(out, at, op, dtype, tag, x, x, value, size, planes, 1, size, 1, size, 1, 0, 0)
+
+
+@njit(cache=True)
+def over_planes(out: Code, at: int, dtype: int, tag: int, op: int, d: int, x: int, size: int, planes: int) -> int:
+    """d [size] = op over planes of x [planes][size]."""
+    if planes == 1:
+        return flat(out, at, _VCOPY, dtype, tag, d, x, -1, -1, 0, 0, size, 0)
+    at = flat(out, at, op, dtype, tag, d, x, x + size, -1, 1, 0, size, 0)
+    if planes > 2:
+        at = strided(out, at, op, dtype, tag, d, d, x + 2 * size, size, planes - 2, 1, 0, 1, 0, 1, size, 0)
+    return at

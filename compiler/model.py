@@ -1,0 +1,190 @@
+"""What is compiled and for what: a source, and the same read as far as it does not depend on a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto
+
+from compiler.diagnostics.float_range import weights_beyond
+from compiler.diagnostics.grouped_convs import GroupStructure, grouped
+from compiler.frontend.frames import check_frames, framed
+from compiler.frontend.lower import lower_partition
+from compiler.frontend.onnx_io import load
+from compiler.frontend.partition.offload_cost import Offload
+from compiler.frontend.partition.partition import Partition
+from compiler.ir.frames import with_frames
+from compiler.ir.graph import Graph
+from compiler.ops.lower_graph import Packed, pack_unit
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Infeasible
+from compiler.space.initial import layer_by_layer
+from compiler.target.capabilities import check_machine, no_floats
+from compiler.target.level_limits import at_level
+from compiler.target.target_graph import Unit
+from simulator.npu.errors import BadInputError, InfeasibleError, UnsupportedError
+from simulator.npu.float_range import Beyond
+from simulator.npu.machine import Machine
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from simulator.onnx_kinds import CONVERTED
+
+
+@dataclass(frozen=True)
+class Source:
+    """model: a file, or what one is called that was read already.  shapes: dimensions of dynamic inputs.
+
+    random_weights: a seed that replaces all weights.  frames: of the model that one run takes, one after the other along the first axis.
+    """
+
+    model: Path
+    machine: Machine
+    dtype: DataType = DataType.float16
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    random_weights: int | None = None
+    frames: int = 1
+
+    @staticmethod
+    def named(
+        model: Path, machine: str | Machine, dtype: str, shapes: Mapping[str, tuple[int, ...]], random_weights: int | None, frames: int = 1
+    ) -> Source:
+        """As a user names them.  machine: a preset or a YAML file.  Raises `BadInputError`."""
+        if dtype not in DataType.__members__:
+            raise BadInputError(f"dtype {dtype!r}: expected one of {', '.join(DataType.__members__)}")
+        found = machine if isinstance(machine, Machine) else load_machine(machine)
+        return Source(model, found, DataType[dtype], shapes, random_weights, frames)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A source, read: the model of one frame (hollow where it is one piece), what of it the NPU runs, and every piece of that.
+
+    packed: of as many frames as a run takes.  written: the model and its pieces with so many, as a compiled file has them.
+    name: of the model, in logs and summaries.  weights_beyond: those that the data type does not hold.
+    """
+
+    name: str
+    source: Source
+    part: Partition
+    packed: tuple[Packed, ...]
+    written: Partition
+    weights_beyond: tuple[Beyond, ...]
+
+    @property
+    def model(self) -> ModelProto:
+        return self.part.model
+
+    @property
+    def frames(self) -> int:
+        """Images that a run takes side by side: frames that were asked for, or the batch that the model has."""
+        return self.units[0].images
+
+    @cached_property
+    def compilers(self) -> tuple[Compiler, ...]:
+        """Of the pieces."""
+        return tuple(map(Compiler, self.units))
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        return tuple(unit for unit, _ in self.packed)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was done to the model that its user should know, a line each."""
+        found = {item.key: item.value for item in self.model.metadata_props}
+        ports = (item for piece in self.part.pieces for item in (*piece.npu.graph.input, *piece.npu.graph.output))
+        double = any(item.type.tensor_type.elem_type == TensorProto.DOUBLE for item in ports)
+        return (
+            *([f"converted {found[CONVERTED]}, inputs and outputs as well"] if CONVERTED in found else []),
+            *([f"computes double in {self.source.dtype.name}; inputs and outputs stay double"] if double else []),
+        )
+
+    @cached_property
+    def grouped(self) -> GroupStructure | None:
+        """What is multiplied beside the weights of convolutions in groups."""
+        return grouped(self.units)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the pieces."""
+        return tuple(piece.name for piece in self.part.pieces)
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler of a model in one piece.  Raises `UnsupportedError` for another."""
+        if len(self.compilers) > 1:
+            raise UnsupportedError(f"{self.name}: runs in {len(self.compilers)} pieces, and a model in one is expected here")
+        return self.compilers[0]
+
+    @property
+    def unit(self) -> Unit:
+        """As `compiler`."""
+        return self.compiler.unit
+
+    @property
+    def computes(self) -> str:
+        """The types of what the NPU computes with, for people: int8 stands for 8 bits with and without a sign."""
+        graphs = [unit.graph for unit in self.units]
+        integers = any(graph.types for graph in graphs)
+        floats = any(graph.shapes.keys() - graph.types.keys() for graph in graphs)
+        return " and ".join([*(["int8"] if integers else []), *([self.source.dtype.name] if floats else [])])
+
+    @property
+    def digest(self) -> str:
+        """Of weights and shapes of the whole model as given: the identity of what is compiled."""
+        return self.units[0].graph.digest
+
+    @property
+    def machine(self) -> Machine:
+        return self.source.machine
+
+
+def open_source(source: Source, given: bytes | ModelProto | None = None, name: str | None = None) -> Opened:
+    """Load, check, lower what the NPU supports.  Of several pieces one that does not fit the machine is left to the host.
+
+    given: the model, where `source.model` is not the file that it is in.  name: of the model, that of the file unless given.
+    Raises `BadInputError`, `UnsupportedError` (an `AllOnHostError` where nothing of it can run on the NPU), and `InfeasibleError` where
+    no piece fits.
+    """
+    check_machine(source.machine)
+    found = source.model if given is None else given
+    model, data = load(found, source.shapes, random_weights=source.random_weights, where=str(source.model))
+    check_frames(model, source.frames)
+    pack, lacks = _Packer(source), no_floats(source.machine, source.dtype)
+    graphs, part = lower_partition(model, Offload(source.machine, source.dtype), data, pack, lacks)
+    if lacks and not any(graph.types for graph in graphs):
+        raise UnsupportedError(f"{lacks}; `tilefarm quantize` makes an int8 model of a float one")
+    packed = [pack(graph) for graph in graphs]
+    if len(packed) > 1:
+        misfits = {k: plan for k, (unit, _) in enumerate(packed) if (plan := _misfit(unit)) is not None}
+        reasons = {k: f"does not fit {source.machine.name}: {plan}" for k, plan in misfits.items()}
+        if len(reasons) == len(packed):
+            raise InfeasibleError(f"{source.machine.name}: none of {len(packed)} pieces fits; {part.pieces[0].name}: {misfits[0]}")
+        part, packed = part.without(reasons) if reasons else part, [one for k, one in enumerate(packed) if k not in reasons]
+        graphs = tuple(graph for k, graph in enumerate(graphs) if k not in reasons)
+    written, beyond = framed(part, source.frames), weights_beyond(part, graphs, source.dtype)
+    return Opened(name or source.model.stem, source, part, tuple(packed), written, beyond)
+
+
+class _Packer:
+    """`pack_unit` of a graph of one frame; it remembers the last one: a model of integers is packed to see whether the machine can."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._last: tuple[Graph, Packed] | None = None
+
+    def __call__(self, graph: Graph) -> Packed:
+        if self._last is None or self._last[0] is not graph:
+            self._last = None
+            of = self.source
+            self._last = (graph, pack_unit(with_frames(graph, of.frames), of.machine, of.dtype))
+        return self._last[1]
+
+
+def _misfit(unit: Unit) -> Infeasible | None:
+    """Why not even its operators one by one fit what some level leaves."""
+    units = dict.fromkeys(at_level(unit, level) for level in unit.machine.contention)
+    return next((plan for plan in map(layer_by_layer, units) if isinstance(plan, Infeasible)), None)

@@ -1,0 +1,290 @@
+"""What a kind of operator is, and what those of the vector unit have in common: a kind says only where it differs.
+
+A tile is some planes by some rows of the result, or by columns of one row; two slots of UB take turns.
+
+Tilings of VECTOR operators: planes by rows, or columns of one row, that a slot of UB holds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+
+from compiler.ir.layout import Layout
+from compiler.ir.operators import Floats, Operator
+from compiler.plan.plan import Tiling, VectorTiling
+from compiler.target.capabilities import room_blocks
+from compiler.target.constants import Constants
+from compiler.target.loop_nest import Nest, Operand
+from compiler.target.storage import Piece, StorageSpec
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import Given, OperatorSpec, UbBuffers, rounded
+from compiler.target.weights import pack_lanes
+from simulator.npu.isa import REPEAT_BLOCKS
+from simulator.npu.machine import Machine
+from simulator.npu.parts import FRACTALS, DataType, Memory
+
+
+class Lowering(NamedTuple):
+    """What an operator of the graph is lowered with: where its tensors lie, and where its constants go.
+
+    pieces: of every tensor.
+    """
+
+    layout: Layout
+    pieces: Callable[[str], Piece]
+    constants: Constants
+    machine: Machine
+
+    def fields(self, index: int, op: Operator) -> dict[str, Any]:
+        """Those that every operator of a unit has."""
+        shapes = self.layout.graph.shapes
+        sizes = dict(zip(("in_h", "in_w", "out_h", "out_w"), (*shapes[op.inputs[0]][2:], *shapes[op.y][2:]), strict=True))
+        reads = tuple(self.pieces(name) for name in op.operands)
+        return {"index": index, "name": op.name, "operator": op, "reads": reads, "y": self.pieces(op.y), **sizes}
+
+    def type_of(self, tensor: str) -> DataType:
+        return self.layout.type_of(tensor)
+
+    def channels(self, tensor: str) -> int:
+        return self.layout.graph.shapes[tensor][1]
+
+    def padded_planes(self, tensor: str) -> tuple[int, ...]:
+        """Planes of a tensor that have lanes without a channel."""
+        place, lanes = self.layout.placements[tensor], self.type_of(tensor).lanes
+        held = Counter(lane // lanes for lane in place.lanes)
+        return tuple(plane for plane in range(place.planes) if held[plane] < lanes)
+
+    def pack(self, name: str, values: Floats, tensor: str, padding: float = 0.0) -> int:
+        """DDR block of a new constant: a value for every channel of a tensor, and `padding` in its other lanes."""
+        return self.constants.add(name, pack_lanes(values, self.layout.placements[tensor], self.type_of(tensor), padding=padding))
+
+
+class LoweredSpec(Protocol):
+    """The class of a kind's operators: `OperatorSpec` says what they are asked."""
+
+    word: ClassVar[str]
+
+    @classmethod
+    def lower(cls, index: int, op: Any, into: Lowering) -> OperatorSpec:
+        """An operator of the graph as the unit's operator `index`.  Raises `UnsupportedError` for what no instruction can name."""
+
+
+class OperatorKind(NamedTuple):
+    """A kind of operator, a row of `ops.registry`.
+
+    operator: its class in the graph.  spec: its class in the unit.  job: the type of `spec.job`, a NamedTuple of numbers.
+    emitter: a kernel (out, at, work, node, job, parity) that writes a node's records from row `at` on and returns the next one, or -1
+    where `out` is too short; `job` is a record that it may change, parity: int64 [`instructions.node_context.PARITIES`].
+    """
+
+    operator: type[Operator]
+    spec: type[LoweredSpec]
+    job: Any
+    emitter: Any
+
+
+Heights = tuple[tuple[int, int], ...]  # (rows, blocks of an image that compute so many)
+
+
+class VectorTiles(NamedTuple):
+    """An operator's tiles in a segment: (planes, rows, columns, how many) of those of an image, whole ones and what is left.
+
+    size: blocks of the result in all images.  tiles: in all images.  across: tiles of a row.  cycles: of a repeat, by opcode.
+    """
+
+    tiling: VectorTiling
+    heights: Heights
+    made: list[tuple[int, int, int, int]]
+    images: int
+    size: float
+    tiles: float
+    across: int
+    dtype: DataType
+    cycles: list[int]
+
+    @property
+    def rows(self) -> int:
+        """Of the result, in all blocks of an image."""
+        return sum([each * count for each, count in self.heights])
+
+
+class VectorWork(NamedTuple):
+    """Cycles of repeats, instructions, and blocks that are read of every operand."""
+
+    repeats: float
+    calls: float
+    reads: list[float]
+
+
+def run_of_planes(piece: Piece, first: int, last: int) -> Piece:
+    """Planes [first, last) of a piece."""
+    return Piece(piece.storage, piece.plane + first, last - first)
+
+
+def block_of_channels(spec: OperatorSpec, dtype: DataType) -> int:
+    """Planes of the channels of a fractal, where the result is a whole number of those."""
+    deep = -(-FRACTALS[dtype].columns // dtype.lanes)
+    return deep if spec.y.planes % deep == 0 else 1
+
+
+@dataclass(frozen=True, eq=False)
+class OnVector(OperatorSpec):
+    """An operator of the vector unit."""
+
+    runs_on: ClassVar[Literal["CUBE", "VECTOR"]] = "VECTOR"
+
+    # the footprint of a tile
+
+    @property
+    def planes_together(self) -> int:
+        """Planes that can only be worked on together."""
+        return 1
+
+    def planes_of_tile(self, tiling: VectorTiling) -> int:
+        """Planes of a tile."""
+        return min(self.y.planes, tiling.tile_planes)
+
+    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
+        """Blocks of one slot of UB."""
+        return planes * rows * columns
+
+    def constant_blocks(self, planes: int) -> int:
+        """Blocks of UB for the constants of so many planes."""
+        return 0
+
+    def pixel_constant_blocks(self, rows: int, columns: int) -> int:
+        """Blocks of UB for the constants of so many pixels, which come with every tile."""
+        return 0
+
+    def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
+        return 0, 0
+
+    def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+        assert isinstance(tiling, VectorTiling)
+        whole = tiling.constants == "resident"
+        planes, columns = self.planes_of_tile(tiling), min(tiling.tile_columns or self.out_w, self.out_w)
+        slot = UbBuffers("out", 2, rounded(self.tile_blocks(planes, tiling.tile_rows, columns, dtype), 8))
+        if size := self.pixel_constant_blocks(tiling.tile_rows, columns):
+            return slot, UbBuffers("constants", 1, rounded(size, 8))
+        size = self.constant_blocks(self.y.planes if whole else planes)
+        return (slot, UbBuffers("constants", 1, rounded(size, 8), whole)) if size else (slot,)
+
+    # tilings
+
+    def set_aside(self, rows: int) -> int:
+        """Blocks of UB that tilings for blocks of so many rows leave to constants."""
+        return self.y.planes
+
+    def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
+        """As many whole planes as fit a slot of so many blocks, else as many rows of one plane (or of those that belong together)."""
+        deep = self.planes_together
+        whole = max(1, self.tile_blocks(deep, max(1, rows), self.out_w, dtype))
+        if whole <= slot_blocks:
+            return VectorTiling(tile_planes=deep * max(1, min(self.y.planes // deep, slot_blocks // whole)), tile_rows=max(1, rows))
+        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=lambda tall: self.tile_blocks(deep, tall, self.out_w, dtype))
+        return VectorTiling(tile_planes=deep, tile_rows=max(1, min(rows, fitting)))
+
+    def columns_tiling(self, slot_blocks: int, most: int, dtype: DataType) -> VectorTiling | None:
+        """Columns of one row that fit a slot of so many blocks, at least one; None where a whole row fits `most` blocks."""
+        planes = self.planes_together
+        if self.out_w == 1 or self.tile_blocks(planes, 1, self.out_w, dtype) <= most:
+            return None
+        columns = bisect_right(range(1, self.out_w), slot_blocks, key=lambda c: self.tile_blocks(planes, 1, c, dtype))
+        return VectorTiling(tile_planes=planes, tile_rows=1, tile_columns=max(1, columns))
+
+    # cost
+
+    @property
+    def steps_of_tile(self) -> int:
+        """Computations on a tile, one after the other."""
+        return 1
+
+    @property
+    def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Name and loops of its constants."""
+        return ()
+
+    def nest(
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+    ) -> Nest:
+        bits, plane = dtype.size_bits, ("p", "h", "w")
+        reads = [
+            Operand(
+                f"x{i}",
+                ("p",) if pixel else plane,
+                storages[self.reads[i].storage].dtype.size_bits,
+                Memory.L1 if i in kept else Memory.DDR,
+                Memory.UB,
+            )
+            for i, pixel in enumerate(self.pixels_only)
+        ]
+        reads += [Operand(name, loops, bits, Memory.DDR, Memory.UB) for name, loops in self.constant_operands]
+        result = Operand("y", plane, bits, Memory.L1 if inside else Memory.DDR, Memory.UB)
+        loops = {"p": self.y.planes, "h": rows, "w": self.out_w}
+        main = self.reads[0]
+        planes = main.planes * storages[main.storage].dtype.lanes // dtype.lanes  # of so many lanes as the result's
+        source = planes, self.input_rows(rows) * storages[main.storage].row_blocks
+        return Nest("VECTOR", loops, tuple(reads), result, dtype.lanes, *source, self.steps_of_tile)
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        """What the vector unit does for all tiles."""
+        return VectorWork(tiles.size / 8, tiles.tiles, [tiles.size] * len(self.reads))
+
+    # its parts
+
+    def channel_step(self, count: int, dtype: DataType) -> int | str:
+        return block_of_channels(self, dtype)
+
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        if any(read.planes != self.y.planes for read in self.reads):
+            return None
+        reads = tuple(run_of_planes(read, first, last) for read in self.reads)
+        return replace(self, y=run_of_planes(self.y, first, last), reads=reads)
+
+    # its records
+
+    def common(self, given: Given) -> dict[str, int]:
+        """Fields that jobs on VECTOR have in common."""
+        assert isinstance(given.tiling, VectorTiling)
+        columns = min(given.tiling.tile_columns or self.out_w, self.out_w)
+        tile = {"tile_rows": given.tiling.tile_rows, "tile_columns": columns, "slot_0": given.tiles[0], "slot_1": given.tiles[1]}
+        return {"dtype": int(given.dtype), "tag": self.tag, "planes": self.y.planes, **tile}
+
+
+def first_of(slots: tuple[int, ...]) -> int:
+    """Where constants lie that may not be."""
+    return slots[0] if slots else 0
+
+
+def streamed(given: Given) -> bool:
+    """Whether constants come with tiles."""
+    return given.tiling.constants == "streamed"
+
+
+def on_vector(spec: OperatorSpec) -> OnVector:
+    """An operator that is known to be none of the matrix unit."""
+    assert isinstance(spec, OnVector), spec.name
+    return spec
+
+
+UB_SLOT_BLOCKS = 1280  # 40 KiB: what one slot of a vector operator may hold by default; two of them are live
+
+
+@lru_cache(maxsize=1 << 14)
+def vector_tiling(unit: Unit, spec: OperatorSpec, rows: int, slot_blocks: int = UB_SLOT_BLOCKS) -> VectorTiling:
+    """As many whole planes as fit a slot, else as many rows of one plane, or columns of one row; two slots and the constants fit UB where
+    anything does."""
+    mine, ub, dtype = on_vector(spec), room_blocks(unit.machine, Memory.UB), unit.type_of(spec.y)
+    most = _slot_blocks(ub - mine.set_aside(1))
+    found = mine.columns_tiling(min(slot_blocks, most), most, dtype)
+    return found or mine.slot_tiling(rows, max(REPEAT_BLOCKS, min(slot_blocks, _slot_blocks(ub - mine.set_aside(rows)))), dtype)
+
+
+def _slot_blocks(ub: int) -> int:
+    """Of one of two slots in so much of UB: whole repeats."""
+    return ub // (2 * REPEAT_BLOCKS) * REPEAT_BLOCKS

@@ -1,0 +1,38 @@
+"""Operators that are alike: one object for all that cost the same, wherever in a model they are and whichever part of one they are.
+
+What is kept of an operator, tilings and features, is kept by its kind: a network's equal layers and the parts of a channel split share it.
+Kinds are compared by identity, because tens of numbers and a machine take long to hash.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """The first operator of its kind that was met, and where."""
+
+    unit: Unit
+    spec: OperatorSpec
+
+
+@lru_cache(maxsize=1 << 14)
+def kind_of(unit: Unit, spec: OperatorSpec) -> Kind:
+    """Operators are alike where their sizes are, on one machine with operands of the same types, of as many images together."""
+    return _first(_Met((unit.machine, unit.together, unit.dtypes_of(spec), *spec.sizes(unit.storages)), Kind(unit, spec)))
+
+
+@dataclass(frozen=True)
+class _Met:
+    sizes: tuple[object, ...]
+    kind: Kind = field(compare=False)
+
+
+@lru_cache(maxsize=1 << 14)
+def _first(met: _Met) -> Kind:
+    return met.kind

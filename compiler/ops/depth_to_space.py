@@ -1,0 +1,84 @@
+"""Channels that become pixels: blocks of the input in places that are `block` apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from compiler.instructions.repeats import cheapest
+from compiler.ir.operators import DepthToSpace
+from compiler.ir.region import Rows
+from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork
+from compiler.ops.depth_to_space_emitter import DepthToSpaceJob
+from compiler.plan.plan import Infeasible, VectorTiling
+from compiler.target.target_op import Given, Strip
+from simulator.npu.parts import DataType
+
+
+@dataclass(frozen=True, eq=False)
+class DepthToSpaceSpec(OnVector):
+    """phase: of the first column of the result, where a strip begins between two columns of the input."""
+
+    word: ClassVar[str] = "depth_to_space"
+
+    operator: DepthToSpace
+    phase: int = 0
+
+    @classmethod
+    def lower(cls, index: int, op: DepthToSpace, into: Lowering) -> Self:
+        return cls(**into.fields(index, op))
+
+    def described(self) -> dict[str, object]:
+        return {"block": self.operator.block}
+
+    def input_rows(self, rows: int) -> int:
+        return min(self.in_h, self._spanned(rows))
+
+    def _spanned(self, places: int) -> int:
+        """The most places of the input that so many neighbouring ones of the result come from."""
+        return (places + self.operator.block - 2) // self.operator.block + 1
+
+    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
+        """Input and result."""
+        wide = self.in_w if columns >= self.out_w else min(self.in_w, self._spanned(columns))
+        return planes * (self.operator.block**2 * self._spanned(rows) * wide + rows * columns)
+
+    def set_aside(self, rows: int) -> int:
+        return 0
+
+    @property
+    def steps_of_tile(self) -> int:
+        return self.operator.block**2
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        block, read = self.operator.block, 0.0
+        repeats = calls = 0.0
+        for planes, tall, wide, count in tiles.made:
+            high, broad = -(-tall // block), -(-wide // block)
+            way = cheapest(broad, high, planes)
+            each = float(count * tiles.images)
+            parts = each * min(block, tall) * min(block, wide)  # that have a pixel in the tile
+            repeats, calls = repeats + parts * way.work, calls + parts * way.instructions
+            read += each * block**2 * planes * high * broad
+        return VectorWork(repeats, calls, [read])
+
+    def channel_step(self, count: int, dtype: DataType) -> int | str:
+        return "the channels that a run of them is made of lie apart"
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        phase = self.phase + made.start - main.start * self.operator.block
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size, phase=phase)
+
+    def job(self, given: Given) -> DepthToSpaceJob:
+        assert isinstance(given.tiling, VectorTiling)
+        common = self.common(given)
+        columns = common["tile_columns"]
+        return DepthToSpaceJob(
+            **common,
+            out_w=self.out_w,
+            in_w=self.in_w,
+            block=self.operator.block,
+            phase=self.phase,
+            widest=self.in_w if columns >= self.out_w else min(self.in_w, self._spanned(columns)),
+            tile_planes=self.planes_of_tile(given.tiling),
+        )

@@ -1,0 +1,204 @@
+"""Depthwise convolutions on VECTOR: of the first channels, beside the matrix unit, which makes the others (`segment.engine_split`)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import ClassVar, Self
+
+from compiler.instructions.repeats import START, cheapest
+from compiler.ir.operators import Conv
+from compiler.ir.region import Rows
+from compiler.ops.base import OnVector, VectorTiles, VectorWork, run_of_planes
+from compiler.ops.conv import ConvSpec, Window
+from compiler.ops.depthwise_emitter import DepthwiseJob, Side, shape_of, side_of
+from compiler.ops.sliding_window import padded_columns
+from compiler.ops.tile_counts import cut_in
+from compiler.plan.plan import Infeasible, Tiling, VectorTiling
+from compiler.target.storage import StorageSpec
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import Fetch, Given, Strip, UbBuffers, rounded
+from simulator.npu.isa import REPEAT_BLOCKS, Activation, float_bits
+from simulator.npu.parts import DataType, Memory
+
+_WIDE = 2  # blocks of a bias in float32
+_MOST_TAPS = 64  # products of a sum that is rounded at each of them (docs/bounds.md, A4)
+_STEPS = {"none": 0, "relu": 1, "clip": 2}  # instructions of an activation
+
+
+@dataclass(frozen=True, eq=False)
+class DepthwiseSpec(OnVector):
+    """weights_at: DDR block of [planes][taps], of which CUBE's fractals are made, too.  bias_at: that of biases in float32, or -1."""
+
+    word: ClassVar[str] = "depthwise"
+
+    operator: Conv
+    weights_at: int
+    bias_at: int
+
+    @classmethod
+    def of(cls, unit: Unit, spec: ConvSpec, planes: int) -> Self:
+        """Of the first planes of a convolution that `is_divisible`."""
+        assert isinstance(spec.operator, Conv)
+        sizes = {name: getattr(spec, name) for name in ("index", "name", "in_h", "in_w", "out_h", "out_w", "named", "strip")}
+        reads, y = (run_of_planes(spec.reads[0], 0, planes),), run_of_planes(spec.y, 0, planes)
+        return cls(**sizes, operator=spec.operator, reads=reads, y=y, weights_at=spec.weights_at, bias_at=spec.bias_at)
+
+    @cached_property
+    def window(self) -> Window:
+        conv = self.operator
+        kh, kw = conv.weights.shape[2:]
+        return Window(kh, kw, *conv.stride, *conv.dilation, *conv.pads)
+
+    @property
+    def taps(self) -> int:
+        return self.window.kh * self.window.kw
+
+    def described(self) -> dict[str, object]:
+        return {"window": [*self.window], "act": self.operator.activation, "bias": self.bias_at >= 0}
+
+    def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
+        found = self.word, self.in_h, self.in_w, self.out_h, self.out_w, *self.window, self.operator.activation, self.bias_at >= 0
+        rows = [storages[piece.storage].row_blocks for piece in (*self.reads, self.y)]
+        return (*found, self.y.planes, *rows)
+
+    # the footprint of a tile
+
+    def _sides(self, rows: int, columns: int) -> tuple[Side, Side]:
+        """Of a tile in the middle of the image; of all columns where it is as wide."""
+        w = self.window
+        high = (rows - 1) * w.sh + (w.kh - 1) * w.dh + 1
+        if columns >= self.out_w:
+            return Side(high, 0, 0, high, 0), side_of(-w.left, columns, w.sw, w.kw, w.dw, self.in_w)
+        wide = (columns - 1) * w.sw + (w.kw - 1) * w.dw + 1
+        return Side(high, 0, 0, high, 0), Side(wide, 0, 0, wide, 0)
+
+    @property
+    def _apart(self) -> bool:
+        return self.window.sh == 1 and self.window.sw == 1
+
+    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
+        """What the windows cover, padding included, and results."""
+        shape = shape_of(*self._sides(rows, columns), rows, columns, self._apart)
+        return planes * (shape.plane + (0 if columns >= self.out_w else max(0, self.window.left)) + shape.out_plane)
+
+    def slot_tiling(self, rows: int, slot_blocks: int, dtype: DataType) -> VectorTiling:
+        """What takes VECTOR least: eight planes side by side need no more repeats than one, and may leave room for few rows."""
+        found = super().slot_tiling(rows, slot_blocks, dtype)
+        tried = [(self._cycles(found, rows), found)]
+        for planes in range(1, min(self.y.planes, REPEAT_BLOCKS) + 1):
+            able = bisect_right(range(1, rows + 1), slot_blocks, key=lambda tall: self.tile_blocks(planes, tall, self.out_w, dtype))
+            if able:
+                tiling = VectorTiling(tile_planes=planes, tile_rows=-(-rows // -(-rows // able)))
+                tried.append((self._cycles(tiling, rows), tiling))
+        return min(tried, key=lambda each: each[0])[1]
+
+    def _cycles(self, tiling: VectorTiling, rows: int) -> float:
+        """Of all tiles of so many rows, about: an instruction's start is worth as many repeats on any machine."""
+        deep, high = (cut_in(size, tile) for size, tile in ((self.y.planes, tiling.tile_planes), (rows, tiling.tile_rows)))
+        tiles = [(_of_tile(self, planes, tall, self.out_w), a * b) for planes, a in deep for tall, b in high]
+        return sum([(work + START * instructions) * count for (work, instructions, _), count in tiles])
+
+    @property
+    def _constants(self) -> int:
+        """Blocks of UB: weights, and biases as they come and as they are added."""
+        return self.y.planes * (self.taps + (_WIDE + 1 if self.bias_at >= 0 else 0))
+
+    def set_aside(self, rows: int) -> int:
+        return rounded(self._constants, 8)
+
+    def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+        """Constants stay: they are few."""
+        slot, *_ = super().ub_buffers(tiling, through_ub, dtype)
+        return slot, UbBuffers("constants", 1, rounded(self._constants, 8), True)
+
+    # cost
+
+    @property
+    def steps_of_tile(self) -> int:
+        return self.taps + _STEPS[self.operator.activation]
+
+    @property
+    def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ("weights", ("p",)), *((("bias", ("p",)),) if self.bias_at >= 0 else ())
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        repeats = calls = read = 0.0
+        for planes, rows, columns, count in tiles.made:
+            one, instructions, blocks = _of_tile(self, planes, rows, columns)
+            repeats, calls, read = repeats + count * one, calls + count * instructions, read + count * blocks
+        return VectorWork(repeats * tiles.images, calls * tiles.images, [read * tiles.images])
+
+    # its parts
+
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        part = super().channel_part(first, last, dtype)
+        if part is None:
+            return None
+        bias_at = self.bias_at + first * _WIDE if self.bias_at >= 0 else -1
+        return replace(part, weights_at=self.weights_at + first * self.taps, bias_at=bias_at)
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        operator = replace(self.operator, pads=padded_columns(self.operator, main, made))
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=operator)
+
+    # its records
+
+    def job(self, given: Given) -> DepthwiseJob:
+        assert isinstance(given.tiling, VectorTiling)
+        w, weights, activation = self.window, given.constants[0], self.operator.activation
+        wide_bias = weights + self.y.planes * self.taps
+        return DepthwiseJob(
+            **self.common(given),
+            in_h=self.in_h,
+            in_w=self.in_w,
+            out_w=self.out_w,
+            kh=w.kh,
+            kw=w.kw,
+            sh=w.sh,
+            sw=w.sw,
+            dh=w.dh,
+            dw=w.dw,
+            pad_top=w.top,
+            pad_left=w.left,
+            act=int(Activation[activation]),
+            limit=float_bits(self.operator.limit) if activation == "clip" else 0,
+            weights=weights,
+            wide_bias=wide_bias,
+            bias=wide_bias + self.y.planes * _WIDE if self.bias_at >= 0 else -1,
+            tile_planes=self.planes_of_tile(given.tiling),
+        )
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        at, weights = given.constants[0], self.y.planes * self.taps
+        found = [Fetch(Memory.UB, self.weights_at, at, weights)]
+        return found + ([Fetch(Memory.UB, self.bias_at, at + weights, self.y.planes * _WIDE)] if self.bias_at >= 0 else [])
+
+
+@lru_cache(maxsize=1 << 14)
+def _of_tile(spec: DepthwiseSpec, planes: int, rows: int, columns: int) -> tuple[float, float, float]:
+    """(repeats, instructions, blocks of the input) of a tile in the middle of the image."""
+    down, across = spec._sides(rows, columns)
+    pitch, _, _, made = shape_of(down, across, rows, columns, spec._apart)
+    tap = cheapest(made, 1, planes) if spec._apart else cheapest(columns, rows, planes)
+    ways = [tap] * spec.taps + [cheapest(planes * made, 1, 1)] * (spec.steps_of_tile - spec.taps)
+    ways += [cheapest(across.before, planes, 1)] if across.before else []
+    ways += [cheapest(gap, down.size, planes)] if (gap := pitch - across.inside) else []
+    read = float(planes * min(down.size, spec.in_h) * across.inside)
+    return float(sum(way.work for way in ways)), float(sum(way.instructions for way in ways)), read
+
+
+@lru_cache(maxsize=1 << 14)
+def is_divisible(unit: Unit, k: int) -> bool:
+    """Whether VECTOR can make some channels of operator k: it is depthwise, of float16, of which VECTOR has most lanes, its sums are
+    of few products, and every channel of its result lies where that of its input does."""
+    spec = unit.operators[k]
+    if type(spec) is not ConvSpec or not isinstance(spec.operator, Conv) or not spec.operator.is_depthwise:
+        return False
+    e, x, y = spec.expansion, unit.layout.placements[spec.operator.x], unit.layout.placements[spec.operator.y]
+    types, few = set(unit.dtypes_of(spec)), spec.window.kh * spec.window.kw <= _MOST_TAPS
+    alike = len(spec.reads) == 1 and spec.groups == spec.y.planes == spec.reads[0].planes > 1
+    diagonal = e is not None and e.overlaid == e.planes == 1
+    return alike and diagonal and few and types == {DataType.float16} and unit.machine.has(Memory.UB) and tuple(x.lanes) == tuple(y.lanes)

@@ -1,0 +1,187 @@
+"""Depthwise convolution on VECTOR: a multiply-add for every tap, over all pixels of a tile and as many planes as there are.
+
+A tile of the input lies in UB with its padding, so no tap has borders of its own.  Padding on the right of a row and on the left of the
+next one are the same blocks.  Where windows move by one pixel, rows of results lie as far apart as those of the input: a tap is then one
+run from the first result to the last one, and what it makes between two rows is left behind by the copy out of UB.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba import njit
+
+from compiler.instructions.builders import DDR, FAR, MTE1, MTE2, MTE3, UB, Ints, TilePlace, dense, flat, general, move
+from compiler.instructions.conversion import paced
+from compiler.instructions.node_context import UB_SLOT, Node, Work, operand, result
+from compiler.instructions.tiles import tiles
+from compiler.instructions.vector_grid import Axes, grid, grid_of_three, most
+from compiler.ir.reach import demanded
+from simulator.npu.isa import REPEAT_BLOCKS, Activation, Op
+from simulator.npu.parts import DataType
+from simulator.npu.program import Code
+
+_VFILL, _VMUL, _VMADD, _VMAXS, _VMINS, _VCONVERT = (int(o) for o in (Op.VFILL, Op.VMUL, Op.VMADD, Op.VMAXS, Op.VMINS, Op.VCONVERT))
+_NONE, _CLIP, _F32 = int(Activation.none), int(Activation.clip), int(DataType.float32)
+_STILL: Axes = (0, 0, 0)
+
+
+class DepthwiseJob(NamedTuple):
+    """`planes` planes, each of its own one of the input.  weights: UB address of [planes][kh * kw] blocks.
+
+    wide_bias: UB address of [planes] biases of two blocks, float32, of which blocks from `bias` on are made; that is -1 without any.
+    first_row, rows: of the result; in_first: the input row at the base of the operand.
+    """
+
+    dtype: int
+    tag: int
+    planes: int
+    in_h: int
+    in_w: int
+    out_w: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    dh: int
+    dw: int
+    pad_top: int
+    pad_left: int
+    act: int
+    limit: int  # float32 bits
+    weights: int
+    wide_bias: int
+    bias: int
+    tile_planes: int
+    tile_rows: int
+    tile_columns: int
+    slot_0: int
+    slot_1: int
+    first_row: int = 0
+    rows: int = 0
+    in_first: int = 0
+
+
+class Side(NamedTuple):
+    """Along an axis of a tile: what its windows cover, `before` of it and `behind` padding, and `inside` of the image from `first` on."""
+
+    size: int
+    before: int
+    first: int
+    inside: int
+    behind: int
+
+
+@njit(cache=True)
+def side_of(begin: int, results: int, stride: int, kernel: int, dilation: int, length: int) -> Side:
+    """begin: where the first window does, which may lie in front of the image.  length: of the image."""
+    size = (results - 1) * stride + (kernel - 1) * dilation + 1
+    first, end = max(0, begin), min(length, begin + size)
+    if end <= first:
+        return Side(size, 0, 0, 0, size)
+    return Side(size, first - begin, first, end - first, begin + size - end)
+
+
+class TileShape(NamedTuple):
+    """Of a tile in UB, in blocks: from row to row of the input and from plane to plane, and the same of results."""
+
+    pitch: int
+    plane: int
+    out_pitch: int
+    out_plane: int
+
+
+@njit(cache=True)
+def shape_of(down: Side, across: Side, rows: int, columns: int, apart: bool) -> TileShape:
+    """apart: rows of results lie as those of the input.  A run over all of them has whole repeats, with what is left over behind it."""
+    pitch = max(columns, across.inside + max(across.before, across.behind))
+    if down.inside == 0 or across.inside == 0:
+        pitch = columns  # nothing but zeros, wherever a window looks
+    plane = max(down.size * pitch + across.before, (down.size - 1) * pitch + across.size)
+    if not apart:
+        return TileShape(pitch, plane, columns, rows * columns)
+    run = ((rows - 1) * pitch + columns + REPEAT_BLOCKS - 1) // REPEAT_BLOCKS * REPEAT_BLOCKS
+    return TileShape(pitch, max(plane, (down.size - rows) * pitch + across.size - columns + run), pitch, run)
+
+
+@njit(cache=True)
+def _padded(
+    out: Code, at: int, j: DepthwiseJob, source: TilePlace, p: int, planes: int, down: Side, across: Side, pitch: int, plane: int, x: int
+) -> int:  # fmt: skip
+    """A tile of the input and zeros around it, from block x on."""
+    dtype, tag = j.dtype, j.tag
+    if down.inside == 0 or across.inside == 0:
+        return grid(out, at, _VFILL, dtype, tag, (plane, 1, planes), x, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
+    head, gap = down.before * pitch + across.before, pitch - across.inside
+    tail = plane - (down.before + down.inside) * pitch - across.before
+    first = x + head
+    if head > 0:
+        at = grid(out, at, _VFILL, dtype, tag, (head, 1, planes), x, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
+    if gap > 0:
+        at = grid(
+            out, at, _VFILL, dtype, tag, (gap, down.inside, planes), first + across.inside, (1, pitch, plane), -1, _STILL, -1, _STILL, 0
+        )  # fmt: skip
+    if tail > 0:
+        end = first + down.inside * pitch
+        at = grid(out, at, _VFILL, dtype, tag, (tail, 1, planes), end, (1, 0, plane), -1, _STILL, -1, _STILL, 0)
+    engine, row = MTE2 if source.memory == DDR else MTE1, down.first - j.in_first
+    if across.inside == j.in_w:
+        into = TilePlace(UB, first, plane, FAR, 0, j.in_w, gap)
+        return move(out, at, dtype, tag, engine, source, row * j.in_w, into, 0, p, planes, down.inside * j.in_w)
+    for i in range(down.inside):
+        begin = (row + i) * j.in_w + across.first
+        at = move(out, at, dtype, tag, engine, source, begin, dense(UB, first + i * pitch, plane), 0, p, planes, across.inside)
+    return at
+
+
+@njit(cache=True)
+def _tiles(out: Code, at: int, j: DepthwiseJob, source: TilePlace, target: TilePlace, parity: Ints) -> int:
+    count, lying, tile_rows = tiles(j.rows, j.tile_rows, j.out_w, j.tile_columns)
+    taps, apart = j.kh * j.kw, j.sh == 1 and j.sw == 1
+    for p in range(0, j.planes, j.tile_planes):
+        planes = min(j.tile_planes, j.planes - p)
+        for tile in range(count):
+            r, c = tile // lying * tile_rows, tile % lying * j.tile_columns
+            rows, columns = min(tile_rows, j.rows - r), min(j.tile_columns, j.out_w - c)
+            down = side_of((j.first_row + r) * j.sh - j.pad_top, rows, j.sh, j.kh, j.dh, j.in_h)
+            across = side_of(c * j.sw - j.pad_left, columns, j.sw, j.kw, j.dw, j.in_w)
+            pitch, plane, out_pitch, out_plane = shape_of(down, across, rows, columns, apart)
+            n, every = (out_plane, 1, planes) if apart else (columns, rows, planes), planes * out_plane
+            room = taps * most(n[0], n[1], n[2]) + 2 * most(plane, 1, planes) + most(pitch, down.size, planes) + every // 1000
+            if at + room + 4 * (down.size + rows) + 16 >= out.shape[0]:
+                return -1
+            x = j.slot_1 if parity[UB_SLOT] else j.slot_0
+            parity[UB_SLOT] ^= 1
+            y = x + planes * plane
+            at = _padded(out, at, j, source, p, planes, down, across, pitch, plane, x)
+            ds, xs, ws = (1, out_pitch, out_plane), (j.sw, j.sh * pitch, plane), (0, 0, taps)
+            for tap in range(taps):
+                from_ = x + tap // j.kw * j.dh * pitch + tap % j.kw * j.dw
+                by = j.weights + p * taps + tap
+                if tap > 0:
+                    at = grid_of_three(out, at, _VMADD, j.dtype, j.tag, n, y, ds, from_, xs, by, ws, y, ds, 0)
+                elif j.bias >= 0:
+                    at = grid_of_three(out, at, _VMADD, j.dtype, j.tag, n, y, ds, from_, xs, by, ws, j.bias + p, (0, 0, 1), 0)
+                else:
+                    at = grid(out, at, _VMUL, j.dtype, j.tag, n, y, ds, from_, xs, by, ws, 0)
+            if j.act != _NONE:
+                at = flat(out, at, _VMAXS, j.dtype, j.tag, y, y, -1, -1, 0, 0, every, 0)
+            if j.act == _CLIP:
+                at = flat(out, at, _VMINS, j.dtype, j.tag, y, y, -1, -1, 0, 0, every, j.limit)
+            made = TilePlace(UB, y, out_plane, FAR, 0, columns, out_pitch - columns)
+            at = move(out, at, j.dtype, j.tag, MTE3, made, 0, target, r * j.out_w + c, p, planes, rows * columns)
+    return at
+
+
+@general
+@njit(cache=True)
+def depthwise_rows(out: Code, at: int, w: Work, n: Node, j: Any, parity: Ints) -> int:
+    """A node's records."""
+    start, stop = w.computed[n.k, n.t]
+    first, _ = demanded(w.reach[n.k], w.bounds, start, stop)
+    j.first_row, j.rows, j.in_first = start, stop - start, first
+    if n.begins and j.bias >= 0:
+        if at + j.planes >= out.shape[0]:
+            return -1
+        at = paced(out, at, _VCONVERT, j.dtype, j.tag, j.bias, j.wide_bias, j.planes, 1, 1, 1, 2, _F32)
+    return _tiles(out, at, j, operand(w, n, 0, first), result(w, n, start), parity)

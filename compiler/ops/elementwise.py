@@ -1,0 +1,209 @@
+"""Chains of element-wise steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.instructions.repeats import apart, by_planes, end_to_end
+from compiler.ir.operators import Floats, Vector
+from compiler.ir.region import Rows
+from compiler.ops.base import Lowering, OnVector, VectorTiles, VectorWork, first_of, streamed
+from compiler.ops.elementwise_emitter import VectorJob
+from compiler.plan.plan import Infeasible, VectorTiling
+from compiler.target.target_op import Fetch, Given, Strip
+from compiler.target.weights import pack_lanes
+from simulator.npu.isa import Op, float_bits
+from simulator.npu.parts import BLOCK_BYTES, DataType, Memory
+
+_VMADD = int(Op.VMADD)
+_STEP_OPS = {
+    "relu": Op.VRELU, "exp": Op.VEXP, "ln": Op.VLN, "sqrt": Op.VSQRT, "reciprocal": Op.VRECIPROCAL, "square": Op.VMUL,
+    "adds": Op.VADDS, "muls": Op.VMULS, "maxs": Op.VMAXS, "mins": Op.VMINS, "scale_shift": Op.VMADD,
+    "multiply_add": Op.VMADD,
+    "add": Op.VADD, "sub": Op.VSUB, "mul": Op.VMUL, "div": Op.VDIV, "max": Op.VMAX, "min": Op.VMIN,
+    "rsub": Op.VSUB, "rdiv": Op.VDIV,
+}  # fmt: skip
+_SWAPPED = ("rsub", "rdiv")
+
+
+@dataclass(frozen=True, eq=False)
+class VectorSpec(OnVector):
+    """steps: int64 [s, 9] of (opcode, immediate bits, left operand, right operand or -1, scale blocks or -1, shift blocks or -1, result,
+    whether one block of scale and one of shift serve all planes, summand or -1).
+
+    pixels: which inputs are one pixel of every channel.
+    Operands and results are buffers of a tile: first the inputs, then as many as values are alive at once.
+    `result` is the buffer of the last value.
+    """
+
+    word: ClassVar[str] = "chain"
+
+    steps: NDArray[np.int64]
+    pixels: tuple[bool, ...]
+    result: int
+
+    @classmethod
+    def lower(cls, index: int, op: Vector, into: Lowering) -> Self:
+        shapes = into.layout.graph.shapes
+        pixels = tuple(shapes[name] != shapes[op.y] for name in op.inputs)
+        steps, result = _steps(op, pixels, into)
+        return cls(**into.fields(index, op), steps=steps, pixels=pixels, result=result)
+
+    @property
+    def buffers(self) -> int:
+        """Tiles in UB that the chain works on."""
+        return max(len(self.reads), int(self.steps[:, 6].max(initial=0)) + 1)
+
+    def described(self) -> dict[str, object]:
+        columns = [0, 2, 3, 6, 7, *([8] if (self.steps[:, 8] >= 0).any() else [])]
+        return {"steps": self.steps[:, columns].tolist(), "pixels": self.pixels, "result": self.result}
+
+    @property
+    def pixels_only(self) -> tuple[bool, ...]:
+        return self.pixels
+
+    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
+        return self.buffers * planes * rows * columns
+
+    def constant_blocks(self, planes: int) -> int:
+        scaled = self.steps[:, 4] >= 0
+        return 2 * len(self.steps) * (1 if self.steps[scaled, 7].all() else planes) if scaled.any() else 0
+
+    def set_aside(self, rows: int) -> int:
+        return self.constant_blocks(self.y.planes)
+
+    @property
+    def steps_of_tile(self) -> int:
+        return len(self.steps)
+
+    @property
+    def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        loops = [(i, () if step[7] else ("p",)) for i, step in enumerate(self.steps) if step[4] >= 0]
+        return tuple((f"{what}{i}", of) for i, of in loops for what in ("scale", "shift"))
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        # a pixel of every plane comes with each tile
+        one = float(sum([planes * count for planes, *_, count in tiles.made]) * tiles.images)
+        repeats = calls = 0.0
+        for planes, tall, wide, count in tiles.made:
+            steps, instructions = _repeats(self, planes, tall * wide)
+            repeats += count * tiles.images * sum([tiles.cycles[op] * each for op, each in steps])
+            calls += count * tiles.images * instructions
+        return VectorWork(repeats, calls, [one if pixel else tiles.size for pixel in self.pixels])
+
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        part = super().channel_part(first, last, dtype)
+        if part is None:
+            return None
+        steps = self.steps.copy()
+        steps[:, 4:6] += first * ((steps[:, 4:6] >= 0) & (steps[:, 7:8] == 0))
+        return replace(part, steps=steps)
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        return replace(self, strip=strip, in_w=self.in_w if self.pixels[0] else main.size, out_w=made.size)
+
+    def job(self, given: Given) -> VectorJob:
+        assert isinstance(given.tiling, VectorTiling)
+        common = self.common(given)
+        # whole rows are as wide as their storage
+        width = given.storages[self.y.storage].row_blocks if self.strip is None else self.out_w
+        common["tile_columns"] = min(common["tile_columns"], width)
+        return VectorJob(
+            **common,
+            width=width,
+            tile_planes=self.planes_of_tile(given.tiling),
+            consts=first_of(given.constants),
+            fetches=int(streamed(given)),
+            result=self.result,
+        )
+
+    def tables(self) -> list[NDArray[np.int64]]:
+        return [self.steps]
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        if streamed(given):
+            return []
+        at, apart = first_of(given.constants), self.constant_blocks(self.y.planes) // (2 * len(self.steps) or 1)
+        found = ((2 * i + j, step) for i, step in enumerate(self.steps.tolist()) if step[4] >= 0 for j in (0, 1))
+        return [Fetch(Memory.UB, step[4 + offset % 2], at + offset * apart, 1 if step[7] else self.y.planes) for offset, step in found]
+
+
+@lru_cache(maxsize=1 << 14)
+def _repeats(spec: VectorSpec, planes: int, pixels: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Of a tile of so many planes by pixels: (opcode, repeats) of every step, and instructions in all."""
+    found = []
+    for op, _, _, other, _, _, _, alike, _ in spec.steps.tolist():
+        pixel = 0 <= other < len(spec.pixels) and spec.pixels[other]
+        if not pixel and (op != _VMADD or alike):
+            found.append((op, *end_to_end(planes * pixels, 1)))
+        elif pixel or by_planes(planes, pixels):
+            found.append((op, *end_to_end(pixels, planes)))
+        else:
+            found.append((op, *apart(planes, pixels, 1)))
+    return tuple([(op, repeats) for op, repeats, _ in found]), sum([calls for _, _, calls in found])
+
+
+def _steps(op: Vector, pixels: tuple[bool, ...], into: Lowering) -> tuple[NDArray[np.int64], int]:
+    """(steps, the buffer of the last value), as `VectorSpec` has them.
+
+    Values are numbered as they are made, inputs first.
+    To put a value aside and to take it back are names of values, not moves: a result has the buffer of an operand that nobody reads
+    again, or a new one (linear scan, Poletto and Sarkar 1999).
+    """
+    steps = op.guarded([into.layout.padding[name] for name in op.inputs], into.type_of(op.y).storage.type)
+    made: list[tuple[int, ...]] = []  # opcode, immediate bits, left value, right value, scale, shift, alike, summand
+    aside: dict[int, int] = {}
+    inputs = len(op.inputs)
+    v = 0
+    for i, step in enumerate(steps):
+        if step.op == "keep":
+            aside[step.kept] = v
+            continue
+        other = v if step.op == "square" else aside[step.kept] if step.kept >= 0 else step.operand
+        if step.op == "take":
+            v = other
+            continue
+        constants = (-1, -1, 0)
+        if step.op == "scale_shift":
+            assert step.scale is not None
+            assert step.shift is not None
+            channels = into.channels(op.y)
+            values = np.broadcast_to(step.scale, channels), np.broadcast_to(step.shift, channels)
+            constants = _packed(op, str(i), values, step.of_padding, into)
+        elif step.op == "multiply_add":  # of what is put aside no constant is read
+            value = np.full(into.channels(op.y), step.value, np.float32)
+            constants = (
+                _packed(op, str(i), (value, value), (step.value, step.value), into) if min(step.kept, step.added) < 0 else (-1, -1, 1)
+            )
+        left, right = (other, v) if step.op in _SWAPPED else (v, other)
+        made.append((int(_STEP_OPS[step.op]), float_bits(step.value), left, right, *constants, aside.get(step.added, -1)))
+        v = inputs + len(made) - 1
+    last = {value: at for at, row in enumerate(made) for value in (row[2], row[3], row[7])} | {v: len(made)}
+    buffers = list(range(inputs))  # of every value
+    rows = []
+    for at, (opcode, bits, left, right, scale, shift, alike, summand) in enumerate(made):
+        alive = {buffers[value] for value in range(len(buffers)) if last.get(value, -1) > at}
+        reach = {buffers[left]: None} | dict.fromkeys(range(inputs + len(made)))  # in place where it can be
+        buffers.append(next(buffer for buffer in reach if buffer not in alive and not (buffer < inputs and pixels[buffer])))
+        others = [buffers[value] if value >= 0 else -1 for value in (right, summand)]
+        rows.append((opcode, bits, buffers[left], others[0], scale, shift, buffers[-1], alike, others[1]))
+    return np.array(rows, np.int64).reshape(len(rows), 9), buffers[v]
+
+
+def _packed(op: Vector, name: str, values: tuple[Floats, Floats], padding: tuple[float, float], into: Lowering) -> tuple[int, int, int]:
+    """(scale blocks, shift blocks, whether there is one of each for all planes), of a multiply-add's constants."""
+    placement, dtype = into.layout.placements[op.y], into.type_of(op.y)
+    packed = [
+        pack_lanes(value, placement, dtype, padding=beside).reshape(-1, BLOCK_BYTES) for value, beside in zip(values, padding, strict=True)
+    ]
+    alike = all((blocks == blocks[0]).all() for blocks in packed)
+    scale, shift = (
+        into.constants.add(f"{op.name}/{what}{name}", blocks[0] if alike else blocks.reshape(-1))
+        for what, blocks in zip(("scale", "shift"), packed, strict=True)
+    )
+    return scale, shift, int(alike)

@@ -1,0 +1,148 @@
+"""A graph on a machine becomes a unit: layout, constants and DDR addresses, everything that does not depend on a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.graph import Graph
+from compiler.ir.layout import Layout
+from compiler.ir.padding import assign_with_masks
+from compiler.ops.affine_to_matmul import with_products
+from compiler.ops.base import Lowering
+from compiler.ops.gate_into_weights import with_gated_weights
+from compiler.ops.gelu_erf import with_curves
+from compiler.ops.registry import BY_OPERATOR
+from compiler.target import weights
+from compiler.target.capabilities import check_machine
+from compiler.target.constants import Constants, aligned
+from compiler.target.storage import Piece, StorageSpec
+from compiler.target.target_graph import Unit
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType
+from simulator.npu.program import DdrBuffer, MemoryMap
+
+
+class Packed(NamedTuple):
+    """A unit and the values of its weights.  constants: uint8, as they lie in DDR from its first byte on."""
+
+    unit: Unit
+    constants: NDArray[np.uint8]
+
+
+def make_unit(graph: Graph, machine: Machine, dtype: DataType) -> Unit:
+    """As `pack_unit`, of which it is the first half."""
+    return pack_unit(graph, machine, dtype).unit
+
+
+def pack_unit(graph: Graph, machine: Machine, dtype: DataType) -> Packed:
+    """Layout, constants and DDR addresses of a graph: everything that does not depend on a plan.
+
+    Raises `UnsupportedError` for a machine that lacks a path that every program uses, or a data type, and for what no records can say.
+    """
+    check_machine(machine, *_computed(graph, machine, dtype))
+    graph = with_gated_weights(with_products(with_curves(graph, dtype), machine), machine)
+    layout = assign_with_masks(graph, dtype)
+    names = sorted(layout.storages, key=lambda name: name in graph.constants)  # the first one is the model's input
+    constants = Constants()
+    operators = [op for op in layout.graph.operators if op.computes]
+    at = {name: i for i, name in enumerate(names)}
+
+    def piece(tensor: str) -> Piece:
+        p = layout.placements[tensor]
+        return Piece(at[p.storage], p.plane, p.planes)
+
+    into = Lowering(layout, piece, constants, machine)
+    for op in operators:
+        if type(op) not in BY_OPERATOR:
+            raise UnsupportedError(f"operator {op.name!r}: {type(op).__name__} has no code for the NPU")
+    pending = [BY_OPERATOR[type(op)].spec.lower(i, op, into) for i, op in enumerate(operators)]
+    known = {
+        name: constants.add(name, weights.pack_tensor(values, layout.placements[name], layout.type_of(name)))
+        for name, values in graph.constants.items()
+    }
+    storages, buffers, end = _place_storages(layout, names, known, constants.end, dtype)
+    address = {storage.name: storage.address for storage in storages}
+    pending = [spec.placed(lambda tensor: address[layout.placements[tensor].storage]) for spec in pending]
+    producers = {
+        spec.index: tuple(p.index for p in pending[: spec.index] if any(p.y.overlaps(read) for read in spec.reads)) for spec in pending
+    }
+    consumers: dict[int, list[int]] = {spec.index: [] for spec in pending}
+    for index, sources in producers.items():
+        for source in sources:
+            consumers[source].append(index)
+    outputs = [piece(port.tensor) for port in layout.graph.outputs]
+    escapes = frozenset(spec.index for spec in pending if any(spec.y.overlaps(out) for out in outputs))
+    memory = MemoryMap(dtype, (*constants.buffers(), *_in_order(buffers, graph)), end)
+    memory.verify()
+    light: dict[str, Any] = {op.y: op.without_values() for op in layout.graph.operators}
+    bare = replace(layout.graph, operators=tuple(light.values()), constants={})
+    unit = Unit(
+        bare,
+        replace(layout, graph=bare),
+        machine,
+        dtype,
+        storages,
+        tuple(replace(spec, operator=light[spec.operator.y]) for spec in pending),
+        memory,
+        producers,
+        {index: tuple(rest) for index, rest in consumers.items()},
+        escapes,
+    )
+    return Packed(unit, constants.bytes())
+
+
+def _computed(graph: Graph, machine: Machine, dtype: DataType) -> list[DataType]:
+    """Types that the machine has to compute in.  Floats beside integers are converted, which any machine of floats can."""
+    floats, found = any(DataType[name].is_float for name in machine.matrix.data_types), set[DataType]()
+    for op in graph.operators:
+        types = {graph.type_of(tensor, dtype) for tensor in (*op.inputs, op.y)}
+        whole = all(each.is_float for each in types)
+        found |= {each if each.is_float else DataType.int8 for each in types if whole or not (floats and each.is_float)}
+    return sorted(found)
+
+
+def _place_storages(
+    layout: Layout, names: list[str], known: dict[str, int], address: int, dtype: DataType
+) -> tuple[tuple[StorageSpec, ...], list[DdrBuffer], int]:
+    """known: addresses of those that are constants."""
+    ports = [(port, "input") for port in layout.graph.inputs] + [(port, "output") for port in layout.graph.outputs]
+    storages, buffers = [], []
+    for name in names:
+        s = layout.storages[name]
+        own = layout.type_of(name)
+        row = s.w * s.pixel_lanes // own.lanes
+        other: Any = None if own == dtype else own.name  # than that of the whole map
+        if name in known:
+            storages.append(StorageSpec(name, len(layout.graph.constants[name]), s.planes, s.h, s.w, row, known[name], own))
+            continue
+        storages.append(StorageSpec(name, s.n, s.planes, s.h, s.w, row, address, own))
+        size = s.n * s.planes * s.h * row
+        exposed = [(port, kind) for port, kind in ports if layout.placements[port.tensor].storage == name]
+        if not exposed:
+            buffers.append(DdrBuffer(name, "scratch", address, size, dtype=other))
+        for port, kind in exposed[:1]:
+            p = layout.placements[port.tensor]
+            lanes = tuple(p.plane * layout.type_of(port.tensor).lanes + lane for lane in p.lanes)
+            shape = layout.graph.shapes[port.tensor]
+            buffers.append(
+                DdrBuffer(
+                    port.onnx_name, kind, address, size, shape, port.onnx_shape, lanes, s.pixel_lanes, s.planes, port.order, other,  # type: ignore[arg-type]
+                )
+            )  # fmt: skip
+        address = aligned(address + size)
+    return tuple(storages), buffers, address
+
+
+def _in_order(buffers: Sequence[DdrBuffer], graph: Graph) -> list[DdrBuffer]:
+    """Buffers by their addresses, but for ports: those of a kind change places until they have the model's order."""
+    place = {port.onnx_name: k for k, port in enumerate((*graph.inputs, *graph.outputs))}
+    ports = {
+        kind: iter(sorted((b for b in buffers if b.kind == kind), key=lambda buffer: place[buffer.name])) for kind in ("input", "output")
+    }
+    return [next(ports[b.kind]) if b.kind in ports else b for b in buffers]

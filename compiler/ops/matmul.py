@@ -1,0 +1,121 @@
+"""Products of two tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+from compiler.ir.operators import HeadedProduct, MatMul
+from compiler.ops.base import Lowering, run_of_planes
+from compiler.ops.conv import ConvSpec, Window
+from compiler.ops.conv_emitter import PIXELS_K, PIXELS_N
+from compiler.target.capabilities import l0_of
+from compiler.target.storage import Piece, StorageSpec
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.parts import DataType, Memory
+
+
+@dataclass(frozen=True, eq=False)
+class MatMulSpec(ConvSpec):
+    """A product whose right operand is reads[1] of `pixels` pixels: a 1x1 convolution.
+
+    Resident weights: all of the right operand lies in L1; streamed: it comes in chunks.  per_pixel: multiply-accumulates of one pixel.
+    """
+
+    word: ClassVar[str] = "matmul"
+
+    pixels: int
+    transposed: bool
+    per_pixel: int
+
+    @classmethod
+    def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
+        assert isinstance(op, HeadedProduct)
+        if not into.machine.has(Memory.L0B):
+            why = "a product of two tensors, whose right one only L0B brings into order"
+            raise UnsupportedError(f"operator {op.name!r}: {why}; machine {into.machine.name} has none")
+        a, y = into.layout.placements[op.a], into.layout.placements[op.y]
+        _, channels, h, w = into.layout.graph.shapes[op.b]
+        bias_at = -1 if not isinstance(op, MatMul) or op.bias is None else cls.columns_at(op, y, y.planes * into.type_of(op.y).lanes, into)
+        pixels, heads, fractal = h * w, op.heads, into.machine.fractal(into.type_of(op.a))
+        return into.fields(index, op) | {
+            "fractal": fractal,
+            "l0": l0_of(into.machine),
+            "groups": heads,
+            "c1": a.planes // heads,
+            "k1": a.planes // heads if op.transposed else -(-pixels // fractal.lanes),
+            "n1": y.planes * into.type_of(op.y).lanes // fractal.columns // heads,
+            "lanes": fractal.lanes,
+            "weights_at": -1,
+            "bias_at": bias_at,
+            "pixels": pixels,
+            "transposed": op.transposed,
+            "per_pixel": channels * pixels,
+        }
+
+    @property
+    def n1_step(self) -> int:
+        """With the fractal behind all pixels that a tensor of floats beside integers has: no tile may lie there."""
+        behind = self.n1 - -(-self.pixels // self.fractal.columns) if self.transposed else 0
+        return max(super().n1_step, 1 + behind)
+
+    @property
+    def biased(self) -> bool:
+        """Whether its channels have biases of their own, as those of integers have not."""
+        return isinstance(self.operator, MatMul) and self.operator.bias is not None
+
+    @property
+    def weight_blocks(self) -> int:
+        return 0
+
+    @property
+    def residual(self) -> Piece | None:
+        return None
+
+    @property
+    def window(self) -> Window:
+        return Window(1, 1, 1, 1, 1, 1, 0, 0, 0, 0)
+
+    @property
+    def macs(self) -> int:
+        return self.out_h * self.out_w * self.per_pixel
+
+    def described(self) -> dict[str, object]:
+        found = super().described() | {"pixels": self.pixels, "transposed": self.transposed}
+        return found | {"bias": True} if self.biased else found
+
+    def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
+        return (self,)
+
+    @property
+    def right(self) -> Piece | None:
+        return self.reads[1]
+
+    @property
+    def right_blocks(self) -> int:
+        """Blocks of the right operand."""
+        return self.reads[1].planes * self.pixels
+
+    @property
+    def strip_refusal(self) -> str:
+        return "a product of two tensors needs all columns of its right operand in every strip"
+
+    def channel_step(self, count: int, dtype: DataType) -> int | str:
+        return self.y.planes // self.groups
+
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        cut = self.cut_groups(first, last)
+        if cut is None:
+            return None
+        group, groups = cut
+        left, right = self.c1, self.reads[1].planes // self.groups
+        reads = [self.reads[0] if self.groups == 1 else run_of_planes(self.reads[0], group * left, (group + groups) * left)]
+        reads.append(run_of_planes(self.reads[1], group * right, (group + groups) * right))
+        per_pixel = self.per_pixel * groups // self.groups
+        before = group * self.n1 * self.fractal.sum_blocks if self.biased else 0
+        y = run_of_planes(self.y, first, last)
+        return replace(self, y=y, reads=tuple(reads), groups=groups, per_pixel=per_pixel, bias_at=self.bias_at + before)
+
+    def _right_operand(self) -> tuple[int, int, int]:
+        return PIXELS_N if self.transposed else PIXELS_K, self.reads[1].planes // self.groups, self.pixels

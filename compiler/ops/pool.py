@@ -1,0 +1,206 @@
+"""Poolings."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import ceil, log2
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.instructions.repeats import cheapest, pixelwise, work
+from compiler.ir.operators import Pool
+from compiler.ir.region import Rows
+from compiler.ops.base import Lowering, VectorTiles, VectorWork, first_of
+from compiler.ops.pool_emitter import BOTH, COLUMNS, ROWS, PoolJob, fed_plane
+from compiler.ops.sliding_window import SlidingSpec
+from compiler.plan.plan import Infeasible, Tiling, VectorTiling
+from compiler.target.target_op import Given, Strip, UbBuffers, rounded
+from compiler.target.weights import pack_pixels
+from simulator.npu.isa import REPEAT_BLOCKS, float_bits
+from simulator.npu.parts import DataType
+
+_LOWEST = {DataType.float16: -65504.0, DataType.float32: -3.4028234663852886e38, DataType.int8: -128.0, DataType.uint8: 0.0}
+
+
+@dataclass(frozen=True, eq=False)
+class PoolSpec(SlidingSpec):
+    """counts_at: DDR blocks [out_h][out_w] of 1 / number of elements, or -1 where one factor serves every pixel.
+
+    counts_pitch: blocks from row to row of them, which a strip has only a part of.
+    """
+
+    word: ClassVar[str] = "pool"
+
+    operator: Pool
+    counts_at: int
+    counts_pitch: int
+
+    @classmethod
+    def lower(cls, index: int, op: Pool, into: Lowering) -> Self:
+        fields, counts = into.fields(index, op), -1
+        if op.mode == "average" and any(op.pads) and not op.count_include_pad:
+            inverse = _inverse_counts(op, *(fields[name] for name in ("in_h", "in_w", "out_h", "out_w")))
+            counts = into.constants.add(f"{op.name}/counts", pack_pixels(inverse, into.type_of(op.y)))
+        return cls(**fields, counts_at=counts, counts_pitch=fields["out_w"])
+
+    @cached_property
+    def whole_rows(self) -> bool:
+        """Whether every window is whole rows of the image, one beside the other."""
+        pool = self.operator
+        return self.out_w == 1 and pool.kernel[1] - pool.pads[1] >= self.in_w and (self.out_h == 1 or self.in_w > 1)
+
+    @cached_property
+    def passes(self) -> int:
+        """What the windows slide along, each in a pass over a tile: ROWS, COLUMNS or BOTH."""
+        pool = self.operator
+        still = [(pool.kernel[i], pool.stride[i], pool.pads[i], pool.pads[i + 2]) == (1, 1, 0, 0) for i in range(2)]
+        return COLUMNS if still[0] and not still[1] else ROWS if still[1] else BOTH
+
+    @cached_property
+    def can_be_fed(self) -> bool:
+        """Whether tiles of rows may be filled one after the other: rows that two of them read are there as they were made (not scaled)."""
+        pool = self.operator
+        alike = pool.mode == "max" or (pool.kernel[0] <= pool.stride[0] and self.counts_at < 0)
+        return alike and not self.whole_rows and self.strip is None and pool.stride[0] <= pool.kernel[0]
+
+    def fed_tiling(self, rows: int, slot_blocks: int) -> VectorTiling | None:
+        """As many rows of all planes as fit a slot, each of two; None where not even one does."""
+        fitting = bisect_right(range(1, rows + 1), slot_blocks, key=self._fed_blocks)
+        return VectorTiling(tile_planes=self.y.planes, tile_rows=fitting, fed=True) if fitting else None
+
+    def _fed_blocks(self, rows: int) -> int:
+        """Of a slot."""
+        pool = self.operator
+        plane = fed_plane((rows - 1) * pool.stride[0] + pool.kernel[0], max(self.in_w, self.out_w))
+        return self.y.planes * (plane + rows * self.out_w)
+
+    def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+        assert isinstance(tiling, VectorTiling)
+        if tiling.fed:
+            slots = UbBuffers("out", 2, rounded(self._fed_blocks(tiling.tile_rows), 8))
+            between = UbBuffers("constants", 1, rounded(self.y.planes * tiling.tile_rows * self.in_w, 8))
+            return (slots, between) if self.passes == BOTH else (slots,)
+        return super().ub_buffers(tiling, through_ub, dtype)
+
+    @property
+    def operations(self) -> tuple[int, int]:
+        """Of the pass over rows and of that over columns, where windows slide."""
+        pool = self.operator
+        high, wide = pool.kernel
+        return max(1, high - 1) * bool(self.passes & ROWS), max(1, wide - 1) * bool(self.passes & COLUMNS)
+
+    @cached_property
+    def inside(self) -> tuple[float, float]:
+        """Which part of what windows cover, along rows and along columns, lies inside the image."""
+        pool = self.operator
+        found = []
+        for axis, (results, length) in enumerate(((self.out_h, self.in_h), (self.out_w, self.in_w))):
+            at = np.arange(results)[:, None] * pool.stride[axis] + np.arange(pool.kernel[axis]) - pool.pads[axis]
+            found.append(float(((at >= 0) & (at < length)).mean()))
+        return found[0], found[1]
+
+    def tile_blocks(self, planes: int, rows: int, columns: int, dtype: DataType) -> int:
+        """What the windows cover and the results; or, with two passes, what the first one makes."""
+        pool = self.operator
+        high = (rows - 1) * pool.stride[0] + pool.kernel[0]
+        wide = self.wide(columns)
+        if self.passes != BOTH or self.whole_rows:
+            return planes * (high * wide + rows * columns) + self.factors
+        return planes * ((high + rows) * max(wide, columns))
+
+    @property
+    def factors(self) -> int:
+        """Blocks of the factor that pixels of a window of whole rows are added with."""
+        return int(self.whole_rows and self.operator.mode == "average" and self.counts_at < 0)
+
+    def described(self) -> dict[str, object]:
+        pool = self.operator
+        return {"window": [*pool.kernel, *pool.stride, *pool.pads], "mode": pool.mode}
+
+    def pixel_constant_blocks(self, rows: int, columns: int) -> int:
+        return rows * columns if self.counts_at >= 0 else 0
+
+    def set_aside(self, rows: int) -> int:
+        return self.pixel_constant_blocks(rows, self.out_w)
+
+    @property
+    def steps_of_tile(self) -> int:
+        high, wide = self.operator.kernel
+        return high * wide if self.whole_rows else sum(self.operations)
+
+    @property
+    def constant_operands(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return (("counts", ("h", "w")),) if self.counts_at >= 0 else ()
+
+    def work(self, tiles: VectorTiles) -> VectorWork:
+        pool, tiling = self.operator, tiles.tiling
+        if self.whole_rows:
+            outputs = float(tiles.rows) * -(-self.y.planes // tiling.tile_planes) * tiles.images
+            planes, pixels = min(tiling.tile_planes, self.y.planes), min(pool.kernel[0], self.in_h) * self.in_w
+            repeats, calls = work(planes, pixels)
+            if self.factors:  # the first eight pixels, the factor and what is left of it behind the sum
+                scaled = pixelwise(planes, pixels) * planes
+                repeats, calls = repeats + scaled + 1 + -(-planes // REPEAT_BLOCKS), calls + bool(scaled) + 2
+            repeats, calls = outputs * repeats, outputs * calls
+        else:
+            repeats = calls = 0.0
+            for planes, tall, wide, count in tiles.made:
+                one, instructions = _sliding(self, planes, tall, wide)
+                repeats, calls = repeats + count * tiles.images * one, calls + count * tiles.images * instructions
+        read = self.read_blocks(tiles)
+        if pool.mode == "average" and self.counts_at < 0 and not self.whole_rows:
+            repeats += read / 8  # scaled before they are added up, which could overflow
+        return VectorWork(repeats, calls, [read])
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        narrow = super().narrowed(strip, main, made)
+        return narrow if isinstance(narrow, Infeasible) or self.counts_at < 0 else replace(narrow, counts_at=self.counts_at + made.start)
+
+    def job(self, given: Given) -> PoolJob:
+        assert isinstance(given.tiling, VectorTiling)
+        pool, is_max = self.operator, self.operator.mode == "max"
+        scale = 0.0 if is_max or self.counts_at >= 0 else 1.0 / (pool.kernel[0] * pool.kernel[1])
+        # of whole rows a power of two, which every type has; the rest comes behind the sum
+        before = 0.5 ** ceil(-log2(scale)) if self.factors else scale
+        return PoolJob(
+            **self.common(given),
+            **self.geometry,
+            is_max=int(is_max),
+            passes=self.passes,
+            fill=float_bits(_LOWEST[given.dtype] if is_max else 0.0),
+            scale=float_bits(before) if scale else 0,
+            after=float_bits(scale / before) if self.factors else 0,
+            counts_at=self.counts_at,
+            counts_pitch=self.counts_pitch,
+            counts=first_of(given.constants),
+            tile_planes=self.planes_of_tile(given.tiling),
+        )
+
+
+@lru_cache(maxsize=1 << 14)
+def _sliding(spec: PoolSpec, planes: int, rows: int, columns: int) -> tuple[float, float]:
+    """(repeats, instructions) of a tile of so many planes by rows by columns of results, on average over the image."""
+    wide = spec.wide(columns)
+    # rows that follow one another are one long row
+    over_rows = cheapest(wide * rows, 1, planes) if spec.operator.stride[0] == 1 else cheapest(wide, rows, planes)
+    repeats = instructions = 0.0
+    for way, operations, inside in zip((over_rows, cheapest(columns, rows * planes, 1)), spec.operations, spec.inside, strict=True):
+        repeats += operations * inside * way.work
+        instructions += operations * inside * way.instructions
+    return repeats, instructions
+
+
+def _inverse_counts(op: Pool, in_h: int, in_w: int, out_h: int, out_w: int) -> NDArray[np.float32]:
+    """1 / number of elements inside the image, per output pixel."""
+
+    def inside(size: int, out: int, kernel: int, stride: int, pad: int) -> NDArray[np.int64]:
+        start = np.arange(out) * stride - pad
+        return np.minimum(start + kernel, size) - np.maximum(start, 0)
+
+    rows = inside(in_h, out_h, op.kernel[0], op.stride[0], op.pads[0])
+    columns = inside(in_w, out_w, op.kernel[1], op.stride[1], op.pads[1])
+    return (1.0 / np.maximum(1, rows[:, None] * columns[None, :])).astype(np.float32)

@@ -1,0 +1,198 @@
+"""Convolutions of integers: sums in int32, to which FIXPIPE adds a bias and which it multiplies by a scale, one of each for a channel.
+
+Most zero points cost nothing: that of weights is taken from them, that of the input goes into the bias, and the padding is that zero point
+(`QuantisedConv.offset`).  Weights that are no 8 bits then have a product with what is left of their zero point beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from compiler.ir.layout import Placement
+from compiler.ir.operators import Convolution, QuantisedConv
+from compiler.ir.quantised.elementwise import add_factors
+from compiler.ir.quantised.parameters import SUMS, Quantisation
+from compiler.ir.quantised.products import check_bound
+from compiler.ops.base import Lowering
+from compiler.ops.conv import ConvSpec
+from compiler.ops.integer_elementwise import check_most
+from compiler.plan.plan import Tiling
+from compiler.target import weights
+from compiler.target.storage import StorageSpec
+from compiler.target.target_op import Fetch, Given
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.isa import float_bits
+from simulator.npu.parts import BLOCK_BYTES, BYTES, DataType, Fractal, Memory
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerProductSpec(ConvSpec):
+    """A product of integers.  What is left of a zero point of the right operand is a product too (`conv_emitter._less`).
+
+    right_type: of the packed weights, or of the right tensor.  scale_at: DDR blocks from a channel's bias to its scale, 0 of a result
+    of int32, which has none.  zeros_at: DDR blocks of what is added to all of the right operand, a block of weights of each byte; they lie
+    in L1 in front of weights.
+    """
+
+    right_type: DataType
+    scale_at: int
+    zeros_at: int
+
+    @cached_property
+    def zeros(self) -> tuple[tuple[int, ...], DataType]:
+        """What is added to all of the right operand; as `less`."""
+        raise NotImplementedError
+
+    def words(self) -> dict[str, int]:
+        """What of `of_integers` is the same wherever buffers lie."""
+        zeros, zeros_type = self.zeros
+        found = {"right_type": int(self.right_type), "zeros": len(zeros), "zeros_type": int(zeros_type)}
+        return found | {"scale_at": self.scale_at, "scale_after": self.bias_blocks // 2}
+
+    @cached_property
+    def zero_blocks(self) -> int:
+        return len(self.zeros[0]) * self.fractal.weight_blocks
+
+    @cached_property
+    def column_blocks(self) -> int:
+        return self.fractal.sum_blocks * (2 if self.scale_at else 1)
+
+    @property
+    def products(self) -> int:
+        return 1 + len(self.zeros[0])
+
+    def described(self) -> dict[str, object]:
+        return super().described() | ({"products": self.products} if self.products > 1 else {})
+
+    def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
+        return *super().sizes(storages), self.products, self.zero_blocks, self.column_blocks
+
+    def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
+        """What is added to all of the right operand is fetched once, so it stays, in one buffer with both chunks where there are such."""
+        slots, size = super().weight_slots(tiling)
+        return (1, slots * size + self.zero_blocks) if self.zero_blocks else (slots, size)
+
+    def chunk_slots(self, given: Given) -> tuple[int, ...]:
+        if not self.zero_blocks:
+            return given.weights
+        slots, size = super().weight_slots(given.tiling)
+        first = given.weights[0] + self.zero_blocks
+        return tuple(first + at * size for at in range(max(1, slots)))
+
+    def of_integers(self, residual: int) -> dict[str, int]:
+        return super().of_integers(residual) | self.words()
+
+    def first_zeros(self, given: Given) -> int:
+        return given.weights[0] if self.zeros[0] else 0
+
+    def column_fetches(self) -> list[Fetch]:
+        """Biases, and the scales that lie behind them: those of all channels need not be those of a part."""
+        if not self.scale_at:
+            return super().column_fetches()
+        half = self.bias_blocks // 2
+        return [Fetch(Memory.UB, self.bias_at + at, behind, half) for at, behind in ((0, 0), (self.scale_at, half))]
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        found = super().fetches(given)
+        return [Fetch(Memory.L1, self.zeros_at, given.weights[0], self.zero_blocks), *found] if self.zero_blocks else found
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedConvSpec(IntegerProductSpec):
+    """left: of the zero point of weights, which they are packed with."""
+
+    word: ClassVar[str] = "quantised_conv"
+
+    left: int
+
+    @classmethod
+    def lowered(cls, index: int, op: Convolution, into: Lowering) -> dict[str, Any]:
+        assert isinstance(op, QuantisedConv)
+        if into.type_of(op.x) not in BYTES:
+            raise UnsupportedError(f"operator {op.name!r}: reads {into.type_of(op.x).name}; integers of 8 bits are multiplied")
+        check_bound(op.x_q, op.weights, op.w_q, 0, op.bias, op.name)  # sums beyond int32 are refused
+        if op.added is not None and op.y_q is not None:
+            check_most(op.name, op.y_q, op.added.q, op.added.y_q)
+        values, dtype, left = op.multiplied()
+        found = cls.packed(index, op, into, values, dtype, left)
+        n = found["groups"] * found["n1"] * found["fractal"].sum_blocks
+        zeros_at = packed_zeros(f"{op.name}/zeros", less(left)[0], found["fractal"], into)
+        return found | {"right_type": dtype, "scale_at": 0 if sums_alone(op.y_q) else n, "zeros_at": zeros_at, "left": left}
+
+    @classmethod
+    def columns_at(cls, op: Any, y: Placement, n: int, into: Lowering) -> int:
+        """Biases, then scales where sums become something else; 0 of tensors, which have no place yet (`placed`)."""
+        if op.of_columns:
+            given = {port.tensor for port in into.layout.graph.inputs}
+            if not given.issuperset(op.of_columns) or any(into.layout.placements[name].lanes != y.lanes for name in op.of_columns):
+                raise UnsupportedError(f"operator {op.name!r}: {', '.join(op.of_columns)} are read where the host puts them")
+            return 0
+        columns = weights.pack_columns(op.offset, y, n, DataType.int32)
+        if not sums_alone(op.y_q):
+            columns = np.concatenate([columns, weights.pack_columns(op.scale, y, n, DataType.float32)])
+        return into.constants.add(f"{op.name}/bias", columns)
+
+    def placed(self, address: Callable[[str], int]) -> Self:
+        """Columns that are tensors lie as packed ones do: a value for each lane of the result, one block after the other."""
+        if not (found := [address(name) for name in self.quantised.of_columns]):
+            return self
+        return replace(self, bias_at=found[0], scale_at=found[1] - found[0] if len(found) > 1 else 0)
+
+    @cached_property
+    def zeros(self) -> tuple[tuple[int, ...], DataType]:
+        return less(self.left)
+
+    @property
+    def quantised(self) -> QuantisedConv:
+        assert isinstance(self.operator, QuantisedConv)
+        return self.operator
+
+    def words(self) -> dict[str, int]:
+        op = self.quantised
+        found = super().words() | {"pad": byte(op.x_q.single(self.name)[1]), **requantised(op.y_q, self.name)}
+        if op.added is None or op.y_q is None:
+            return found
+        q, last = op.added.q, op.added.last
+        first, second = (q, op.y_q) if last else (op.y_q, q)
+        outer, inner, fixed = add_factors(first, second, op.added.y_q)
+        own, other = (inner, outer) if last else (outer, inner)
+        of_sum = {"own": own, "other": other, "fixed": fixed}
+        return found | {word: float_bits(float(value)) for word, value in of_sum.items()} | {"last": int(last)}
+
+
+def less(zero: int) -> tuple[tuple[int, ...], DataType]:
+    """Bytes that add up to -zero, none of them 0, and their type."""
+    if zero == -128:
+        return (128,), DataType.uint8
+    parts = (-zero,) if zero <= 128 else (-128, 128 - zero)
+    return tuple(byte(part) for part in parts if part), DataType.int8
+
+
+def packed_zeros(name: str, zeros: Sequence[int], fractal: Fractal, into: Lowering) -> int:
+    """DDR block of a block of weights of each byte; -1 without one.  Raises `UnsupportedError` where these have no L0B to go to."""
+    if zeros and not into.machine.has(Memory.L0B):
+        raise UnsupportedError(
+            f"{name}: what is left of a zero point comes to L0B; machine {into.machine.name} has none, -128 to 127 or 0 to 255 is supported"
+        )
+    return into.constants.add(name, np.repeat(np.array(zeros, np.uint8), fractal.weight_blocks * BLOCK_BYTES)) if zeros else -1
+
+
+def byte(value: int) -> int:
+    """As a word of a record has it."""
+    return value & 0xFF
+
+
+def sums_alone(q: Quantisation | None) -> bool:
+    """Whether what leaves L0C is the sums themselves."""
+    return q is not None and q.dtype == SUMS
+
+
+def requantised(q: Quantisation | None, name: str) -> dict[str, int]:
+    """Fields of `ConvJob` that say what int32 sums become."""
+    sums = {"sums": int(DataType.int32)}
+    return sums if q is None or sums_alone(q) else sums | {"zero": q.single(name)[1], "low": q.limits[0], "high": q.limits[1]}

@@ -1,0 +1,95 @@
+"""Products of two tensors of integers.
+
+With zero points u of a and v of b, the sum over k of (a - u) * (b - v) is that of a * b, of a * -v and of -u * b, and u * v each time.  The
+first three are products of the matrix unit, of which a constant is one side: -v or -u in every place, a byte or the sum of two.  The last
+is what FIXPIPE adds.  A zero point of 0 costs nothing, one beyond 128 two more products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compiler.ir.operators import QuantisedMatMul
+from compiler.ir.quantised.products import MOST
+from compiler.ops.base import Lowering
+from compiler.ops.matmul import MatMulSpec
+from compiler.ops.quantised_conv import IntegerProductSpec, byte, less, packed_zeros, requantised, sums_alone
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.parts import DataType, Memory
+
+_MOST_OF_A_PRODUCT = 255 * 255
+
+
+@dataclass(frozen=True, eq=False)
+class QuantisedMatMulSpec(IntegerProductSpec, MatMulSpec):
+    """Biases and scales are of one head, and all heads have them."""
+
+    word: ClassVar[str] = "quantised_matmul"
+
+    @classmethod
+    def lowered(cls, index: int, op: Any, into: Lowering) -> dict[str, Any]:
+        assert isinstance(op, QuantisedMatMul)
+        found = super().lowered(index, op, into)
+        if not into.machine.has(Memory.L0B):
+            raise UnsupportedError(
+                f"operator {op.name!r}: only L0B brings a computed right operand into order; machine {into.machine.name} has none"
+            )
+        u, v = op.a_q.single(op.name)[1], op.b_q.single(op.name)[1]
+        summed = found["k1"] * found["fractal"].lanes
+        if summed * _MOST_OF_A_PRODUCT > MOST:
+            raise UnsupportedError(
+                f"operator {op.name!r}: sums of {summed:,} products; {MOST // _MOST_OF_A_PRODUCT:,} at most are supported"
+            )
+        lanes = summed - into.channels(op.a) // op.heads if op.transposed else 0  # without a channel
+        (beside,) = (
+            op.beside([into.layout.padding[op.a], into.layout.padding[op.b]]) if lanes else (0.0,)
+        )  # `ir.padding` has seen to it that it is one
+        added = summed * u * v - lanes * int(beside)
+        n, zeros = found["n1"] * found["fractal"].columns, less(v)[0]
+        columns = np.full(n, added, np.int32).view(np.uint8)
+        if not (alone := sums_alone(op.y_q)):
+            columns = np.concatenate([columns, np.full(n, op.scale[0], np.float32).view(np.uint8)])
+        return found | {
+            "right_type": into.type_of(op.b),
+            "bias_at": into.constants.add(f"{op.name}/bias", columns),
+            "scale_at": 0 if alone else found["n1"] * found["fractal"].sum_blocks,
+            "zeros_at": packed_zeros(f"{op.name}/zeros", zeros, found["fractal"], into),
+        }
+
+    @property
+    def quantised(self) -> QuantisedMatMul:
+        assert isinstance(self.operator, QuantisedMatMul)
+        return self.operator
+
+    @cached_property
+    def zeros(self) -> tuple[tuple[int, ...], DataType]:
+        return less(self.quantised.b_q.single(self.name)[1])
+
+    @property
+    def n1_step(self) -> int:
+        """Of int32 as many as a plane of bytes has: tensors take whole multiples of these, and no tile may lie behind all pixels."""
+        return max(super().n1_step, self.fractal.lanes // self.fractal.columns)
+
+    @cached_property
+    def bias_blocks(self) -> int:
+        return self.n1 * self.column_blocks
+
+    @cached_property
+    def _left(self) -> tuple[tuple[int, ...], DataType]:
+        """As `zeros`, of the left operand."""
+        return less(self.quantised.a_q.single(self.name)[1])
+
+    @property
+    def products(self) -> int:
+        return super().products + len(self._left[0])
+
+    def words(self) -> dict[str, int]:
+        op = self.quantised
+        left, left_type = self._left
+        first, second = (*left, 0, 0)[:2]
+        found = {"alike": 1, "left_less": first, "left_less_1": second, "left_type": int(left_type)}
+        return super().words() | found | {"missing": byte(op.b_q.single(self.name)[1]), **requantised(op.y_q, self.name)}

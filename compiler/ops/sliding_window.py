@@ -1,0 +1,74 @@
+"""Windows in strips and in tiles: their padding, which is left and right of the part of the image that a strip has, and what they cover."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from compiler.ir.operators import COLUMNS, Convolution, Pool, QuantisedAverage
+from compiler.ir.region import Rows
+from compiler.ops.base import Heights, OnVector, VectorTiles
+from compiler.plan.plan import Infeasible
+from compiler.target.target_op import Strip
+from simulator.npu.isa import MAX_WINDOW
+
+Pads = tuple[int, int, int, int]
+Pooling = Pool | QuantisedAverage
+Sliding = Convolution | Pooling
+
+
+def padded_columns(operator: Sliding, main: Rows, made: Rows) -> Pads:
+    """For columns `made` of the result, which come from columns `main` of the input."""
+    _, stride, _, pad = operator.window(COLUMNS)
+    return _behind(operator, main.start - (made.start * stride - pad), main, made)
+
+
+def all_padding(operator: Convolution, main: Rows, made: Rows) -> Pads | None:
+    """Of windows that see nothing but padding: all of it in front of the image; None where no field holds so much."""
+    size, stride, dilation, _ = operator.window(COLUMNS)
+    before = (made.size - 1) * stride + (size - 1) * dilation + 1
+    return _behind(operator, before, main, made) if before <= MAX_WINDOW else None
+
+
+def _behind(operator: Sliding, before: int, main: Rows, made: Rows) -> Pads:
+    size, stride, dilation, _ = operator.window(COLUMNS)
+    behind = max(0, (made.size - 1) * stride + (size - 1) * dilation + 1 - before - main.size)
+    return operator.pads[0], before, operator.pads[2], behind
+
+
+@dataclass(frozen=True, eq=False)
+class SlidingSpec(OnVector):
+    """A pooling: tiles of it read what their windows cover."""
+
+    operator: Pooling
+
+    @property
+    def geometry(self) -> dict[str, int]:
+        """Fields of a job that say where windows lie."""
+        (kh, kw), (sh, sw), (top, left, _, _) = self.operator.kernel, self.operator.stride, self.operator.pads
+        image = {"in_h": self.in_h, "in_w": self.in_w, "out_w": self.out_w}
+        return image | {"kh": kh, "kw": kw, "sh": sh, "sw": sw, "pad_top": top, "pad_left": left}
+
+    def wide(self, columns: int) -> int:
+        """Columns of the image that the windows of a tile cover: of all columns, whole rows."""
+        pool = self.operator
+        return self.in_w if columns >= self.out_w else min(self.in_w, (columns - 1) * pool.stride[1] + pool.kernel[1])
+
+    def read_blocks(self, tiles: VectorTiles) -> float:
+        """Of the input, by all tiles: whole rows, or what every tile's windows cover of them."""
+        columns = tiles.across * self.wide(tiles.tiling.tile_columns or self.out_w)
+        return float(self._window_rows(tiles.heights, tiles.tiling.tile_rows)) * columns * self.y.planes * tiles.images
+
+    def _window_rows(self, heights: Heights, tile: int) -> int:
+        """Rows of the input that all tiles read, of at most so many rows each."""
+        stride, kernel, found = self.operator.stride[0], self.operator.kernel[0], 0
+        for high, count in heights:
+            whole, rest = divmod(high, tile)
+            found += count * whole * min(self.in_h, (tile - 1) * stride + kernel)
+            if rest:
+                found += count * min(self.in_h, (rest - 1) * stride + kernel)
+        return found
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        pads = padded_columns(self.operator, main, made)
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size, operator=replace(self.operator, pads=pads))

@@ -1,0 +1,171 @@
+"""What a product's tiles come to on one block: the one place that counts them, for estimates, features and stages alike.
+
+Cycles that this takes: `cost.closed_form`.
+
+`ops.conv_emitter` goes over chunks of weights, and in each over tiles in the order of the tiling, those of k inside.  Tiles of an
+operand that come again *stay* where all of them have a slot: of the operand of the inner loop those of all k and of that loop, of the
+other one those of all k.  Else a tile is loaded wherever another one came between.  The last chunk along an axis, and the last tile in
+it, are what is left; whether tiles stay is the same in all chunks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.ir.im2col import Cut, instructions
+from compiler.target.capabilities import L0
+from compiler.target.zero_blocks import Panels, loads
+from simulator.npu.cycles import steps
+
+Along = tuple[tuple[int, int], tuple[int, int]]
+Pair = tuple[int, int]  # of the left and the right operand
+
+
+class Counts(NamedTuple):
+    """Of one group.  rows: pixels, padded.  results: tiles that leave L0C.
+
+    loads_a, loads_b: instructions that load L0A and L0B.  moved_a: rows x blocks of k that come to L0A; moved_b: n1 x blocks of k to L0B.
+    blocks: n1 x blocks of k that all rows are multiplied with.
+    """
+
+    rows: int
+    products: int
+    results: int
+    loads_a: int
+    moved_a: int
+    loads_b: int
+    moved_b: int
+    blocks: int
+
+
+@njit(cache=True)
+def places(l0: L0, weight_blocks: int, m: int, n1: int, k1: int) -> Pair:
+    """Tiles of m rows by k1 blocks that have a slot of L0A at a time, and those of n1 times a fractal's columns that have one of L0B."""
+    a, b, _ = l0_blocks(weight_blocks, 0, m, n1, k1)
+    of_a, of_b = (a + l0.least_a - 1) // l0.least_a * l0.least_a, (b + l0.least_b - 1) // l0.least_b * l0.least_b
+    return max(1, l0.room_a // of_a), max(1, l0.room_b // of_b)
+
+
+@njit(cache=True)
+def staying(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, room: Pair) -> tuple[bool, bool]:
+    """Whether tiles of either operand stay in L0 until no product of their chunk, or of their row or column of it, needs them any more.
+
+    tiles_n, tiles_k: of the first chunk.  room: `places`.
+    """
+    return tiles_k * (tiles_m if n_outer else 1) <= room[0], tiles_k * (1 if n_outer else tiles_n) <= room[1]
+
+
+@njit(cache=True)
+def loads_of_tiles(tiles_m: int, tiles_n: int, tiles_k: int, n_outer: int, stay: tuple[bool, bool]) -> Pair:
+    """(left, right): loads of every tile of the left operand into L0A, and of the right one into L0B, in one chunk of weights.
+
+    Once where tiles stay, or where k is one tile and the other operand's loop is inside or has a single tile too; else for every product.
+    """
+    left = 1 if stay[0] or (tiles_k == 1 and (n_outer == 0 or tiles_m == 1)) else tiles_n
+    right = 1 if stay[1] or (tiles_k == 1 and (n_outer == 1 or tiles_n == 1)) else tiles_m
+    return left, right
+
+
+@njit(cache=True)
+def pieces(length: int, size: int) -> Along:
+    """(size, count) of the whole pieces of an axis, and of what is left."""
+    size = min(size, length)
+    rest = length % size
+    return (size, length // size), (rest, 1 if rest else 0)
+
+
+@njit(cache=True)
+def whole(length: int) -> Along:
+    """An axis in one piece; `pieces` divides."""
+    return (length, 1), (0, 0)
+
+
+def cut_in(length: int, size: int) -> list[tuple[int, int]]:
+    """Those of `pieces` that there are."""
+    return [piece for piece in pieces(length, size) if piece[1]]
+
+
+@njit(cache=True)
+def l0_blocks(weight_blocks: int, sum_blocks: int, m: int, n1: int, k1: int) -> tuple[int, int, int]:
+    """Blocks of L0A, L0B and L0C that a tile takes: m rows by k1 blocks, n1 times a fractal's columns by k1 blocks, and m by n1 sums."""
+    return m * k1, n1 * k1 * weight_blocks, n1 * m * sum_blocks
+
+
+@njit(cache=True)
+def partial_blocks(sum_blocks: int, pixels: int, n1: int, tile_m: int) -> int:
+    """Blocks of L0C that partial sums of all pixels take, of one chunk of n1."""
+    return (pixels + tile_m - 1) // tile_m * tile_m * n1 * sum_blocks
+
+
+@njit(cache=True)
+def padded(fractal_rows: int, pixels: int, tile: int) -> int:
+    """Rows of all tiles of so many pixels: the last one ends with a fractal, as whole ones do."""
+    even = pixels // tile * tile
+    return even + (pixels - even + fractal_rows - 1) // fractal_rows * fractal_rows
+
+
+@njit(cache=True)
+def of_chunk(
+    tiles_m: int, tiles_n: int, tiles_k: int, copies_k: int, n_outer: int, stay: tuple[bool, bool]
+) -> tuple[int, int, int, int, int]:  # fmt: skip
+    """(products, loads of L0A, times of all of the left operand, loads of L0B, times of all of the right one) of one chunk of weights.
+
+    copies_k: instructions that bring a row of the left operand's tiles.
+    """
+    left, right = loads_of_tiles(tiles_m, tiles_n, tiles_k, n_outer, stay)
+    return tiles_m * tiles_n * tiles_k, left * tiles_m * copies_k, left, right * tiles_n * tiles_k, right
+
+
+@njit(cache=True)
+def counts(
+    fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int, cut: Cut,
+    room: Pair,
+) -> Counts:  # fmt: skip
+    """along_n, along_k: chunks of weights, in n1 and in blocks of k.  cut: where IM2COL ends along k.  room: `places`."""
+    tiles_m, rows = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m)
+    stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
+    products = results = loads_a = moved_a = loads_b = moved_b = blocks = 0
+    for size_n, count_n in along_n:
+        tiles_n = (size_n + tile_n1 - 1) // tile_n1
+        results += count_n * tiles_m * tiles_n
+        start = 0
+        for size_k, count_k in along_k:
+            if not count_k:
+                continue
+            count, tiles_k, stop = count_n * count_k, (size_k + tile_k1 - 1) // tile_k1, start + size_k * count_k
+            copies = instructions(cut, start, stop, size_k, tile_k1)  # of all chunks of k
+            one, to_a, left, to_b, right = of_chunk(tiles_m, tiles_n, tiles_k, copies, n_outer, stay)
+            start = stop
+            products += count * one
+            loads_a += count_n * to_a
+            moved_a += count * left * rows * size_k
+            loads_b += count * to_b
+            moved_b += count * right * size_n * size_k
+            blocks += count * size_n * size_k
+    return Counts(rows, products, results, loads_a, moved_a, loads_b, moved_b, blocks)
+
+
+@njit(cache=True)
+def counts_of_panels(
+    p: Panels, fractal_rows: int, pixels: int, along_n: Along, along_k: Along, tile_m: int, tile_n1: int, tile_k1: int, n_outer: int,
+    room: Pair,
+) -> Counts:  # fmt: skip
+    """The same where there are zeros beside groups."""
+    tiles_m, rows, results = (pixels + tile_m - 1) // tile_m, padded(fractal_rows, pixels, tile_m), 0
+    for size_n, count_n in along_n:
+        results += count_n * tiles_m * ((size_n + tile_n1 - 1) // tile_n1)
+    stay = staying(tiles_m, -(-along_n[0][0] // tile_n1), -(-along_k[0][0] // tile_k1), n_outer, room)
+    loads_a, moved_a, loads_b, moved_b = loads(p, tiles_m, n_outer, stay)
+    return Counts(rows, tiles_m * p.panels, results, loads_a, rows * moved_a, loads_b, moved_b, p.blocks)
+
+
+@njit(cache=True)
+def all_steps(length: int, tile: int, axis: NDArray[np.int64]) -> int:
+    """Steps of MMAD of all tiles along one axis, the last one what is left."""
+    count = length // tile
+    rest = length - count * tile
+    return count * steps(tile, axis) + (steps(rest, axis) if rest else 0)

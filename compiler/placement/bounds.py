@@ -1,0 +1,37 @@
+"""What no placement of given pieces can beat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.placement.dag import Dag
+from compiler.placement.list_schedule import Widths
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Cycles that no placement is below.
+
+    path: the longest path, every piece as wide as makes it fastest.  work: the least cycles × cores of all pieces, over the cores.
+    bandwidth: what has to be moved over what the DDR port moves in a cycle.
+    """
+
+    path: int
+    work: int
+    bandwidth: int
+
+    @property
+    def cycles(self) -> int:
+        return max(self.path, self.work, self.bandwidth)
+
+    def gap(self, cycles: int) -> float:
+        """By how much a program of so many cycles is longer: 0.1 is a tenth."""
+        return cycles / self.cycles - 1
+
+
+def bounds(dag: Dag, times: Sequence[Widths], cores: int, moved_units: int, port_units_per_cycle: int) -> Bounds:
+    """times: of each node of `dag` on so many cores.  moved_units: bus units of all nodes, whatever their unit is."""
+    fastest = Dag(tuple(min(t.values()) for t in times), dag.successors)
+    work = sum(min(width * cycles for width, cycles in t.items()) for t in times)
+    return Bounds(fastest.span, -(-work // cores), -(-moved_units // port_units_per_cycle))

@@ -1,0 +1,81 @@
+"""Segments of a genome as a graph of work, and where a stage's groups run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from compiler.placement.list_schedule import Widths
+from compiler.placement.port_model import Ints, Wiring, wired
+from compiler.space.gene import Genome
+from compiler.target.target_graph import Unit
+
+Cores = tuple[int, ...]
+
+
+def segment_edges(unit: Unit, genome: Genome) -> list[tuple[int, int]]:
+    """(i, j) where segment j reads what segment i writes to DDR, of a genome or some consecutive genes of one.
+
+    Segments are consecutive in the operators' topological order, and every storage has DDR addresses of its own: nothing else orders them.
+    """
+    segment = {k: i for i, gene in enumerate(genome) for k in range(gene.start, gene.stop)}
+    pairs = {(segment[source], i) for k, i in segment.items() for source in unit.producers[k] if source in segment}
+    return sorted((a, b) for a, b in pairs if a != b)
+
+
+def segment_wiring(unit: Unit, starts: Sequence[int], stop: int | None = None) -> Wiring:
+    """The same edges for segments that begin at `starts`, ascending, the last of which ends at `stop` (or with the last operator)."""
+    source, target = kernel_edges(unit)
+    inside = (source >= starts[0]) & (target < (len(unit.operators) if stop is None else stop))
+    at = np.array(starts, np.int64)
+    before, after = (np.searchsorted(at, operators[inside], "right") - 1 for operators in (source, target))
+    apart = before != after
+    return wired(len(starts), before[apart], after[apart])
+
+
+@lru_cache(maxsize=16)
+def kernel_edges(unit: Unit) -> tuple[Ints, Ints]:
+    """int64 [edges], twice: operators, of which the second reads what the first makes, ascending by the second."""
+    pairs = [(source, k) for k, sources in sorted(unit.producers.items()) for source in sources]
+    return np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
+
+
+def share_out(groups: Sequence[Sequence[int]], times: Sequence[Widths], cores: int) -> list[Cores]:
+    """Cores of each group of a stage, one group beside the other.
+
+    As many groups as cores or more: the longest first, each on the core with the least work.  Fewer: cores that are left go, one group at
+    a time, to the one that takes longest, as far as all of its nodes have times for so many.
+    """
+
+    def length(group: Sequence[int], width: int) -> int:
+        return sum(times[node][width] for node in group)
+
+    if len(groups) >= cores:
+        load = [0] * cores
+        chosen: list[Cores] = [()] * len(groups)
+        for i in sorted(range(len(groups)), key=lambda i: (-length(groups[i], 1), i)):
+            core = load.index(min(load))
+            load[core] += length(groups[i], 1)
+            chosen[i] = (core,)
+        return chosen
+    known = [sorted(set[int].intersection(*(set(times[node]) for node in group))) for group in groups]
+    widths = [1] * len(groups)
+    while True:
+        left = cores - sum(widths)
+        wider = [
+            (length(group, widths[i]), -i, width)
+            for i, group in enumerate(groups)
+            for width in known[i]
+            if widths[i] < width <= widths[i] + left and length(group, width) < length(group, widths[i])
+        ]
+        if not wider:
+            break
+        _, at, width = max(wider, key=lambda choice: (choice[0], choice[1], -choice[2]))
+        widths[-at] = width
+    first, out = 0, []
+    for width in widths:
+        out.append(tuple(range(first, first + width)))
+        first += width
+    return out

@@ -1,0 +1,278 @@
+"""A guess of what every run of operators takes as a segment, in every way that is looked at, made of what its operators take alone.
+
+It only says which segments deserve an estimate (`planner.segmentation`): it adds up engines and bytes of operators alone, without what they
+would load and store between them, and looks at L1 roughly.  So thousands of runs cost one kernel and not thousands of decoded plans.
+
+| name   | shape        | meaning                                                                    |
+|--------|--------------|----------------------------------------------------------------------------|
+| cycles | [ways, n, 6] | of CUBE, MTE1, FIXPIPE, VECTOR, MTE3 on chip, and drains, of operators alone; infinite where one does not fit |
+| sizes  | [n, 8]       | of each operator, see `_RESULT` and those behind it                          |
+| edges  | [e, 4]       | producer, reader, whether it reads it whole, whether it reads it as its main input; sorted by reader |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.cost.ddr_traffic import ddr_rates
+from compiler.cost.features import FEATURES, raw_features
+from compiler.segment.blocks import needed
+from compiler.space.decode import decode
+from compiler.space.gene import EVERY_LENGTH, Gene, most_blocks
+from compiler.space.structural_hash import Structures
+from compiler.target.capabilities import room_blocks
+from compiler.target.target_graph import Unit
+from simulator.npu.level import Level
+from simulator.npu.parts import BLOCK_BYTES, Memory
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_OF_ALONE = [FEATURES.index(f"{name}_cycles") for name in ("cube", "mte1", "fixpipe", "vector", "mte3_on_chip", "drain")]
+_CHUNK = 512  # blocks that streamed weights take of L1: two small chunks
+# blocks of its result, of its weights in L1 and in DDR, and of what it reads that no operator makes; rows of its result, those that blocks
+# of its readers share, and those that somebody reads; storages of its result and of its main input; `most_blocks`
+_RESULT, _WEIGHTS, _STORED, _READ, _ROWS, _SHARED_ROWS, _WANTED, _STORAGE, _MAIN, _MOST = range(10)
+
+
+class OperatorTable(NamedTuple):
+    """See the table at the top.  edge_start: int64 [n + 1], where the edges of a reader begin.  before: int64 [e], the last reader of the
+    same result before this one, -1 without one."""
+
+    sizes: Ints
+    matrix: NDArray[np.bool_]
+    escapes: NDArray[np.bool_]
+    edges: Ints
+    edge_start: Ints
+    before: Ints
+
+
+def sizes_of(unit: Unit) -> OperatorTable:
+    """Of a unit, whatever is made of it."""
+    sizes, edges, start = [], [], [0]
+    last: dict[int, int] = {}
+    before = []
+    for spec in unit.operators:
+        k, y = spec.index, unit.storages[spec.y.storage]
+        read = 0
+        for piece in spec.reads:
+            if not any(unit.operators[p].y.overlaps(piece) for p in unit.producers[k]):
+                storage = unit.storages[piece.storage]
+                read += piece.planes * storage.h * storage.row_blocks
+        overlap = 0
+        for c in unit.consumers[k]:
+            reader = unit.operators[c]
+            if reader.reads[0].overlaps(spec.y):
+                overlap = max(overlap, reader.input_rows(2) - 2 * (reader.input_rows(2) - reader.input_rows(1)))
+        wanted, most = max(1, needed(unit)[k].size), most_blocks(unit)[k]
+        blocks = spec.y.planes * y.h * y.row_blocks
+        weights = spec.weight_blocks, spec.stored_weight_blocks
+        sizes.append((blocks, *weights, read, spec.out_h, max(0, overlap), wanted, spec.y.storage, spec.reads[0].storage, most))
+        for p in unit.producers[k]:
+            made = unit.operators[p].y
+            whole = spec.right is not None and made.overlaps(spec.right)
+            edges.append((p, k, whole, made.overlaps(spec.reads[0])))
+            before.append(last.get(p, -1))
+            last[p] = k
+        start.append(len(edges))
+    return OperatorTable(
+        np.array(sizes, np.int64).reshape(-1, _MOST + 1),
+        np.array([spec.runs_on == "CUBE" for spec in unit.operators], np.bool_),
+        np.array([spec.index in unit.escapes for spec in unit.operators], np.bool_),
+        np.array(edges, np.int64).reshape(-1, 4),
+        np.array(start, np.int64),
+        np.array(before, np.int64),
+    )
+
+
+def alone(unit: Unit, structures: Structures, ways: Sequence[Gene]) -> Floats:
+    """`cycles` of every operator alone.  ways: genes of any place."""
+    known: dict[str, Floats] = {}
+    out = np.full((len(ways), len(unit.operators), len(_OF_ALONE)), np.inf)
+    rows = needed(unit)
+    for k in range(len(unit.operators)):
+        structure = structures.structure(k, k + 1)
+        if structure not in known:
+            mine = known[structure] = np.full((len(ways), len(_OF_ALONE)), np.inf)
+            for at, way in enumerate(ways):
+                if way.blocks > most_blocks(unit)[k]:
+                    continue
+                blocks = min(way.blocks, max(1, rows[k].size))  # in the others it does nothing
+                gene = way._replace(start=k, stop=k + 1, blocks=blocks)
+                # one that needs too much room alone may be in a run whose others make what it reads
+                plan = decode(unit, gene) or decode(unit, gene._replace(prefetch=1))
+                if plan is not None:
+                    mine[at] = raw_features(unit, plan, k)[_OF_ALONE]
+        out[:, k] = known[structure]
+    return out
+
+
+def guesses(unit: Unit, found: OperatorTable, ways: Sequence[Gene], cycles: Floats, levels: Sequence[Level]) -> Floats:
+    """Cycles, float64 [levels, ways, n, lengths]: of the run that ends with an operator, and has length l + 1; infinite where it is not
+    expected to fit."""
+    machine = unit.machine
+    port = np.array([(level.share, level.latency_cycles) for level in levels], np.float64)
+    groups = [unit.images // way.images for way in ways]
+    counts = np.array(
+        [(way.blocks, min(len(way.cores), way.blocks * each), way.images) for way, each in zip(ways, groups, strict=True)], np.int64
+    )
+    out: Floats = np.full((len(levels), len(ways), len(unit.operators), EVERY_LENGTH), np.inf)
+    rates = np.array([ddr_rates(machine, len(way.cores)) for way in ways]) / BLOCK_BYTES
+    _guess(*found, counts, cycles, unit.images, room_blocks(machine, Memory.L1), rates, port, out)
+    return out
+
+
+@njit(cache=True)
+def _block(sizes: Ints, p: int, blocks: int) -> int:
+    """Blocks of what one of `blocks` blocks of rows has of a result."""
+    high = sizes[p, _ROWS]
+    rows = (high + blocks - 1) // blocks + (sizes[p, _SHARED_ROWS] if blocks > 1 else 0)
+    return sizes[p, _RESULT] // max(1, high) * min(high, rows)
+
+
+@njit(cache=True)
+def _guess(
+    sizes: Ints,
+    matrix: NDArray[np.bool_],
+    escapes: NDArray[np.bool_],
+    edges: Ints,
+    edge_start: Ints,
+    before: Ints,
+    ways: Ints,
+    cycles: Floats,
+    images: int,
+    have: int,
+    rates: Floats,
+    port: Floats,
+    out: Floats,
+) -> None:
+    """Fills out.  ways: int64 [ways, 3], blocks, how often what stays is loaded, and images of a block.
+
+    rates: float64 [ways, 2], blocks per cycle that are
+    read and written."""
+    n, most = sizes.shape[0], out.shape[3]
+    levels, ends = port.shape[0], np.empty(n, np.int64)
+    last = np.full(n, -1, np.int64)
+    for e in range(edges.shape[0]):
+        last[edges[e, 0]] = max(last[edges[e, 0]], edges[e, 1])
+    live, weights, order = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
+    reads = np.empty(most, np.float64)
+    storages = max(sizes[:, _STORAGE].max(), sizes[:, _MAIN].max()) + 1
+    kept, made, ring = np.zeros(storages, np.bool_), np.zeros(storages, np.bool_), np.zeros(storages, np.bool_)
+    birth, death, held = np.zeros(storages, np.int64), np.zeros(storages, np.int64), np.zeros(storages, np.int64)
+    for w in range(ways.shape[0]):
+        blocks, loads, together = ways[w]
+        iterations = blocks * (images // together)
+        again = iterations > 1
+        for i in range(n):
+            lowest = np.int64(1) << 40
+            for j in range(i + 1, min(n, i + most) + 1):
+                lowest = min(lowest, sizes[j - 1, _MOST])
+                for e in range(edge_start[j - 1], edge_start[j]):
+                    if edges[e, 0] >= i:
+                        lowest = min(lowest, sizes[edges[e, 0], _WANTED])
+                if blocks > lowest or not np.isfinite(cycles[w, j - 1, 0]):
+                    break
+                count = j - i
+                live[:count] = 0
+                loaded, stored, always = 0, 0, 0
+                for c in range(i, j):  # what stays in L1 at all
+                    ends[c] = -1
+                    for e in range(edge_start[c], edge_start[c + 1]):
+                        p = edges[e, 0]
+                        if p >= i:
+                            ends[p] = c
+                        s = sizes[p, _STORAGE]
+                        kept[s] = made[s] = ring[s] = False
+                        birth[s], death[s], held[s] = n, -1, 0
+                    s = sizes[c, _MAIN]
+                    kept[s] = made[s] = ring[s] = False
+                    birth[s], death[s], held[s] = n, -1, 0
+                for c in range(i, j):
+                    if matrix[c]:
+                        kept[sizes[c, _MAIN]] = True
+                    if ends[c] >= 0:
+                        kept[sizes[c, _STORAGE]] = True
+                        made[sizes[c, _STORAGE]] = True
+                for c in range(i, j):
+                    loaded += sizes[c, _READ]
+                    reads[c - i] = 0.0 if matrix[c] else sizes[c, _READ]
+                    s = sizes[c, _MAIN]
+                    if kept[s] and sizes[c, _READ]:
+                        held[s] += sizes[c, _READ] // blocks
+                        birth[s], death[s] = min(birth[s], c), max(death[s], c)
+                    for e in range(edge_start[c], edge_start[c + 1]):
+                        p = edges[e, 0]
+                        s = sizes[p, _STORAGE]
+                        if kept[s]:
+                            birth[s], death[s] = min(birth[s], max(p, i) if p >= i else c), max(death[s], c)
+                        if p >= i:
+                            continue
+                        if not edges[e, 3] or not matrix[c]:
+                            reads[c - i] += sizes[p, _RESULT]
+                        if before[e] < i:
+                            loaded += sizes[p, _RESULT]
+                            if kept[s]:
+                                held[s] += sizes[p, _RESULT] if edges[e, 2] else _block(sizes, p, blocks)
+                for p in range(i, j):
+                    if last[p] >= j or escapes[p] or last[p] < 0:
+                        stored += sizes[p, _RESULT]
+                    if ends[p] >= 0:
+                        s = sizes[p, _STORAGE]
+                        held[s] += _block(sizes, p, blocks)
+                        ring[s] |= blocks > 1 and sizes[p, _SHARED_ROWS] > 0
+                for c in range(i, j):  # every storage once
+                    for e in range(edge_start[c] - 1, edge_start[c + 1]):
+                        s = sizes[c, _MAIN] if e < edge_start[c] else sizes[edges[e, 0], _STORAGE]
+                        if held[s]:
+                            if again and not made[s]:
+                                always += 2 * held[s]
+                            elif ring[s]:
+                                always += held[s]
+                            else:
+                                for k in range(birth[s], death[s] + 1):
+                                    live[k - i] += held[s]
+                            held[s] = 0
+                peak = together * (always + live[:count].max())
+                if peak > have:
+                    continue  # longer ones may hand out less, shorter ones keep less
+                # weights stay, the smallest first, while there is room
+                for k in range(count):
+                    weights[k] = sizes[i + k, _WEIGHTS]
+                room, moved = have - peak - _CHUNK, 0.0
+                if again:
+                    order[:count] = np.argsort(weights[:count])
+                    for k in order[:count]:
+                        size, stored = weights[k], sizes[i + k, _STORED]
+                        weights[k] = stored * (loads if size <= room or stored < size else iterations)
+                        if size <= room:
+                            room -= size
+                else:
+                    for k in range(count):
+                        weights[k] = sizes[i + k, _STORED]
+                for k in range(count):
+                    moved += weights[k]
+                    if matrix[i + k]:
+                        reads[k] = reads[k] * images + weights[k]
+                    else:
+                        reads[k] *= images
+                moved = (moved + loaded * images) / rates[w, 0] + stored * images / rates[w, 1]
+                cube = mte1 = fixpipe = vector = drain = 0.0
+                for k in range(i, j):
+                    cube += cycles[w, k, 0]
+                    mte1 += cycles[w, k, 1]
+                    fixpipe += cycles[w, k, 2]
+                    vector += cycles[w, k, 3]
+                    drain += cycles[w, k, 5]
+                busiest = max(cube, mte1, fixpipe, vector)
+                for v in range(levels):
+                    serial = iterations * port[v, 1]
+                    for k in range(count):
+                        busy = cycles[w, i + k, :5].max()
+                        serial += max(busy, reads[k] / rates[w, 0] / port[v, 0])
+                    bound = max(busiest, moved / port[v, 0]) + drain
+                    out[v, w, j - 1, count - 1] = np.sqrt(bound * max(bound, serial))

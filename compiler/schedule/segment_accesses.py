@@ -1,0 +1,350 @@
+"""What scheduling and timing need of a segment's records: made once per segment, read by every program that contains it.
+
+Records touch memories in granules: rows of tensors in DDR, single blocks in L1, some hundred bytes to 2 KiB elsewhere.  Granules that no
+record of the segment tells apart are one *cell*.  What lies in the shared memory goes by its place in DDR (`codegen.shared_memory`), where
+nobody else has anything: tensors by their rows, and weights, which in DDR nobody writes, in granules behind these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.schedule.list_scheduler import listed
+from compiler.schedule.local_dependences import Inside, inside
+from compiler.schedule.scratch import Scratch
+from compiler.schedule.segment_table import Part, part_row
+from compiler.target.capabilities import least_slot
+from compiler.target.target_graph import Unit
+from simulator.npu import isa
+from simulator.npu.access import MAX_RANGES, accesses
+from simulator.npu.cycles import CostTables, Price, cost_tables, cycle_rows, latency_cycles, port_units, price_rows
+from simulator.npu.level import SHARE_UNIT
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS, Engine, Memory
+from simulator.npu.program import Code
+from simulator.pointer import pointer
+
+Bytes8 = NDArray[np.uint8]
+Ints32 = NDArray[np.int32]
+Ints = NDArray[np.int64]
+
+ENGINE, SRC, DST = isa.ENGINE, isa.SRC, isa.DST
+_DDR, _SHARED = int(Memory.DDR), int(Memory.SHARED)
+_WEIGHTS_SHIFT = 8  # log2 of a granule of weights in the shared memory: 8 KiB
+# log2 of a granule in blocks, by memory: fine where tiles of one tensor should overlap, and single blocks in L1, where rows of a ring that
+# are written and rows that are still read lie side by side; coarse where a slot is the unit: L0A and L0B.  Of DDR see
+# `row_granules`.
+_SHIFT = {Memory.DDR: 0, Memory.L1: 0, Memory.L0C: 5, Memory.UB: 3, Memory.SHARED: 0}
+
+
+def _shifts(machine: Machine) -> Ints:
+    def slot(memory: Memory) -> int:
+        """The largest granule that cuts all slots of a memory."""
+        blocks = least_slot(machine, memory) if machine.has(memory) else 1
+        return (blocks & -blocks).bit_length() - 1
+
+    shifts = {memory: _SHIFT[memory] if memory in _SHIFT else slot(memory) for memory in Memory}
+    if machine.dma_ports(Engine.MTE2) > 1:  # loads side by side overlap in time, so what two of them share is told by the block
+        shifts[Memory.UB] = 0
+    return np.array(list(shifts.values()), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Footprint:
+    """What scheduling and timing need of n sequential records.
+
+    Cell c is granules [bound[c], bound[c + 1]); those of DDR come first.
+    engine: uint8 [n].  span: int32 [s, 2], cells [a >> 1, b) of record i in span[start[i] : start[i + 1]], reads first; a & 1: a write.
+    touched: uint8 [cells].  inside: what the records wait for among themselves, and what they meet and leave of their neighbours.
+    cost: int64 [n], busy cycles or the bus units of a transfer.  transfer: uint8 [n], of a DDR
+    transfer the memory on chip, else 0.  cycles: int64 [n], alone on the bus, start-up included.
+    totals: int64 [2, 7], by engine: busy cycles of what is no transfer, and transfers.  read_bytes, written_bytes: of DDR.
+    """
+
+    engine: Bytes8
+    span: Ints32
+    start: Ints32
+    bound: Ints32
+    touched: Bytes8
+    inside: Inside
+    cost: Ints
+    transfer: Bytes8
+    cycles: Ints
+    totals: Ints
+    read_bytes: int
+    written_bytes: int
+
+    @cached_property
+    def row(self) -> Ints:
+        """What kernels read of it (`schedule.segment_table`)."""
+        kept = self.engine, self.span, self.start, self.bound, self.touched, self.transfer, self.cycles, self.cost
+        return part_row(Part(*kept, self.inside))
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.engine, self.span, self.start, self.bound, self.touched, self.cost, self.transfer, self.cycles)
+        return sum(array.nbytes for array in arrays) + self.inside.nbytes
+
+
+@lru_cache(maxsize=16)
+def row_granules(unit: Unit) -> Ints32:
+    """int32 [blocks of DDR behind the constants], ascending from 0: the granule of each block, a row of a tensor.
+
+    Blocks of a segment are rows and parts are planes, so what one core stores and what another reads are told apart without a remainder.
+    Granules of a fixed size lie across the borders: with 2 KiB, neighbours on two cores waited for each other wherever a row ended in
+    one, and rows that two cores make of a layer came one after the other.
+    """
+    constants = unit.memory.constant_blocks
+    begins = np.zeros(max(1, unit.memory.size_blocks - constants), np.int32)
+    for s in unit.storages:
+        if s.address >= constants:
+            begins[s.address - constants : s.address - constants + s.n * s.image_blocks : s.row_blocks] = 1
+    begins[0] = 0
+    np.cumsum(begins, out=begins)
+    begins.flags.writeable = False
+    return begins
+
+
+class _OfMachine(NamedTuple):
+    """port: units that DDR's moves in a cycle.  several: bool [engines], which has several DMA ports.
+
+    late: int64 [engines], how much later its results are there; ddr_late: those of a transfer.
+    """
+
+    port: int
+    several: NDArray[np.bool_]
+    late: Ints
+    ddr_late: int
+
+
+class _Granules(NamedTuple):
+    """Of a unit.  offsets, shifts: int64 [memories].  row_of: see `row_granules`.  weights: the first granule of weights.
+
+    ranges: int64 [MAX_RANGES, 8], scratch.
+    """
+
+    offsets: Ints
+    shifts: Ints
+    row_of: Ints32
+    constant_blocks: int
+    weights: int
+    ranges: Ints
+
+
+@njit(cache=True)
+def _spans(code: Code, granules: _Granules, start: Ints32, span: Ints32) -> int:
+    """Fills span and start; returns how many spans, or -1 where there is no room."""
+    constant_blocks, weights = granules.constant_blocks, granules.weights
+    row, bases, shifts, granule = pointer(granules.ranges), pointer(granules.offsets), pointer(granules.shifts), pointer(granules.row_of)
+    spans = pointer(span)
+    room = span.shape[0]
+    at = 0
+    for i in range(code.shape[0]):
+        start[i] = begin = at
+        for r in range(0, 8 * accesses(code, i, granules.ranges), 8):
+            memory, write, first_block, length = row[r], row[r + 1], row[r + 2], row[r + 3]
+            s, base = shifts[memory], bases[memory]
+            if memory == _SHARED and first_block < constant_blocks:
+                s, base = _WEIGHTS_SHIFT, weights
+            elif memory in (_DDR, _SHARED):
+                if first_block < constant_blocks:
+                    continue
+                first_block -= constant_blocks
+                memory, s, base = _DDR, 0, bases[_DDR]
+            runs, stride, groups, group_stride = row[r + 4], row[r + 5], row[r + 6], row[r + 7]
+            if stride == length or stride * runs < (1 << s):
+                length += (runs - 1) * stride
+                runs = 1
+            if runs == 1 and (group_stride == length or group_stride * groups < (1 << s)):
+                length += (groups - 1) * group_stride
+                groups = 1
+            for o in range(groups):
+                last = -1
+                for k in range(runs):
+                    block = first_block + o * group_stride + k * stride
+                    g0, g1 = block >> s, (block + length - 1) >> s
+                    if memory == _DDR:
+                        g0, g1 = np.int64(granule[block]), np.int64(granule[block + length - 1])
+                    if stride >= 0 and g0 <= last:
+                        g0 = last + 1
+                    last = max(last, g1)
+                    if g0 > g1:
+                        continue
+                    if at > begin and spans[2 * at - 1] == base + g0 and spans[2 * at - 2] & 1 == write:
+                        spans[2 * at - 1] = base + g1 + 1
+                        continue
+                    if at == room:
+                        return -1
+                    spans[2 * at], spans[2 * at + 1] = (base + g0) * 2 + write, base + g1 + 1
+                    at += 1
+    start[code.shape[0]] = at
+    return at
+
+
+@njit(cache=True)
+def _compress(span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32) -> int:
+    """Rewrite spans of granules as spans of cells and fill bound; returns how many.
+
+    at: int32 [granules + 1].  ends: uint8 [granules + 1 or more, a multiple of 8], all 0 before and after: a program's granules are many,
+    those where a segment's spans end are few, so eight are looked at at a time.
+    """
+    for s in range(span.shape[0]):
+        ends[span[s, 0] >> 1] = 1
+        ends[span[s, 1]] = 1
+    bounds, eight = 0, ends.view(np.uint64)
+    for w in range(eight.shape[0]):
+        if eight[w]:
+            for g in range(8 * w, 8 * w + 8):
+                if ends[g]:
+                    at[g] = bounds
+                    bound[bounds] = g
+                    bounds += 1
+            eight[w] = 0
+    for s in range(span.shape[0]):
+        span[s, 0] = at[span[s, 0] >> 1] << 1 | span[s, 0] & 1
+        span[s, 1] = at[span[s, 1]]
+    return bounds
+
+
+@njit(cache=True)
+def _tell(
+    code: Code, cost: Price, of_machine: _OfMachine, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, late: Ints,
+    totals: Ints,
+) -> tuple[int, int]:  # fmt: skip
+    """Fills what `Footprint` has of every record, overlaps, 1 where others of its queue may, and late, how much later what it writes is
+    there; returns bytes read and written."""
+    busy, bus, useful = cost
+    several, late_of, ddr_late = of_machine.several, of_machine.late, of_machine.ddr_late
+    totals[:] = 0
+    read = written = 0
+    for i in range(code.shape[0]):
+        e = code[i, ENGINE]
+        engine[i] = e
+        moves = bus[i] > 0
+        overlaps[i] = moves and several[e]
+        transfer[i] = code[i, SRC] + code[i, DST] if moves else 0  # the other one is DDR, which is 0
+        busy_or_bus[i] = bus[i] if moves else busy[i]
+        late[i] = ddr_late if moves else late_of[e]
+        totals[0, e] += 0 if moves else busy[i]
+        totals[1, e] += moves
+        read += max(0, useful[i])
+        written -= min(0, useful[i])
+    return read, written
+
+
+@njit(cache=True)
+def _made(
+    code: Code, granules: _Granules, of_machine: _OfMachine, t: CostTables, span: Ints32, at: Ints32, ends: Bytes8, bound: Ints32,
+    start: Ints32, engine: Bytes8, overlaps: Bytes8, transfer: Bytes8, busy_or_bus: Ints, cycles: Ints, late: Ints, totals: Ints,
+    cost: Price,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """What follows from each record: (spans, or -1 where there is no room for them, bounds, bytes read, bytes written).
+
+    cost: scratch.  The others: see `_spans`, `_compress` and `_tell`, and `cycles.record_cycles`.
+    """
+    used = _spans(code, granules, start, span)
+    if used < 0:
+        return used, 0, 0, 0
+    bounds = _compress(span[:used], at, ends, bound)
+    price_rows(code, t, cost.busy, cost.bus, cost.useful)
+    cycle_rows(code, cost.busy, cost.bus, t.rate, t.startup, of_machine.port, cycles)
+    read, written = _tell(code, cost, of_machine, engine, overlaps, transfer, busy_or_bus, late, totals)
+    return used, bounds, read, written
+
+
+class Footprints:
+    """Makes footprints for one unit."""
+
+    def __init__(self, unit: Unit) -> None:
+        machine = unit.machine
+        self.machine = machine
+        self.constant_blocks = unit.memory.constant_blocks
+        self.row_of, self.shifts = row_granules(unit), _shifts(machine)
+        sizes = [int(self.row_of[-1]), *(machine.buffer_blocks(m) for m in list(Memory)[1 : Memory.SHARED]), 0]
+        granules = [(size >> int(s)) + 2 for size, s in zip(sizes, self.shifts, strict=True)]
+        self.weights = granules[_DDR]
+        if machine.shared is not None:
+            granules[_DDR] += (self.constant_blocks >> _WEIGHTS_SHIFT) + 1
+        self.ddr_granules, self.on_chip = granules[_DDR], sum(granules) - granules[_DDR]
+        self.offsets = np.concatenate(([0], np.cumsum(granules)[:-1])).astype(np.int64)
+        self._at = np.empty(sum(granules) + 1, np.int32)
+        self._ends = np.zeros(-(-(sum(granules) + 1) // 8) * 8, np.uint8)
+        self._bound = np.empty(sum(granules) + 1, np.int32)
+        self._span, self._scratch = np.empty((1 << 12, 2), np.int32), Scratch()
+        ranges = np.empty((MAX_RANGES, 8), np.int64)
+        self._granules = _Granules(self.offsets, self.shifts, self.row_of, self.constant_blocks, self.weights, ranges)
+        late, several = np.zeros(len(Engine), np.int64), np.array([e in DMAS and machine.dma_ports(e) > 1 for e in Engine])
+        late[Engine.CUBE] = latency_cycles(machine)
+        self._of_machine = _OfMachine(port_units(machine, SHARE_UNIT), several, late, machine.ddr.latency_cycles)
+
+    def granules_of(self, first: int, blocks: int) -> slice:
+        """Those of a tensor or of an operator's weights, by its blocks in DDR, in the shared memory."""
+        last = first + blocks - 1
+        if first < self.constant_blocks:
+            return slice(self.weights + (first >> _WEIGHTS_SHIFT), self.weights + (last >> _WEIGHTS_SHIFT) + 1)
+        return slice(int(self.row_of[first - self.constant_blocks]), int(self.row_of[last - self.constant_blocks]) + 1)
+
+    def of(self, code: Code) -> Footprint:
+        """What a schedule needs of records, apart from what stands before them."""
+        return self.listed(code, 1)[0]
+
+    def listed(self, code: Code, lookahead: int, overtake: bool = False, urgent: bool = False) -> tuple[Footprint, Ints]:
+        """The same of records in the order of `schedule.list_scheduler`, and that order, int64 [n]; a lookahead of 1 leaves them as they
+        are."""
+        n, scratch = len(code), self._scratch
+        (engine, overlaps, transfer), (busy_or_bus, cycles, late, *cost) = np.empty((3, n), np.uint8), np.empty((6, n), np.int64)
+        start, totals = np.empty(n + 1, np.int32), np.empty((2, len(Engine)), np.int64)
+        of_records = start, engine, overlaps, transfer, busy_or_bus, cycles, late, totals, Price(*cost)
+        known = self._granules, self._of_machine, cost_tables(self.machine)
+        while (found := _made(code, *known, self._span, self._at, self._ends, self._bound, *of_records))[0] < 0:
+            self._span = np.empty((2 * len(self._span), 2), np.int32)
+        used, bounds, read, written = found
+        span, bound, cells = self._span[:used], self._bound[:bounds].copy(), max(0, bounds - 1)
+        if lookahead > 1:
+            order = listed(engine, span, start, cells, cycles, late, lookahead, overtake, urgent, scratch)
+            records = engine, overlaps, transfer, busy_or_bus, cycles, span, start
+            put = tuple(map(np.empty_like, records))
+            _reorder(order, *records, *put)
+            engine, overlaps, transfer, busy_or_bus, cycles, span, start = put
+        else:
+            span, order = span.copy(), np.arange(n)
+        touched = np.empty(cells, np.uint8)
+        among = inside(engine, span, start, int(bound.searchsorted(self.ddr_granules)), overlaps, touched, scratch)
+        made = Footprint(engine, span, start, bound, touched, among, busy_or_bus, transfer, cycles, totals, read, written)
+        return made, order
+
+
+@njit(cache=True)
+def _reorder(
+    order: Ints,
+    engine: Bytes8,
+    overlaps: Bytes8,
+    transfer: Bytes8,
+    cost: Ints,
+    cycles: Ints,
+    span: Ints32,
+    start: Ints32,
+    new_engine: Bytes8,
+    new_overlaps: Bytes8,
+    new_transfer: Bytes8,
+    new_cost: Ints,
+    new_cycles: Ints,
+    new_span: Ints32,
+    new_start: Ints32,
+) -> None:
+    """Records in another order: what there is of each, and its spans."""
+    at = 0
+    for k in range(order.shape[0]):
+        i = order[k]
+        new_engine[k], new_overlaps[k], new_transfer[k] = engine[i], overlaps[i], transfer[i]
+        new_cost[k], new_cycles[k], new_start[k] = cost[i], cycles[i], at
+        for s in range(start[i], start[i + 1]):
+            new_span[at, 0], new_span[at, 1] = span[s, 0], span[s, 1]
+            at += 1
+    new_start[order.shape[0]] = at

@@ -1,0 +1,95 @@
+"""Parts of a program as kernels read them: a table of where their arrays lie.
+
+A program has some tens of parts, and a kernel that is handed the arrays of one of them unwraps each, which takes longer than what it then
+does with a small part.  So a kernel gets one table for all parts, int64 [parts, COLUMNS]: lengths, then addresses, in the order of `Part`,
+then counts.  Whoever has the table holds the footprints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numba import carray, njit
+from numpy.typing import NDArray
+
+from compiler.schedule.local_dependences import Inside
+from simulator.pointer import int32_at, int64_at, uint8_at
+
+Ints = NDArray[np.int64]
+Ints32 = NDArray[np.int32]
+Bytes8 = NDArray[np.uint8]
+
+RECORDS, CELLS, _SPANS, _NEEDS, _OUTERS = range(5)  # columns of the table: lengths, and behind them addresses
+_ENGINE, _SPAN, _START, _BOUND, _TOUCHED, _TRANSFER, _CYCLES, _COST, _BEGIN, _NEED, _OUTER, _LAST = range(5, 17)
+TRANSFERS, USED, MOVING, COLUMNS = range(17, 21)  # from and to DDR; a bit for each engine, and for each that has some of these
+
+
+class Part(NamedTuple):
+    """As `schedule.segment_accesses.Footprint` has them."""
+
+    engine: Bytes8
+    span: Ints32
+    start: Ints32
+    bound: Ints32
+    touched: Bytes8
+    transfer: Bytes8
+    cycles: Ints
+    cost: Ints
+    inside: Inside
+
+
+def part_row(part: Part) -> Ints:
+    """A row of the table."""
+    assert all(array.flags.c_contiguous for array in (*part[:-1], *part.inside)), "a kernel reads them end to end"
+    row: Ints = _row_of(part)
+    return row
+
+
+@njit(cache=True)
+def _row_of(part: Part) -> Ints:
+    row, of = np.empty(COLUMNS, np.int64), part.inside
+    row[RECORDS], row[CELLS], row[_SPANS] = part.engine.shape[0], part.touched.shape[0], part.span.shape[0]
+    row[_NEEDS], row[_OUTERS] = of.need.shape[0], of.outer.shape[0]
+    row[_ENGINE], row[_SPAN], row[_START] = part.engine.ctypes.data, part.span.ctypes.data, part.start.ctypes.data
+    row[_BOUND], row[_TOUCHED], row[_TRANSFER] = part.bound.ctypes.data, part.touched.ctypes.data, part.transfer.ctypes.data
+    row[_CYCLES], row[_COST] = part.cycles.ctypes.data, part.cost.ctypes.data
+    row[_BEGIN], row[_NEED], row[_OUTER], row[_LAST] = of.start.ctypes.data, of.need.ctypes.data, of.outer.ctypes.data, of.last.ctypes.data
+    transfers, used, moving = 0, np.int64(0), np.int64(0)
+    for i in range(part.engine.shape[0]):
+        engine = 1 << np.int64(part.engine[i])
+        used |= engine
+        if part.transfer[i]:
+            moving |= engine
+            transfers += 1
+    row[TRANSFERS], row[USED], row[MOVING] = transfers, used, moving
+    return row
+
+
+def part_table(rows: Sequence[Ints]) -> Ints:
+    """Of a program's parts."""
+    return np.concatenate(rows).reshape(-1, COLUMNS) if rows else np.zeros((0, COLUMNS), np.int64)
+
+
+@njit(cache=True)
+def part_of(row: Ints) -> Part:
+    """The part of a row of the table."""
+    records, cells = row[RECORDS], row[CELLS]
+    inside = Inside(
+        carray(int32_at(row[_BEGIN]), records + 1),
+        carray(int32_at(row[_NEED]), row[_NEEDS]),
+        carray(int32_at(row[_OUTER]), (row[_OUTERS], 3)),
+        carray(int32_at(row[_LAST]), (cells, 8)),
+    )
+    return Part(
+        carray(uint8_at(row[_ENGINE]), records),
+        carray(int32_at(row[_SPAN]), (row[_SPANS], 2)),
+        carray(int32_at(row[_START]), records + 1),
+        carray(int32_at(row[_BOUND]), cells + 1),
+        carray(uint8_at(row[_TOUCHED]), cells),
+        carray(uint8_at(row[_TRANSFER]), records),
+        carray(int64_at(row[_CYCLES]), records),
+        carray(int64_at(row[_COST]), records),
+        inside,
+    )

@@ -1,0 +1,232 @@
+"""The sliding window: in which order the blocks of a segment go through its operators, and what of it happens side by side.
+
+A node is (operator k, iteration t): one block of one image at one operator.  Node (k', t + d) comes after node (k, t) for every edge
+(k, k', d) of the segment:
+
+| kind   | d     | because                                                                                                 |
+|--------|-------|---------------------------------------------------------------------------------------------------------|
+| first  | 1     | an operator takes its blocks in their order                                                             |
+| second | 0     | a block's data goes from operator to operator                                                           |
+| second | 1     | so does the halo that the block before it left in a ring                                                |
+| slot   | slots | what fills a slot of a buffer comes after the last who reads what was there `slots` iterations before;  |
+|        |       | 1 where it makes rows of a ring again, since its block is the first one of another core                 |
+
+Edges of the first and second kind carry weights, the cycles of the node they leave; a node's weight is the heaviest path from it to the
+sink, so of two blocks at one operator the earlier is heavier.  The window holds the iterations from the oldest that is not finished.
+Its ready nodes are list-scheduled on a clock per lane (the matrix unit with what feeds and empties it; the vector unit) and one for
+loads: the node that can begin first is next, of several the heaviest, of equals the earlier block's.  Without a limit it is greedy: the
+first operator takes all blocks, then the second one does, and every block of every intermediate is alive at once.
+
+Slots are taken in turn (iteration modulo slots), so the oldest iteration always has its own, and no order gets stuck.
+
+Records are written node by node in this order, and are right one after the other.  Queues are in order, and both lanes are fed by MTE1:
+that engines take records of nodes that overlap in the timetable side by side is the lookahead's work (`schedule.list_scheduler`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.cost.ddr_traffic import ddr_rates, load_row_blocks
+from compiler.segment.blocks import Blocks
+from compiler.target.storage import Piece
+from compiler.target.target_graph import Unit
+from simulator.npu.parts import BLOCK_BYTES, Engine
+
+FIRST, SECOND, SLOT = 0, 1, 2  # kinds of edges
+_ENGINES = int(Engine.SCALAR)  # all but SCALAR
+_LOADS = int(Engine.MTE2)
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+
+class Timetable(NamedTuple):
+    """nodes: int64 [n, 2] of (operator, iteration), in the order in which they are written.  begin, end: int64 [n], estimated cycles."""
+
+    nodes: Ints
+    begin: Ints
+    end: Ints
+
+
+def edges(unit: Unit, blocks: Blocks, slots: dict[int, int]) -> Ints:
+    """int64 [e, 4] of (before, after, distance, kind).  slots: of every staged storage (`segment.memory_plan.slot_counts`)."""
+    start, count = blocks.start, blocks.stop - blocks.start
+    rows = [(k, k, 1, FIRST) for k in range(count)]
+    data = [(p - start, k) for k in range(count) for p in unit.producers[start + k] if start <= p < blocks.stop]
+    rows += [(p, k, 0, SECOND) for p, k in data] + [(p, k, 1, SECOND) for p, k in data if blocks.carried[p]]
+    for storage, distance in slots.items():
+        allocation = blocks.allocations[storage]
+        if allocation.held:
+            continue  # every row has its own place
+        distance = 1 if unit.images > 1 and allocation.made_again else distance
+        loaded = any(load.storage == storage for load in blocks.loads)
+        fillers = _operators(allocation.makers | (allocation.readers if loaded else 0))
+        rows += [(reader, filler, distance, SLOT) for reader in _operators(allocation.readers) for filler in fillers]
+    return np.array(rows, np.int64)
+
+
+def _operators(bits: int) -> list[int]:
+    """Their places in the segment."""
+    return [k for k in range(bits.bit_length()) if bits >> k & 1]
+
+
+def load_readers(unit: Unit, blocks: Blocks) -> NDArray[np.bool_]:
+    """bool [loads, operators]: who reads what a load brings; the first of them in the order issues it.
+
+    Not who streams the same tensor in chunks of its own: it waits for no slot.
+    """
+    specs = unit.operators[blocks.start : blocks.stop]
+    pieces = [Piece(load.storage, load.plane, load.planes) for load in blocks.loads]
+    staged = [blocks.allocations[load.storage].readers for load in blocks.loads]
+    rows = [
+        [bool(readers >> k & 1) and any(piece.overlaps(read) for read in spec.reads) for k, spec in enumerate(specs)]
+        for piece, readers in zip(pieces, staged, strict=True)
+    ]
+    return np.array(rows, np.bool_).reshape(len(pieces), len(specs))
+
+
+def load_cycles(unit: Unit, blocks: Blocks, iterations: range) -> Ints:
+    """int64 [loads, iterations]: cycles of a load alone on the bus."""
+    rate, _ = ddr_rates(unit.machine, 1)
+    blocks_per_row = [load_row_blocks(unit, load) * unit.together for load in blocks.loads]
+    fresh = np.array([blocks.allocations[load.storage].fresh for load in blocks.loads], np.int64).reshape(-1, blocks.count, 2)
+    rows = np.maximum(fresh[:, :, 1] - fresh[:, :, 0], 0)[:, np.array(iterations) % blocks.count]
+    sizes = rows * np.array(blocks_per_row, np.int64)[:, None]
+    return (sizes * BLOCK_BYTES / rate).astype(np.int64)
+
+
+def sequence(operators: int, iterations: range) -> Ints:
+    """Nodes block after block, operator after operator: int64 [n, 2]."""
+    nodes = np.empty((len(iterations), operators, 2), np.int64)
+    nodes[..., 0], nodes[..., 1] = np.arange(operators), np.arange(iterations.start, iterations.stop)[:, None]
+    return nodes.reshape(-1, 2)
+
+
+def slide(cycles: Ints, edge: Ints, lane_of: Ints, window: int | None, load: Ints, reads: NDArray[np.bool_]) -> Timetable:
+    """List-schedule the nodes.
+
+    cycles: int64 [operators, iterations, engines], without the loads: int64 [loads, iterations], bool [loads, operators].
+    window: iterations at a time, None: greedy.
+    """
+    operators, count, _ = cycles.shape
+    length = cycles[:, :, _LOADS + 1 :].max(2)
+    weight = np.zeros((operators, count), np.int64)
+    _weigh(length, edge, weight)
+    table = Timetable(*(np.empty(shape, np.int64) for shape in ((operators * count, 2), operators * count, operators * count)))
+    own = np.ascontiguousarray(cycles[:, :, _LOADS])  # weights and constants
+    _list(own, load, reads, length, weight, edge, lane_of, window or 0, *table)
+    return table
+
+
+@njit(cache=True)
+def _weigh(length: Ints, edge: Ints, weight: Ints) -> None:
+    """Fills weight, int64 [K, T]: the heaviest path to the sink."""
+    operators, count = weight.shape
+    for t in range(count - 1, -1, -1):
+        for k in range(operators - 1, -1, -1):
+            rest: Any = np.int64(0)
+            for i in range(edge.shape[0]):
+                if edge[i, 0] == k and edge[i, 3] != SLOT and t + edge[i, 2] < count:
+                    rest = max(rest, weight[edge[i, 1], t + edge[i, 2]])
+            weight[k, t] = length[k, t] + rest
+
+
+@njit(cache=True)
+def _ready(edge: Ints, end: Ints, done: Ints, k: int, t: int) -> tuple[Any, Any]:
+    """(cycle in which a node may begin, cycle in which its loads may), or (-1, -1) while a node before it is not scheduled."""
+    ready: Any = np.int64(0)
+    loads: Any = np.int64(0)
+    for i in range(edge.shape[0]):
+        before, from_t = edge[i, 0], t - edge[i, 2]
+        if edge[i, 1] != k or from_t < 0:
+            continue
+        if done[before] <= from_t:
+            return np.int64(-1), np.int64(-1)
+        ready = max(ready, end[before, from_t])
+        if edge[i, 3] == SLOT:
+            loads = max(loads, end[before, from_t])
+    return ready, loads
+
+
+@njit(cache=True)
+def _list(
+    own: Ints,
+    load: Ints,
+    reads: NDArray[np.bool_],
+    length: Ints,
+    weight: Ints,
+    edge: Ints,
+    lane_of: Ints,
+    window: int,
+    nodes: Ints,
+    begin: Ints,
+    end_of: Ints,
+) -> None:
+    """Fills nodes, begin and end_of.  window: 0 is greedy."""
+    operators, count = length.shape
+    done = np.zeros(operators, np.int64)
+    end = np.zeros((operators, count), np.int64)
+    loaded = np.full(load.shape, -1, np.int64)
+    issued = np.zeros(load.shape, np.int64)
+    retired = np.zeros(count, np.int64)  # cycle in which an iteration was finished
+    free = np.zeros(2, np.int64)
+    loader: Any = np.int64(0)
+    for n in range(operators * count):
+        oldest = done.min()
+        best = -1
+        best_start: Any = np.int64(0)
+        best_slots: Any = np.int64(0)
+        for k in range(operators):
+            t = done[k]
+            if t == count or (window and t >= oldest + window):
+                continue
+            ready, slots = _ready(edge, end, done, k, t)
+            if ready < 0:
+                continue
+            start, bus = max(ready, free[lane_of[k]]), max(loader, slots)
+            if window and t >= window:
+                start = max(start, retired[t - window])
+            # loads come in pieces while a node works: it ends after them, but need not begin after them
+            arrived: Any = np.int64(0)
+            for i in range(load.shape[0]):
+                if reads[i, k] and loaded[i, t] >= 0:
+                    arrived = max(arrived, loaded[i, t])
+                    start = max(start, issued[i, t])
+                elif reads[i, k]:
+                    bus += load[i, t]
+                    arrived = max(arrived, bus)
+            if own[k, t]:
+                arrived = max(arrived, bus + own[k, t])
+            start = max(start, arrived - length[k, t])
+            rank = (-start, weight[k, t], -t)
+            if best < 0 or rank > (-best_start, weight[best, done[best]], -done[best]):
+                best, best_start, best_slots = k, start, slots
+            if not window:
+                break  # the operators before this one are done with all blocks
+        t = done[best]
+        for i in range(load.shape[0]):
+            if reads[i, best] and loaded[i, t] < 0:
+                loader = loaded[i, t] = max(loader, best_slots) + load[i, t]
+                issued[i, t] = best_start
+        if own[best, t]:
+            loader = max(loader, best_slots) + own[best, t]
+        finish = best_start + length[best, t]
+        end[best, t] = free[lane_of[best]] = finish
+        retired[t] = max(retired[t], finish)
+        done[best] += 1
+        nodes[n, 0], nodes[n, 1], begin[n], end_of[n] = best, t, best_start, finish
+
+
+@njit(cache=True)
+def node_cycles(rows: Ints, cycles: Ints, engine: Codes) -> Ints:
+    """int64 [nodes, engines], without loads.  rows: int64 [nodes, 2], behind a node's loads and behind its last record."""
+    out = np.zeros((rows.shape[0], _ENGINES), np.int64)
+    for n in range(rows.shape[0]):
+        for i in range(rows[n, 0], rows[n, 1]):
+            out[n, engine[i]] += cycles[i]
+    return out

@@ -1,0 +1,118 @@
+"""Records of a schedule: each instruction copied once to its row, with its WAITs before and its SETs behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numba import njit
+
+from compiler.schedule.segment_accesses import Bytes8, Ints, Ints32
+from simulator.npu import isa
+from simulator.npu.isa import Op
+from simulator.npu.program import Code
+
+OP, ENGINE, TAG, BLOCK, FLAG_CORE, FLAG_ENGINE = isa.OP, isa.ENGINE, isa.TAG, isa.BLOCK, isa.FLAG_CORE, isa.FLAG_ENGINE
+_SET, _WAIT = int(Op.SET), int(Op.WAIT)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Where instructions, which have numbers below n, and their flags come in the streams.
+
+    Views of the synchroniser's scratch: valid until its next call.
+
+    parts: their table (`part`); number: what instructions and edges of each are called (`numbers`).
+    after: int32 [n], the next instruction of the same queue, or -1; first: int64 [cores, 6], the first of every queue, or -1.
+    core, engine: uint8 [n].
+    Edge k, a SET and its WAIT, leads from instruction edge_from[k] to edge_to[k]; those to i are edge_start[i] .. edge_start[i + 1].
+    set_head: int32 [n], set_next: int32 [edges]: the edges from an instruction as a list, or -1.
+    stream: uint8, engine of every row, core c's from row stream_start[c] on; lengths: rows of every core's stream.  The WAITs of an
+    instruction stand right before it, its SETs right behind it.
+
+    It has the instructions below `kept` of the schedule before, and took over `taken` behind these.  Of the first, from
+    changed[c * 6 + e] on (int64), those of queue e of core c may have other SETs.  same_rows: of how many rows each stream is what it was,
+    its end counted as one; same_end: of how many at its end.
+    same_parts: from which part on numbers and edges are those of the schedule before; behind all where none has them.
+    """
+
+    parts: Ints
+    number: Ints
+    after: Ints32
+    first: Ints
+    core: Bytes8
+    engine: Bytes8
+    edge_start: Ints32
+    edge_from: Ints32
+    edge_to: Ints32
+    set_head: Ints32
+    set_next: Ints32
+    stream: Bytes8
+    stream_start: tuple[int, ...]
+    lengths: tuple[int, ...]
+    kept: int
+    taken: int
+    changed: Ints
+    same_rows: tuple[int, ...]
+    same_end: tuple[int, ...]
+    same_parts: int
+
+
+@njit(cache=True)
+def find_places(first: Ints, stream: Bytes8, after: Ints32, edge_start: Ints32, set_head: Ints32, set_next: Ints32, place: Ints32) -> None:
+    """place: int32 [n], the row of every instruction of a core.  first: int64 [6], the first one of every queue, or -1."""
+    front, row = first.copy(), 0
+    while row < stream.shape[0]:
+        i = front[stream[row]]
+        front[stream[row]] = after[i]
+        row += edge_start[i + 1] - edge_start[i]
+        place[i] = row
+        row += 1
+        edge = set_head[i]
+        while edge >= 0:
+            row += 1
+            edge = set_next[edge]
+
+
+@njit(cache=True)
+def write(
+    code: Code,
+    first: int,
+    tag: int,
+    place: Ints32,
+    core: Bytes8,
+    engine: Bytes8,
+    edge_start: Ints32,
+    edge_from: Ints32,
+    edge_to: Ints32,
+    set_head: Ints32,
+    set_next: Ints32,
+    out: Code,
+) -> None:
+    """Records of one part (instructions `first` ..), and the flags around them, to their rows of the stream."""
+    for j in range(code.shape[0]):
+        i = first + j
+        at = place[i]
+        out[at] = code[j]
+        out[at, TAG] |= tag
+        row = at - (edge_start[i + 1] - edge_start[i])
+        for edge in range(edge_start[i], edge_start[i + 1]):
+            _flag(out, row, at, _WAIT, core[edge_from[edge]], engine[edge_from[edge]])
+            row += 1
+        row = at + 1
+        edge = set_head[i]
+        while edge >= 0:
+            _flag(out, row, at, _SET, core[edge_to[edge]], engine[edge_to[edge]])
+            row += 1
+            edge = set_next[edge]
+
+
+@njit(cache=True)
+def _flag(out: Code, row: int, owner: int, op: int, core: int, engine: int) -> None:
+    """A SET or WAIT of the instruction in row `owner`; core, engine: the other side."""
+    out[row, :] = 0
+    out[row, OP] = op
+    out[row, ENGINE] = out[owner, ENGINE]
+    out[row, TAG] = out[owner, TAG]
+    out[row, BLOCK] = out[owner, BLOCK]
+    out[row, FLAG_CORE] = core
+    out[row, FLAG_ENGINE] = engine

@@ -1,0 +1,61 @@
+"""What a tiling asks of memories, whichever segment its operator is in: looked for once for operators that are alike."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from compiler.ops.conv import product_of
+from compiler.ops.cost_class import Kind, kind_of
+from compiler.ops.tile_counts import l0_blocks
+from compiler.plan.plan import ConvTiling, Tiling
+from compiler.target.capabilities import room_blocks, writes_l1
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec, UbBuffers
+from simulator.npu.parts import Memory
+
+POOLED = "arriving", "expanded"  # kinds of buffers that all operators of a segment have together
+OF_PRODUCTS = (Memory.L0A, Memory.L0B, Memory.L0C)
+
+
+class Claim(NamedTuple):
+    """A tiling, and what it asks for: `slots` buffers of `size` blocks in L1 for weights, and buffers in UB, of so many blocks in all.
+
+    tile: blocks of L0A, L0B and L0C of a product's tile, which fits half of each where `fits`, in whole planes of the result; of others ().
+    pools: whether some of the buffers are those of all operators.
+    """
+
+    tiling: Tiling
+    slots: int
+    size: int
+    buffers: tuple[UbBuffers, ...]
+    ub: int
+    tile: tuple[int, ...]
+    fits: bool
+    pools: bool
+
+
+def asked_of(unit: Unit, spec: OperatorSpec, tiling: Tiling, inside: bool) -> Claim:
+    """Of an operator of the unit.  inside: its results stay on chip."""
+    return asking(kind_of(unit, spec), tiling, inside)
+
+
+@lru_cache(maxsize=1 << 16)
+def asking(kind: Kind, tiling: Tiling, inside: bool) -> Claim:
+    """What an operator asks for with a tiling."""
+    unit, spec = kind.unit, kind.spec
+    buffers = spec.ub_buffers(tiling, through_ub(unit, inside), unit.type_of(spec.y))
+    product, tile, fits = product_of(spec), (), True
+    if product is not None:
+        assert isinstance(tiling, ConvTiling)
+        tile = l0_blocks(product.fractal.weight_blocks, product.fractal.sum_blocks, tiling.tile_m, tiling.tile_n1, tiling.tile_k1)
+        halves = [room_blocks(unit.machine, memory) // 2 for memory in OF_PRODUCTS]
+        cut = any(n1 % product.n1_step and n1 < product.n1 for n1 in (tiling.tile_n1, tiling.chunk_n1))
+        fits = not cut and all(need <= half for need, half in zip(tile, halves, strict=True))
+    size, pools = sum([each.slots * each.size for each in buffers]), any(each.kind in POOLED for each in buffers)
+    return Claim(tiling, *spec.weight_slots(tiling), buffers, size, tile, fits, pools)
+
+
+def through_ub(unit: Unit, inside: bool) -> bool:
+    """Whether a convolution's results are in UB on their way.  inside: they stay on chip."""
+    return not (inside and writes_l1(unit.machine))

@@ -1,0 +1,21 @@
+"""The two lanes of a core, whose work goes on side by side: the matrix unit with what feeds and empties it, and the vector unit."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
+
+MATRIX, VECTOR = 0, 1
+
+
+def lane(spec: OperatorSpec) -> int:
+    """Who does the work.  Whatever uses L0 is a product of the matrix unit."""
+    return MATRIX if spec.runs_on == "CUBE" else VECTOR
+
+
+def lanes(unit: Unit, start: int, stop: int) -> NDArray[np.int64]:
+    """int64 [operators], of [start, stop)."""
+    return np.array([lane(spec) for spec in unit.operators[start:stop]], np.int64)

@@ -1,0 +1,230 @@
+"""A run of operators as a segment sees it, whatever its blocks: who reads whom, what leaves it, what stays in L1, what is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.plan.plan import ConvTiling, Tiling
+from compiler.target.storage import Piece
+from compiler.target.target_graph import Unit
+from compiler.target.target_op import OperatorSpec
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Load:
+    """Planes of a storage that a segment brings from DDR into the storage's L1 buffer, for every block."""
+
+    storage: int
+    plane: int
+    planes: int
+    step: int  # position in the segment of the first operator that reads it
+
+
+class Allocation(NamedTuple):
+    """Planes [plane, plane + planes) of a storage that a segment keeps in L1 from operator `birth` to operator `death`.
+
+    makers, readers: operators of the segment that write and read it, as bits.
+    contiguous: whether an operator reads all rows of an image at once, one behind the other: it is a right operand.
+    """
+
+    storage: int
+    plane: int
+    planes: int
+    birth: int
+    death: int
+    makers: int
+    readers: int
+    contiguous: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorRun:
+    """Operators [start, stop); they and the storages that they keep in L1 go by their place.
+
+    reach: int64 [operators, 6], bounds: int64 [.., 2] (see `ir.region.reach`).
+    leaves: bool [operators], whose output the segment hands out.
+    inside: whose output it reads.  allocated: int64 [operators], the place of its output among `allocations`, -1 where it is not inside.
+    readers: int64 [.., 4] of (reader, *`reads`) of operator k's output from reader_start[k] on.
+    uses: int64 [.., 4], the same of the reads of a storage, from use_start on; made: int64 [..], its makers, from made_start on.
+    """
+
+    reach: Ints
+    bounds: Ints
+    leaves: NDArray[np.bool_]
+    inside: tuple[bool, ...]
+    allocated: Ints
+    reader_start: Ints
+    readers: Ints
+    allocations: dict[int, Allocation]
+    use_start: Ints
+    uses: Ints
+    made_start: Ints
+    made: Ints
+    loads: tuple[Load, ...]
+
+
+def reads(unit: Unit, reader: int, piece: Piece) -> tuple[bool, bool, int]:
+    """Whether kernel `reader` reads (some of) a piece as its main input, and as another operand; how many rows of it serve all rows."""
+    return _reads(unit.operators[reader], piece, unit.storages[piece.storage].h)
+
+
+@lru_cache(maxsize=1 << 16)
+def _reads(spec: OperatorSpec, piece: Piece, height: int) -> tuple[bool, bool, int]:
+    # by the operator, not by the unit: units of parts (`segment.core_channels`) share most of theirs
+    first, *others = spec.reads
+    other = any(read.overlaps(piece) for read in others)
+    serves_all = other and (spec.right is not None or height < spec.out_h)
+    return first.overlaps(piece), other, height if serves_all else 0
+
+
+def streamed_rights(unit: Unit, start: int, tilings: Sequence[Tiling], held: int = 0) -> int:
+    """Operators from `start` on whose right operand is a tensor that comes in chunks, as bits (see `run_of`), where it can."""
+    found = 0
+    for k, tiling in enumerate(tilings):
+        if isinstance(tiling, ConvTiling) and tiling.weights == "streamed" and can_stream(unit, start, k, held):
+            found |= 1 << k
+    return found
+
+
+def can_stream(unit: Unit, start: int, k: int, held: int = 0) -> bool:
+    """Whether the right operand of operator k of a segment may come in chunks: one that is made in the segment, or held, lies in L1."""
+    spec = unit.operators[start + k]
+    right = spec.right
+    return (
+        right is not None
+        and not held >> right.storage & 1
+        and not any(source >= start and unit.operators[source].y.overlaps(right) for source in unit.producers[spec.index])
+    )
+
+
+@lru_cache(maxsize=1 << 16)
+def ring_storages(unit: Unit, start: int, stop: int, halo: int, streamed: int = 0) -> frozenset[int]:
+    """Storages that are kept in rings: where a reader caches its halo, and right operands, whose ring holds all of an image."""
+    operators = unit.operators[start:stop]
+    readers = (spec for k, spec in enumerate(operators) if halo >> k & 1)
+    rights = (spec.right.storage for k, spec in enumerate(operators) if spec.right is not None and not streamed >> k & 1)
+    return frozenset(piece.storage for spec in readers for piece in spec.reads).union(rights)
+
+
+@lru_cache(maxsize=4096)
+def run_of(unit: Unit, start: int, stop: int, streamed: int = 0, held: int = 0, fed: int = 0) -> OperatorRun:
+    """A storage is kept in L1 where the segment produces and reads it, or where a convolution reads it (CUBE is fed from L1 only).
+
+    streamed: operators, as bits, that fetch their right operand themselves, in chunks.  held: storages, as bits, that lie whole in L1
+    beyond the segment (`segment.persistent`), so that it neither loads nor stores any of them.  fed: operators, as bits, whose input is
+    kept nowhere (`segment.pool_fusion`); what the convolutions before read is read until then.
+    """
+    operators = unit.operators[start:stop]
+    until = worked(unit, start, stop, fed)
+    readers = [[c for c in unit.consumers[spec.index] if start <= c < stop] for spec in operators]
+    leaves = [
+        spec.index in unit.escapes or len(mine) < len(unit.consumers[spec.index]) for spec, mine in zip(operators, readers, strict=True)
+    ]
+    inside = tuple(bool(mine) or bool(held >> spec.y.storage & 1) for spec, mine in zip(operators, readers, strict=True))
+    used: dict[int, list[tuple[int, Piece]]] = {}
+    made: dict[int, list[tuple[int, Piece]]] = {}
+    kept, rights = set[int](), set[int]()
+    for k, spec in enumerate(operators):
+        whole = () if fed >> k & 1 else spec.reads[:1] if streamed >> k & 1 else spec.reads
+        for read in whole:
+            used.setdefault(read.storage, []).append((k, read))
+        if spec.runs_on == "CUBE":
+            kept.add(spec.reads[0].storage)
+        if spec.right is not None and not streamed >> k & 1:
+            rights.add(spec.right.storage)
+        if inside[k] and until[k] == k:
+            made.setdefault(spec.y.storage, []).append((k, spec.y))
+            kept.add(spec.y.storage)
+    stays, loads = {}, list[Load]()
+    kept.update(rights, (storage for storage in used if held >> storage & 1))
+    for storage in sorted(kept):
+        mine = made.get(storage, []), used.setdefault(storage, [])
+        if held >> storage & 1:
+            stays[storage] = Allocation(storage, 0, unit.storages[storage].planes, 0, stop - start - 1, *_who(*mine))
+            continue
+        stays[storage], missing = _stay(storage, *mine)
+        if fed:
+            late = {until[k] for k, _ in mine[1]}
+            allocation, readers_late = stays[storage], sum(1 << k for k in late)
+            stays[storage] = allocation._replace(death=max([allocation.death, *late]), readers=allocation.readers | readers_late)
+        stays[storage] = stays[storage]._replace(contiguous=storage in rights)
+        loads += missing
+    place = {storage: i for i, storage in enumerate(stays)}
+    wanted = [[(k, *reads(unit, start + k, piece)) for k, piece in used[storage]] for storage in stays]
+    makers = [[k for k, _ in made.get(storage, [])] for storage in stays]
+    bounds = [spec.operator.bounds() for spec in operators]
+    first = accumulate(map(len, bounds), initial=0)
+    return OperatorRun(
+        np.array([spec.operator.reach(spec.in_h, at) for spec, at in zip(operators, first, strict=False)], np.int64),
+        np.concatenate([np.zeros((0, 2), np.int64), *bounds]),
+        np.array(leaves, np.bool_),
+        inside,
+        np.array([place[spec.y.storage] if inside[k] and until[k] == k else -1 for k, spec in enumerate(operators)], np.int64),
+        *_listed([[(c - start, *reads(unit, c, spec.y)) for c in mine] for spec, mine in zip(operators, readers, strict=True)], 4),
+        stays,
+        *_listed(wanted, 4),
+        *_listed(makers, 1),
+        tuple(sorted(loads, key=lambda load: (load.step, load.storage, load.plane))),
+    )
+
+
+def worked(unit: Unit, start: int, stop: int, fed: int) -> tuple[int, ...]:
+    """Of every operator of [start, stop) the place of the one with whose records its own come: itself, or that which it feeds."""
+    found = list(range(stop - start))
+    for k in range(stop - start):
+        if fed >> k & 1:
+            for source in unit.producers[start + k]:
+                found[source - start] = k
+    return tuple(found)
+
+
+def _listed(rows: Sequence[Sequence[int | tuple[int, ...]]], width: int) -> tuple[Ints, Ints]:
+    """(where each list begins, int64 [.., width] of all of them, [..] where the width is 1)."""
+    flat = np.array([row for some in rows for row in some], np.int64)
+    return np.array([0, *accumulate(map(len, rows))], np.int64), flat.reshape(-1, width) if width > 1 else flat
+
+
+def _stay(storage: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[Allocation, list[Load]]:
+    """What of a storage stays, and what of it has to be loaded."""
+    pieces = [piece for _, piece in made + used]
+    plane = min(p.plane for p in pieces)
+    planes = max(p.plane + p.planes for p in pieces) - plane
+    loads = _missing(storage, plane, planes, made, used)
+    birth = min([k for k, _ in made] + [load.step for load in loads])
+    return Allocation(storage, plane, planes, birth, max(k for k, _ in used), *_who(made, used)), loads
+
+
+def _who(made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> tuple[int, int]:
+    """Makers and readers, as bits."""
+    makers, readers = (sum(1 << k for k in {k for k, _ in some}) for some in (made, used))
+    return makers, readers
+
+
+def _missing(storage: int, plane: int, planes: int, made: list[tuple[int, Piece]], used: list[tuple[int, Piece]]) -> list[Load]:
+    """Runs of planes that are read but not made here; those with the same first reader are loaded together."""
+    step = [-1] * planes
+    for k, piece in reversed(used):
+        for p in range(piece.plane, piece.plane + piece.planes):
+            step[p - plane] = k
+    for _, piece in made:
+        for p in range(piece.plane, piece.plane + piece.planes):
+            step[p - plane] = -1
+    out: list[Load] = []
+    p = 0
+    while p < planes:
+        q = p
+        while q < planes and step[q] == step[p]:
+            q += 1
+        if step[p] >= 0:
+            out.append(Load(storage, plane + p, q - p, step[p]))
+        p = q
+    return out

@@ -1,0 +1,78 @@
+"""Pools that are fed: convolutions write what a tile of a pool reads into its slot of UB, tile after tile, and it lies nowhere else.
+
+Else it goes from FIXPIPE to L1, and comes back by MTE1, which feeds the matrix unit as well.  A tile is some rows of all planes.  Of its
+rows the convolutions make those that no tile before it read; the others VECTOR copies from the slot before.  So within a block no row is
+made twice; the halo between two blocks is.
+
+The records of the convolutions come with those of the pool, so what they read lives until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from compiler.ops.conv import ConvSpec
+from compiler.ops.pool import PoolSpec
+from compiler.plan.plan import ConvTiling, Infeasible, Tiling, VectorTiling
+from compiler.target.capabilities import writes_l1
+from compiler.target.target_graph import Unit
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Memory
+
+
+@lru_cache(maxsize=1 << 14)
+def refusal(unit: Unit, start: int, k: int) -> str:
+    """Why operator k cannot be fed in a segment that begins with operator `start`, or ''."""
+    pool, sources = unit.operators[k], unit.producers[k]
+    if not isinstance(pool, PoolSpec) or not pool.can_be_fed:
+        return "accepted: pools by the largest value, or whose windows do not overlap, that slide over whole rows"
+    planes = [*range(pool.reads[0].plane, pool.reads[0].plane + pool.reads[0].planes)]
+    made = list[int]()
+    for c in sources:
+        spec = unit.operators[c]
+        if c < start or not isinstance(spec, ConvSpec) or spec.right is not None or spec.expansion is not None:
+            return "accepted: pools of convolutions of the segment whose weights lie in DDR as in L1"
+        if unit.consumers[c] != (k,) or c in unit.escapes:
+            return f"{spec.name!r} is read by others too; accepted: convolutions that it alone reads"
+        made += range(spec.y.plane, spec.y.plane + spec.y.planes)
+    if sorted(made) != planes:
+        return "accepted: pools of whole results of convolutions"
+    return "" if _has_paths(unit.machine) else "accepted: on machines whose matrix unit has one way to L1 and UB"
+
+
+def _has_paths(machine: Machine) -> bool:
+    if not machine.has(Memory.UB) or not machine.has(Memory.L0A):
+        return False
+    by_ub, by_l1 = machine.path(Memory.L0C, Memory.UB), machine.path(Memory.L0C, Memory.L1)
+    return by_ub is not None and (by_l1 is None or not writes_l1(machine) or by_l1.engine == by_ub.engine)
+
+
+def unlike(unit: Unit, start: int, tilings: Sequence[Tiling], k: int) -> str:
+    """What of the tilings of a segment keeps its operator k, which can be fed, from it, or ''."""
+    pool, tiling = unit.operators[start + k], tilings[k]
+    if not isinstance(tiling, VectorTiling) or tiling.tile_planes < pool.y.planes or tiling.tile_columns:
+        return "a tile of it is accepted of all planes, and of whole rows"
+    for c in unit.producers[start + k]:
+        spec, mine = unit.operators[c], tilings[c - start]
+        assert isinstance(mine, ConvTiling)
+        if mine.weights == "streamed" or mine.constants == "streamed":
+            return f"{spec.name!r} has weights or a bias that are streamed; accepted: resident ones"
+    return ""
+
+
+def fed_of(unit: Unit, start: int, tilings: Sequence[Tiling], divided: bool, held: int) -> int | Infeasible:
+    """Operators, as bits by their place, that are fed; or why one cannot be.
+
+    divided: whether the segment has parts of its channels, or strips.  held: storages, as bits.
+    """
+    found = 0
+    for k, tiling in enumerate(tilings):
+        if isinstance(tiling, VectorTiling) and tiling.fed:
+            why = refusal(unit, start, start + k) or unlike(unit, start, tilings, k)
+            if divided or held >> unit.operators[start + k].reads[0].storage & 1:
+                why = why or "accepted: where channels are not shared, rows are whole, and what it reads is not held"
+            if why:
+                return Infeasible(unit.operators[start + k].name, f"fed: {why}")
+            found |= 1 << k
+    return found

@@ -1,0 +1,154 @@
+"""What a plan keeps in the memory that all cores share, by fixed rules: the last step of `space.decode`, of all segments at once.
+
+| candidate                | lives                                        | saves                                            |
+|--------------------------|----------------------------------------------|--------------------------------------------------|
+| a tensor between segments | from the segment that makes it to the last that reads it | all that would be stored and loaded  |
+| an operator's weights    | in its segment                               | all reads of them but the first                  |
+
+All of them stay where they fit together.  Else those that save most bytes of DDR for the blocks that they hold, segment by segment, come
+first, and those for which nothing is left go to DDR.  An exact choice
+is a knapsack for each stretch of segments, made anew for every program that a search measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from compiler.ops.conv import product_of
+from compiler.ops.conv_emitter import WEIGHT_PIECE_BLOCKS
+from compiler.plan.plan import ConvTiling, Infeasible, Plan, SegmentPlan
+from compiler.segment.allocator import Buffer, BufferRequest, allocate
+from compiler.segment.border_tensors import border_tensors
+from compiler.segment.reorder import permuted_to
+from compiler.target.target_graph import Unit
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, Memory
+
+
+class _Candidate(NamedTuple):
+    """blocks: that it holds in segments birth .. death.  saved: blocks that DDR does not move.  name: of a tensor, or of an operator of
+    segment `birth`."""
+
+    name: str
+    weights: bool
+    blocks: int
+    birth: int
+    death: int
+    saved: int
+
+
+def with_shared(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[SegmentPlan]:
+    """The segments, each with its first operator, in their order; with what stays in the shared memory, where the machine has one."""
+    plans = [plan for plan, _ in segments]
+    if unit.machine.shared is None:
+        return plans
+    kept = _kept([*_tensors(unit, segments), *_weights(unit, segments)], len(plans), unit.machine.buffer_blocks(Memory.SHARED))
+    tensors = {each.name for each in kept if not each.weights}
+    weights = {(each.birth, each.name) for each in kept if each.weights}
+    found = []
+    for index, (plan, start) in enumerate(segments):
+        border = border_tensors(unit, start, start + len(plan.operators))
+        shared = tuple([each.name for each in border if each.name in tensors])
+        staged = tuple([name for name in plan.operators if (index, name) in weights])
+        same = shared == plan.shared and staged == plan.staged
+        found.append(plan if same else plan.model_copy(update={"shared": shared, "staged": staged}))
+    return found
+
+
+def settled(unit: Unit, plan: Plan) -> Plan:
+    """The plan with what stays by the rules, in the order of its segments, which need not be the unit's.
+
+    Raises `BadInputError` where it names other operators.
+    """
+    if unit.machine.shared is None:
+        return plan
+    of = permuted_to(unit, [name for segment in plan.segments for name in segment.operators])
+    if isinstance(of, Infeasible):
+        raise BadInputError(f"plan: {of}")
+    starts = accumulate((len(segment.operators) for segment in plan.segments), initial=0)
+    return plan.model_copy(update={"segments": tuple(with_shared(of, list(zip(plan.segments, starts, strict=False))))})
+
+
+def without_shared(plan: SegmentPlan) -> SegmentPlan:
+    """The segment with everything in DDR: what a gene says of it."""
+    return plan.model_copy(update={"shared": (), "staged": ()}) if plan.shared or plan.staged else plan
+
+
+def _tensors(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
+    storages = {storage.name: storage for storage in unit.storages}
+    found: dict[str, _Candidate] = {}
+    for index, (plan, start) in enumerate(segments):
+        for name, stored, loaded in border_tensors(unit, start, start + len(plan.operators)):
+            if name in plan.held:
+                continue
+            storage = storages[name]
+            moved = (stored + loaded * plan.channels) * storage.plane_blocks * storage.n
+            known = found.get(name) or _Candidate(name, False, storage.n * storage.image_blocks, index, index, 0)
+            found[name] = known._replace(death=index, saved=known.saved + moved)
+    return list(found.values())
+
+
+def _weights(unit: Unit, segments: Sequence[tuple[SegmentPlan, int]]) -> list[_Candidate]:
+    """Those that are worth it: what they save takes the port longer than bringing them there takes a core."""
+    found = []
+    for index, (plan, start) in enumerate(segments):
+        if plan.passes > 1 or plan.input_passes > 1:
+            continue  # each brings its own run of them
+        again = plan.blocks_of_strips * unit.images
+        for k, tiling in enumerate(plan.tilings):
+            product = product_of(unit.operators[start + k])
+            if product is None or not product.stored_weight_blocks or not isinstance(tiling, ConvTiling):
+                continue
+            # every core reads them once, or once for each of its iterations; of channels each its own part
+            reads = again if tiling.weights == "streamed" else 1
+            reads = max(reads, plan.dealt) if plan.dealt > 1 else reads
+            saved = product.stored_weight_blocks * (reads - 1)
+            if saved * BLOCK_BYTES > _overhead(unit.machine, product.stored_weight_blocks, reads) * float(unit.machine.ddr.deliverable):
+                found.append(_Candidate(plan.operators[k], True, product.stored_weight_blocks, index, index, saved))
+    return found
+
+
+def _overhead(machine: Machine, blocks: int, reads: int) -> int:
+    """Cycles of start-ups, and until other cores know."""
+    path = machine.path(Memory.SHARED, Memory.L1)
+    assert path is not None
+    assert machine.shared is not None
+    pieces = -(-blocks // WEIGHT_PIECE_BLOCKS)
+    return pieces * reads * (path.startup_cycles + machine.shared.latency_cycles) + machine.flags.between_cores_cycles
+
+
+def _kept(candidates: list[_Candidate], segments: int, have: int) -> list[_Candidate]:
+    """Of those that alone fit, as many as fit together."""
+    ordered = sorted(candidates, key=lambda c: (-c.saved / (c.blocks * (c.death - c.birth + 1)), c.birth, c.weights, c.name))
+    rows = np.array([(c.blocks, c.birth, c.death) for c in ordered], np.int64).reshape(-1, 3)
+    taken = _take(rows, np.zeros(segments, np.int64), have)
+    kept = [each for each, fits in zip(ordered, taken.tolist(), strict=True) if fits]
+    while kept and _needed(kept) > have:  # gaps between them: the least is left out
+        kept.pop()
+    return kept
+
+
+def _needed(kept: Sequence[_Candidate]) -> int:
+    requests = [BufferRequest(Buffer("tensor", i), each.blocks, each.birth, each.death) for i, each in enumerate(kept)]
+    return allocate(requests)[1]
+
+
+@njit(cache=True)
+def _take(rows: np.ndarray, live: np.ndarray, have: int) -> np.ndarray:
+    """bool [n]: of (blocks, birth, death) those that find room in every segment of their lives, one after the other.
+
+    live: int64 [segments], blocks in use.
+    """
+    taken = np.zeros(rows.shape[0], np.bool_)
+    for i in range(rows.shape[0]):
+        blocks, birth, death = rows[i]
+        if live[birth : death + 1].max() + blocks <= have:
+            live[birth : death + 1] += blocks
+            taken[i] = True
+    return taken

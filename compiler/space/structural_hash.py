@@ -1,0 +1,76 @@
+"""Names of computations: what equal segments have in common, wherever they stand."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+
+from compiler.segment.blocks import needed
+from compiler.segment.border_tensors import hidden
+from compiler.space.gene import EVERY_LENGTH, Gene, Key, bare, has_halos, iterations, keeps_weights, with_weights, working_cores
+from compiler.target.target_graph import Unit
+
+
+class Structures:
+    """Names the computation of every run of operators, so that equal segments of a network (and of other networks) share their tasks."""
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self._signatures = [_short(spec.signature(unit.storages)) for spec in unit.operators]
+        self._digest = lru_cache(maxsize=1 << 16)(self._structure)
+        self._keyed = lru_cache(maxsize=1 << 16)(self._key)
+
+    def key(self, gene: Gene) -> Key:
+        """Equal keys cost the same alone: the structure, and everything of the gene but its place (of its cores: how many there are).
+
+        What only neighbours know of is not in it (`bare`).  Pinned genes are equal only where they say the same: their plans are to the
+        letter.
+        """
+        return self._keyed(gene)
+
+    def _key(self, gene: Gene) -> Key:
+        gene = bare(gene)._replace(cores=tuple(range(len(working_cores(self.unit, gene)))))
+        if gene.pinned:
+            return self.structure(gene.start, gene.stop), gene[2:]
+        if len(gene.cores) == 1:
+            gene = gene._replace(split="rows")
+        if gene.stop - gene.start == 1:
+            gene = gene._replace(window=1, sliding=False)  # there is nothing between operators
+        if iterations(self.unit, gene) == 1:
+            gene = gene._replace(prefetch=2, window=1, cached=0)  # nothing is loaded or made twice
+        elif gene.cached and not has_halos(self.unit, gene.start, gene.stop):
+            gene = gene._replace(cached=0)
+        weighted = any(spec.weight_blocks for spec in self.unit.operators[gene.start : gene.stop])
+        gene = with_weights(self.unit, gene, keeps_weights(self.unit, gene)) if weighted else gene._replace(weights="reused")
+        return self.structure(gene.start, gene.stop), gene[2:]
+
+    def structure(self, start: int, stop: int) -> str:
+        """16 hex digits over the operators [start, stop), how they are wired, and what leaves them."""
+        return self._digest(start, stop)
+
+    def places(self) -> dict[str, tuple[int, int]]:
+        """Structure -> (start, stop) of its first run, of every run that may be a segment."""
+        count, found = len(self.unit.operators), dict[str, tuple[int, int]]()
+        for start in range(count):
+            for stop in range(start + 1, min(count, start + EVERY_LENGTH) + 1):
+                found.setdefault(self.structure(start, stop), (start, stop))
+        return found
+
+    def _structure(self, start: int, stop: int) -> str:
+        unit = self.unit
+        rows: list[object] = [unit.machine_digest, unit.dtype.name, unit.storages[0].n]
+        names: dict[int, int] = {}
+        for k in range(start, stop):
+            spec = unit.operators[k]
+            rows.append(self._signatures[k])
+            rows.append(needed(unit)[k])
+            rows += [(names.setdefault(p.storage, len(names)), p.plane) for p in (*spec.reads, spec.y)]
+            rows.append([s - start for s in unit.producers[k] if s >= start])
+            rows.append(k in unit.escapes or any(c >= stop for c in unit.consumers[k]))
+        if unit.machine.shared is not None:  # what may be there, and how large it is as a whole
+            rows.append([(unit.storages[at].name in hidden(unit), unit.storages[at].image_blocks) for at in names])
+        return _short(repr(rows))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,146 @@
+"""What emission takes for granted of a machine, as data, the refusal of a machine that lacks it, and what may be laid out in its memories.
+
+Records are emitted as for a machine with all memories.  What plays the role of one that is not there is said here, and
+`codegen.legalize_buffers` makes records of the machine itself of them:
+
+| memory    | its role is played by                                                                             |
+|-----------|---------------------------------------------------------------------------------------------------|
+| UB        | a region of L1, from its first block on; what is kept in L1 comes there, and back, by COPY L1 -> L1 |
+| L0A, L0B  | nothing: MMAD_IM2COL reads L1                                                                     |
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from simulator.npu.errors import UnsupportedError
+from simulator.npu.machine import Machine
+from simulator.npu.parts import BLOCK_BYTES, BYTES, L1_ALIGN_BLOCKS, DataType, Memory
+
+Paths = dict[tuple[str, str], tuple[str, ...]]
+# (source, destination) -> engines for which records are written; L0C straight to L1 is used where the machine lists it
+_LOADS: Paths = {("DDR", "L1"): ("MTE2",), ("L1", "DDR"): ("MTE3",)}
+_L0: Paths = {("L1", "L0A"): ("MTE1",), ("L1", "L0B"): ("MTE1",)}
+_NO_L0: Paths = {("L1", "L0C"): ("CUBE",)}
+_UB: Paths = {
+    ("DDR", "UB"): ("MTE2",),
+    ("L1", "UB"): ("MTE1",),
+    ("L0C", "UB"): ("FIXPIPE", "VECTOR"),
+    ("UB", "L1"): ("MTE3",),
+    ("UB", "DDR"): ("MTE3",),
+}
+_NO_UB: Paths = {("L0C", "L1"): ("FIXPIPE", "VECTOR"), ("L1", "L1"): ("MTE1", "MTE3", "VECTOR")}
+# of a machine that has that memory
+_SHARED: Paths = {("DDR", "SHARED"): ("MTE2",), ("SHARED", "L1"): ("MTE2",), ("L1", "SHARED"): ("MTE3",)}
+_SHARED_UB: Paths = {("SHARED", "UB"): ("MTE2",), ("UB", "SHARED"): ("MTE3",)}
+
+_REGION = 4  # of L1 is the part that plays the role of UB
+_NO_LIMIT = 1 << 17  # blocks: more than an instruction's operand has where the accumulators hold its sums
+
+
+def paths_of(machine: Machine) -> Paths:
+    """Paths that the compiler needs of a machine with these memories."""
+    ub, l0 = machine.has(Memory.UB), machine.has(Memory.L0A)
+    found = _LOADS | (_L0 if l0 else _NO_L0) | (_UB if ub else _NO_UB)
+    if machine.shared is not None:
+        found |= _SHARED | (_SHARED_UB if ub else {})
+    return found
+
+
+def check_machine(machine: Machine, *dtypes: DataType) -> None:
+    """Raise `UnsupportedError` where the compiler has no code for a machine: paths that it needs are missing, or a data type is."""
+    lacks = list[str]()
+    for (source, destination), engines in paths_of(machine).items():
+        path = machine.path(Memory[source], Memory[destination])
+        if path is None or path.engine not in engines:
+            what = "is missing" if path is None else f"belongs to {path.engine}"
+            lacks.append(f"path {source} -> {destination} {what}, needed of {' or '.join(engines)}")
+    if lacks:
+        raise UnsupportedError(f"machine {machine.name}: the compiler has no code for it: {'; '.join(lacks)}")
+    for dtype in dtypes:
+        if why := _lacks(machine, dtype):
+            raise UnsupportedError(why)
+
+
+def _lacks(machine: Machine, dtype: DataType) -> str:
+    types = machine.matrix.data_types
+    if (DataType.int8 if dtype in BYTES else dtype).name in types:
+        return ""
+    return f"machine {machine.name}: its matrix unit has no {dtype.name}; it has {', '.join(types) or 'no data type'}"
+
+
+def no_floats(machine: Machine, dtype: DataType) -> str:
+    """Why operators on floats of a model, which are that type on the NPU, stay with the host of a machine of integers, or ''."""
+    return _lacks(machine, dtype) if DataType.int8.name in machine.matrix.data_types else ""
+
+
+@lru_cache(maxsize=64)
+def writes_l1(machine: Machine) -> bool:
+    """Whether results of the matrix unit can go to L1 without UB."""
+    return machine.path(Memory.L0C, Memory.L1) is not None
+
+
+def region_blocks(machine: Machine) -> int:
+    """Blocks of L1, its first ones, that play the role of UB; 0 where there is one."""
+    return 0 if machine.has(Memory.UB) else _part(machine.buffer_blocks(Memory.L1))
+
+
+def _part(l1_blocks: int) -> int:
+    return l1_blocks // _REGION // L1_ALIGN_BLOCKS * L1_ALIGN_BLOCKS
+
+
+def least_ub_blocks(machine: Machine) -> int:
+    """Blocks of UB, or of what plays its role at the level that grants the least."""
+    least = min(machine.granted(level).l1_bytes for level in machine.contention)
+    return machine.buffer_blocks(Memory.UB) or _part(least // BLOCK_BYTES)
+
+
+@lru_cache(maxsize=64)
+def _rooms(machine: Machine) -> dict[Memory, int]:
+    found, region = dict(machine.buffers_blocks), region_blocks(machine)
+    found[Memory.L1] -= region
+    found[Memory.UB] += region
+    return found | {memory: _NO_LIMIT for memory in (Memory.L0A, Memory.L0B) if not machine.has(memory)}
+
+
+def room_blocks(machine: Machine, memory: Memory) -> int:
+    """Blocks that may be laid out in what is this memory to emission."""
+    return _rooms(machine)[memory]
+
+
+MOST_SLOTS = 16  # of tiles in a memory of the matrix unit: more bring nothing, and every one is a cell that schedules tell apart
+
+
+@lru_cache(maxsize=256)
+def least_slot(machine: Machine, memory: Memory) -> int:
+    """Blocks of the smallest slot that tiles of products have in L0A, L0B or L0C; larger ones are multiples of it."""
+    room = room_blocks(machine, memory)
+    slots = min(MOST_SLOTS, room & -room) if machine.has(memory) else 2
+    return room // max(2, slots)
+
+
+class L0(NamedTuple):
+    """Of L0A and L0B what `tile_slot` goes by, in blocks: `least_slot`, and all of the memory."""
+
+    least_a: int
+    room_a: int
+    least_b: int
+    room_b: int
+
+
+ALONE = L0(1, 0, 1, 0)  # where a tile takes turns with what is no tile: nothing stays but the one that came last
+
+
+@lru_cache(maxsize=64)
+def l0_of(machine: Machine) -> L0:
+    (least_a, room_a), (least_b, room_b) = ((least_slot(machine, m), room_blocks(machine, m)) for m in (Memory.L0A, Memory.L0B))
+    return L0(least_a, room_a, least_b, room_b)
+
+
+@lru_cache(maxsize=1 << 12)
+def tile_slot(machine: Machine, memory: Memory, size: int) -> tuple[int, int]:
+    """Blocks of the slot of a tile of so many blocks, half of the memory at most, and of all slots together."""
+    least = least_slot(machine, memory)
+    slot = -(-size // least) * least
+    return slot, room_blocks(machine, memory) // slot * slot

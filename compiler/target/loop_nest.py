@@ -1,0 +1,52 @@
+"""What an operator computes on a block, as loops and operands (`segment.dataflow` makes moves and computations of it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from compiler.ir.im2col import WHOLE, Cut
+from compiler.target.capabilities import ALONE, L0
+from compiler.target.zero_blocks import Ints, everywhere
+from simulator.npu.parts import Fractal, Memory
+
+
+class Operand(NamedTuple):
+    """A tensor of a computation: the loops that index it, its bits, where it lies at first (at last), and where it is computed with.
+
+    lies L1: the segment keeps it on chip.  A read that lacks a loop of the result is a broadcast over it.
+    """
+
+    tensor: str
+    loops: tuple[str, ...]
+    bits: int
+    lies: Memory
+    wanted: Memory
+
+
+@dataclass(frozen=True)
+class Nest:
+    """What is computed on one block: extents of the loops, what is read, what is written.
+
+    g groups of (m pixels x k blocks of C0) by (k x n times 16 channels), or p planes of C0 channels x h rows x w columns.
+    lanes: C0.  source_planes, source_blocks: planes of the main input, and blocks that a block in the middle of the image reads of each.
+    steps: computations of VECTOR, one after the other on the same tile.  fractal: of a product, None of VECTOR.  l0: where its tiles stay.
+    cut: where IM2COL ends along k (`ir.im2col`).  needed: which blocks of weights a product multiplies (`target.zero_blocks`).
+    """
+
+    unit: Literal["CUBE", "VECTOR"]
+    loops: dict[str, int]
+    reads: tuple[Operand, ...]
+    write: Operand
+    lanes: int
+    source_planes: int
+    source_blocks: int
+    steps: int = 1
+    cut: Cut = WHOLE
+    fractal: Fractal | None = None
+    l0: L0 = ALONE
+    needed: Ints = field(default_factory=everywhere, compare=False)
+
+    @property
+    def source_elements(self) -> int:
+        return self.source_planes * self.source_blocks * self.lanes

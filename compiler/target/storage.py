@@ -1,0 +1,57 @@
+"""Where tensors lie: storages in DDR, and pieces of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from simulator.npu.parts import DataType
+
+
+class Piece(NamedTuple):
+    """Planes [plane, plane + planes) of a storage."""
+
+    storage: int
+    plane: int
+    planes: int
+
+    def overlaps(self, other: Piece) -> bool:
+        return self.storage == other.storage and self.plane < other.plane + other.planes and other.plane < self.plane + self.planes
+
+
+@dataclass(frozen=True)
+class StorageSpec:
+    """A storage: [n][planes][h] rows of `row_blocks` blocks at DDR block `address`.
+
+    dtype: of its values.
+
+    whole: planes of the storage in DDR that it is a run of (`segment.channel_splits`), 0 where it is no such run; `planes` are its own.
+
+    In a unit of strips (`segment.strips`) row_blocks and w are those of the strip: blocks [first, first + row_blocks) of rows that have
+    `pitch` blocks in DDR, 0 where they have no others.
+    """
+
+    name: str
+    n: int
+    planes: int
+    h: int
+    w: int
+    row_blocks: int
+    address: int
+    dtype: DataType
+    first: int = 0
+    pitch: int = 0
+    whole: int = 0
+
+    @property
+    def ddr_row_blocks(self) -> int:
+        """Blocks from row to row in DDR."""
+        return self.pitch or self.row_blocks
+
+    @property
+    def plane_blocks(self) -> int:
+        return self.h * self.ddr_row_blocks
+
+    @property
+    def image_blocks(self) -> int:
+        return (self.whole or self.planes) * self.plane_blocks

@@ -1,0 +1,227 @@
+"""What every operator of a unit has and is asked, whatever its kind; `kinds` has a class for each.
+
+Below, what is true of most operators of VECTOR is the answer unless a kind gives its own.  `kinds.product` has that of the matrix unit.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.operators import Operator
+from compiler.ir.region import Rows
+from compiler.plan.plan import Infeasible, Tiling
+from compiler.target.loop_nest import Nest
+from compiler.target.storage import Piece, StorageSpec
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DataType, Memory
+
+
+class Strip(NamedTuple):
+    """Where an operator of a strip stands in the whole tensors, in blocks of a row: the first one of its main input that it reads, the
+    first one of its result that it makes, and [own, own + owned) of those that go to DDR."""
+
+    read: int
+    made: int
+    own: int
+    owned: int
+
+
+UbKind = Literal["constants", "out", "residual", "overlaid", "arriving", "expanded"]
+
+
+class UbBuffers(NamedTuple):
+    """Buffers in UB of an operator: `slots` of `size` blocks.  kept: for the whole segment if that is repeated."""
+
+    kind: UbKind
+    slots: int
+    size: int
+    kept: bool = False
+
+
+class Given(NamedTuple):
+    """What a segment gives an operator that is emitted: first blocks of its buffers, a slot after the other.
+
+    weights: in L1; all that follows it: in UB (`segment.memory_plan`).  inside: whether its result stays on chip.
+    """
+
+    machine: Machine
+    dtype: DataType
+    storages: Sequence[StorageSpec]
+    tiling: Tiling
+    inside: bool
+    weights: tuple[int, ...]
+    constants: tuple[int, ...]
+    tiles: tuple[int, ...]
+    residuals: tuple[int, ...]
+    overlaid: tuple[int, ...]
+    arriving: tuple[int, ...]
+    expanded: tuple[int, ...]
+
+
+class Fetch(NamedTuple):
+    """Constants that an operator needs from its first block on: `blocks` blocks of DDR go to a memory, in pieces of so many."""
+
+    memory: Memory
+    source: int
+    target: int
+    blocks: int
+    piece: int = 1 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorSpec(ABC):
+    """What every operator has.  reads[0] is the main input; `signature` says what its cost depends on.
+
+    index: its place in the unit.  named: its place in the unit that names the operators, where that is another (`segment.reorder`), or -1.
+    strip: None where it has whole rows; else in_w and out_w are what the strip has of them.
+    """
+
+    word: ClassVar[str]  # of its kind in signatures, which stay when classes are renamed
+    runs_on: ClassVar[Literal["CUBE", "VECTOR"]]
+
+    index: int
+    name: str
+    operator: Operator
+    reads: tuple[Piece, ...]
+    y: Piece
+    in_h: int
+    in_w: int
+    out_h: int
+    out_w: int
+    named: int = field(default=-1, kw_only=True)
+    strip: Strip | None = field(default=None, kw_only=True)
+
+    @property
+    def tag(self) -> int:
+        """The operator's number in records."""
+        return self.index if self.named < 0 else self.named
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the model, without any padding."""
+        return 0
+
+    def signature(self, storages: Sequence[StorageSpec]) -> str:
+        """What its cost depends on, apart from its block and its tiling: the text under which tasks are shared.  storages: the unit's."""
+        planes = [[piece.planes, storages[piece.storage].planes] for piece in (*self.reads, self.y)]
+        sizes = {"in": [self.in_h, self.in_w], "out": [self.out_h, self.out_w], "planes": planes, **self.described()}
+        types = [storages[piece.storage].dtype for piece in (*self.reads, self.y)]
+        if not all(dtype.is_float for dtype in types):
+            sizes["types"] = [dtype.name for dtype in types]
+        return " ".join([self.word, *(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in sizes.items())])
+
+    def described(self) -> dict[str, object]:
+        """What a signature says beside the sizes of its tensors: JSON values by name, in an order that stays."""
+        return {}
+
+    def sizes(self, storages: Sequence[StorageSpec]) -> tuple[object, ...]:
+        """Operators of a machine and data type whose sizes are equal have equal tilings and features; itself where only it has them."""
+        return (self,)
+
+    def placed(self, address: Callable[[str], int]) -> Self:
+        """Itself, once tensors have their DDR blocks."""
+        del address
+        return self
+
+    # what it reads, and where from
+
+    @property
+    def pixels_only(self) -> tuple[bool, ...]:
+        """Which operands are one pixel of every channel."""
+        return (False,) * len(self.reads)
+
+    @property
+    def right(self) -> Piece | None:
+        """A tensor that is read whole for any of the result, from L1 or in chunks: the right operand of a product."""
+        return None
+
+    @property
+    def right_blocks(self) -> int:
+        """Blocks of that."""
+        return 0
+
+    @property
+    def weight_blocks(self) -> int:
+        """Blocks of its weights in L1."""
+        return 0
+
+    @property
+    def stored_weight_blocks(self) -> int:
+        """The same in DDR."""
+        return self.weight_blocks
+
+    @property
+    def pixels_per_block(self) -> int:
+        """Of its main input."""
+        return 1
+
+    def input_rows(self, rows: int) -> int:
+        """Rows of the main input that a block of so many rows of the result reads in the middle of the image."""
+        size, stride, dilation, _ = self.operator.window()
+        return min((rows - 1) * stride + (size - 1) * dilation + 1, self.in_h)
+
+    # its parts
+
+    @abstractmethod
+    def channel_step(self, count: int, dtype: DataType) -> int | str:
+        """Planes of the smallest run of channels that may be made apart on `count` cores; or why none may."""
+
+    @abstractmethod
+    def channel_part(self, first: int, last: int, dtype: DataType) -> Self | None:
+        """The operator that makes planes [first, last) of the result; None where they are neither whole groups nor within one."""
+
+    @property
+    def strip_refusal(self) -> str:
+        """What keeps it from being cut into strips, or ''."""
+        return ""
+
+    def narrowed(self, strip: Strip, main: Rows, made: Rows) -> Self | Infeasible:
+        """The operator that makes columns `made` of the result from columns `main` of its input."""
+        return replace(self, strip=strip, in_w=main.size, out_w=made.size)
+
+    # what it takes of memories
+
+    @abstractmethod
+    def weight_slots(self, tiling: Tiling) -> tuple[int, int]:
+        """Buffers in L1 of its weights, and blocks of each: all of them in one, or two chunks."""
+
+    @abstractmethod
+    def ub_buffers(self, tiling: Tiling, through_ub: bool, dtype: DataType) -> tuple[UbBuffers, ...]:
+        """Its constants and two slots of its tile, and of its residual's.  through_ub: whether a product's results go that way."""
+
+    @abstractmethod
+    def nest(
+        self, dtype: DataType, storages: Sequence[StorageSpec], rows: int, kept: frozenset[int] = frozenset(), inside: bool = False
+    ) -> Nest:
+        """The computation of `rows` rows of the result; kept: which reads the segment has in L1; inside: the result stays there."""
+
+    # its records
+
+    @abstractmethod
+    def job(self, given: Given) -> tuple[int, ...]:
+        """What its emitter is told: a NamedTuple of numbers, of a type that the table of kinds has an emitter for."""
+
+    def job_row(self, given: Given) -> tuple[type[tuple[int, ...]], NDArray[np.int64]]:
+        """The type of its job, and the numbers in it."""
+        job = self.job(given)
+        return type(job), np.array(job, np.int64)
+
+    def tables(self) -> list[NDArray[np.int64]]:
+        """What its emitter reads beside its job, at most three."""
+        return []
+
+    def fetches(self, given: Given) -> list[Fetch]:
+        """Its constants, those that do not come with tiles."""
+        return []
+
+
+def rounded(blocks: int, to: int) -> int:
+    """Up to a multiple."""
+    return -(-blocks // to) * to

@@ -1,0 +1,190 @@
+"""Weights of grouped convolutions without the zeros beside their groups: how they lie in DDR, and what makes fractals of them on chip.
+
+Columns of a fractal (channels of the result) that belong to different groups have no lane of k in common, so their blocks lie over each
+other in one, an *overlaid* block.  A column's own block is the overlaid one with all other lanes zeroed: minima of its bytes, as uint8, and
+those of a mask, which are 255 in the lanes of its group and 0 elsewhere.  That is exact for every data type.  Of a depthwise convolution a
+fractal is one overlaid block, and masks are the rows of an identity.
+
+| what            | blocks                             | lies                                   |
+|-----------------|------------------------------------|----------------------------------------|
+| overlaid blocks | [groups][k1][overlaid]             | at the operator's `weights_at`         |
+| masks           | [planes of a group's input][masks] | at `masks_at`, the same for all groups |
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ir.layout import Placement
+from compiler.ir.operators import Convolution
+from compiler.target.constants import Bytes
+from compiler.target.weights import in_type
+from simulator.npu.parts import BLOCK_BYTES, DataType, Fractal
+
+LEAST_SAVED = 2  # weights lie so in DDR where that is so many times fewer blocks, or more
+_NOBODY = -1
+
+
+class Run(NamedTuple):
+    """Columns [first, first + columns) of a group of fractals: the first one's overlaid block and mask, and steps to those of the next."""
+
+    first: int
+    columns: int
+    overlaid: int
+    overlaid_step: int
+    mask: int
+    mask_step: int
+
+
+class Expansion(NamedTuple):
+    """overlaid: blocks that hold all columns of a block of k.  masks: of each of `planes` planes of a group's input.  taps: blocks of k of
+    such a plane.  kept: streamed weights stay in UB as overlaid blocks; else they come again with every chunk.  room: the most blocks of a
+    slot of UB in which fractals are made.  deep: the most blocks of k that come at a time where they are not kept.
+    startup: of a record of VECTOR, in cycles."""
+
+    overlaid: int
+    masks: int
+    planes: int
+    taps: int
+    runs: tuple[Run, ...]
+    kept: bool = False
+    room: int = 0
+    deep: int = 0
+    startup: int = 0
+    masks_at: int = _NOBODY
+
+    @property
+    def mask_blocks(self) -> int:
+        return self.planes * self.masks
+
+    def part(self, first: int, columns: int) -> Expansion:
+        """Of some of a group's columns: they need all overlaid blocks."""
+        found = []
+        for run in self.runs:
+            a, b = max(run.first, first), min(run.first + run.columns, first + columns)
+            if a < b:
+                skipped = a - run.first
+                overlaid, mask = run.overlaid + skipped * run.overlaid_step, run.mask + skipped * run.mask_step
+                found.append(run._replace(first=a - first, columns=b - a, overlaid=overlaid, mask=mask))
+        return self._replace(runs=tuple(found))
+
+
+class _Columns(NamedTuple):
+    """Of the columns of a group of planes: the group of the convolution that each belongs to, by its place among those that occur, or -1.
+
+    lanes: bool [groups that occur, lanes of the input]: those that each reads.
+    """
+
+    owner: NDArray[np.int64]
+    lanes: NDArray[np.bool_]
+
+
+class Overlay(NamedTuple):
+    """An expansion, before its masks have a place.  block: which overlaid one every channel has.  masks: bool [planes, masks, lanes of a
+    plane]."""
+
+    expansion: Expansion
+    block: NDArray[np.int64]
+    masks: NDArray[np.bool_]
+
+
+def overlay(conv: Convolution, x: Placement, y: Placement, n: int, groups: int, fractal: Fractal) -> Overlay | None:
+    """How a convolution's columns lie over each other; None where that saves little.  n: lanes of the result.  groups: `effective_groups`.
+
+    All groups of planes have the same pattern but for channels that are not there; those without one are not changed.
+    """
+    if conv.groups == 1:
+        return None
+    c_out, per_group = conv.weights.shape[:2]
+    taps = int(np.prod(conv.weights.shape[2:]))
+    columns, lanes = n // groups, x.planes // groups * fractal.lanes
+    owner = np.full(n, _NOBODY)
+    owner[np.asarray(y.lanes)] = np.arange(c_out) * conv.groups // c_out
+    read = np.asarray(x.lanes).reshape(conv.groups, per_group)
+    found = [_columns(owner[g * columns : (g + 1) * columns], read, g * lanes, lanes) for g in range(groups)]
+    whole = max(found, key=lambda each: int((each.owner >= 0).sum()))
+    if not all(_alike(each, whole) for each in found):
+        return None
+    place, overlaid = _places(whole.owner)
+    masks = np.concatenate([whole.lanes, np.zeros((1, lanes), np.bool_)]) if (whole.owner < 0).any() else whole.lanes
+    by_plane = masks.reshape(len(masks), -1, fractal.lanes).swapaxes(0, 1)
+    planes = by_plane.shape[0]
+    if (overlaid * groups * planes * taps + planes * len(masks)) * LEAST_SAVED > groups * columns * planes * taps:
+        return None
+    runs = _runs(place, np.where(whole.owner < 0, len(masks) - 1, whole.owner))
+    index = place[np.asarray(y.lanes) % columns]
+    return Overlay(Expansion(overlaid, len(masks), planes, taps, runs), index, by_plane)
+
+
+def _columns(owner: NDArray[np.int64], read: NDArray[np.int64], first: int, lanes: int) -> _Columns:
+    """Of columns whose groups of the convolution are `owner`; read: lanes of every group's input.  first, lanes: those of the planes."""
+    known = list(dict.fromkeys(owner[owner >= 0].tolist()))
+    names = np.full(len(read) + 1, _NOBODY)
+    names[known] = np.arange(len(known))
+    found = np.zeros((len(known), lanes), np.bool_)
+    for at, group in enumerate(known):
+        found[at, read[group] - first] = True
+    return _Columns(names[owner], found)
+
+
+def _alike(one: _Columns, whole: _Columns) -> bool:
+    """Whether the columns that one has are those of the whole, with the same lanes or fewer that are the other's own."""
+    there = one.owner >= 0
+    same = one.owner[there] == whole.owner[there]
+    return bool(same.all()) and not (one.lanes & ~whole.lanes[: len(one.lanes)]).any()
+
+
+def _places(owner: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """The overlaid block of every column, those of a group one after the other, and how many there are."""
+    place, used = np.zeros(len(owner), np.int64), np.zeros(max(1, owner.max() + 1), np.int64)
+    for column, group in enumerate(owner.tolist()):
+        if group >= 0:
+            place[column] = used[group]
+            used[group] += 1
+    return place, int(used.max())
+
+
+def _runs(place: NDArray[np.int64], mask: NDArray[np.int64]) -> tuple[Run, ...]:
+    """Columns whose overlaid blocks and masks are equally far apart, as many together as there are."""
+    found, at = list[Run](), 0
+    pairs = list(zip(place.tolist(), mask.tolist(), strict=True))
+    while at < len(pairs):
+        (overlaid, own), stop, step = pairs[at], at + 1, (0, 0)
+        if stop < len(pairs):
+            step = pairs[stop][0] - overlaid, pairs[stop][1] - own
+            if min(step) < 0:
+                step = (0, 0)
+        while stop < len(pairs) and pairs[stop] == (overlaid + (stop - at) * step[0], own + (stop - at) * step[1]):
+            stop += 1
+        found.append(Run(at, stop - at, overlaid, step[0] if stop > at + 1 else 0, own, step[1] if stop > at + 1 else 0))
+        at = stop
+    return tuple(found)
+
+
+def pack_overlaid(
+    values: NDArray[Any], conv: Convolution, x: Placement, y: Placement, found: Overlay, groups: int, dtype: DataType, fractal: Fractal,
+    out: Bytes,
+) -> None:  # fmt: skip
+    """Overlaid blocks [groups][planes][taps][overlaid] into `out`.
+
+    values: [c_out, c_in of a group, kh, kw], as the machine multiplies them.
+    """
+    c_out, per_group = values.shape[:2]
+    expansion, c0 = found.expansion, fractal.lanes
+    out[:] = 0
+    packed = out.view(dtype.storage).reshape(groups, expansion.planes, expansion.taps, expansion.overlaid, c0)
+    read = np.asarray(x.lanes).reshape(conv.groups, per_group)[np.arange(c_out) * conv.groups // c_out]
+    plane = read // c0
+    packed[plane // expansion.planes, plane % expansion.planes, :, found.block[:, None], read % c0] = in_type(values, dtype).reshape(
+        c_out, per_group, -1
+    )
+
+
+def pack_masks(found: Overlay, dtype: DataType) -> Bytes:
+    """Masks [planes][masks] of a block each."""
+    lanes = np.repeat(np.where(found.masks, 255, 0).astype(np.uint8), dtype.size_bytes, axis=2)
+    assert lanes.shape[2] == BLOCK_BYTES
+    return np.ascontiguousarray(lanes).reshape(-1)

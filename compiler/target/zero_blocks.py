@@ -1,0 +1,178 @@
+"""Products beside zeros: of a grouped convolution whose groups are no whole planes many blocks of weights are not multiplied.
+
+`needed` is int64 [n1, k1] of a group's blocks of weights, 1 where some group has any; of no size where that is everywhere.  In a tile each
+n1 is multiplied with all blocks of k from the first to the last that it needs there: what lies between costs less than another MMAD.
+Those side by side that have the same ones are a *panel*, which is a load of L0B and an MMAD.  A tile without any is skipped.
+
+Where weights stay and are expanded on chip (`target.weight_expansion`), L1 holds what is multiplied and no more, *packed* panel by panel in
+the order of tiles: of a group's blocks of weights often a third or a quarter, and L1 is what limits how early later weights may come.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from compiler.ir.im2col import Cut, instructions
+from simulator.npu.cycles import steps
+
+Ints = NDArray[np.int64]
+EVERYWHERE: Ints = np.zeros((0, 0), np.int64)
+
+
+def everywhere() -> Ints:
+    """As a field's default."""
+    return EVERYWHERE
+
+
+class Panels(NamedTuple):
+    """What a tiling's panels come to for one tile of rows, in all chunks of weights of a group.
+
+    panels: MMADs, and loads of L0B.  steps: of these, along k and n.  blocks: n1 x blocks of k that are multiplied.
+    tiles, of_tiles: IM2COLs of all tiles that have panels, and blocks of k that these bring; changes, of_changes: the same without
+    those that follow a tile of the same k in their chunk; apart, of_apart: of tiles of different k of every chunk.
+    alone, of_alone: panels and blocks where an n tile has one tile of k with panels; only, of_only: where a chunk has one tile with any.
+    """
+
+    panels: int
+    steps: int
+    blocks: int
+    tiles: int
+    of_tiles: int
+    changes: int
+    of_changes: int
+    apart: int
+    of_apart: int
+    alone: int
+    of_alone: int
+    only: int
+    of_only: int
+
+
+@njit(cache=True)
+def multiplied(needed: Ints, chunk_k1: int, tile_k1: int) -> Ints:
+    """int64 [n1, k1]: 1 where a block is, in tiles of every chunk."""
+    out = np.zeros_like(needed)
+    for n in range(needed.shape[0]):
+        for chunk in range(0, needed.shape[1], chunk_k1):
+            end = min(chunk + chunk_k1, needed.shape[1])
+            for start in range(chunk, end, tile_k1):
+                first, last = -1, -1
+                for k in range(start, min(start + tile_k1, end)):
+                    if needed[n, k]:
+                        last = k
+                        if first < 0:
+                            first = k
+                if first >= 0:
+                    out[n, first : last + 1] = 1
+    return out
+
+
+@njit(cache=True)
+def panel(needed: Ints, n: int, n_stop: int, k: int, k_stop: int) -> tuple[int, int, int]:
+    """(n1 from n on that are multiplied with the same blocks of a tile, the first of these, how many): 0 where there are none.
+
+    What begins an n1's sums is not in one panel with what goes on with another's: MMAD sets or adds.
+    """
+    first, size = _span(needed, n, k, k_stop)
+    begins, count = size > 0 and begin(needed, n, first), 1
+    while n + count < n_stop:
+        other, length = _span(needed, n + count, k, k_stop)
+        if length != size or (size and (other != first or begin(needed, n + count, first) != begins)):
+            break
+        count += 1
+    return count, first, size
+
+
+@njit(cache=True)
+def _span(needed: Ints, n: int, k: int, k_stop: int) -> tuple[int, int]:
+    first, last = k_stop, k_stop - 1
+    for at in range(k, k_stop):
+        if needed[n, at]:
+            first = min(first, at)
+            last = at
+    return first, last + 1 - first
+
+
+@njit(cache=True)
+def packed(needed: Ints, tile_n1: int, tile_k1: int) -> Ints:
+    """int64 [n1, k1]: how many blocks lie before a block of weights where panels are packed; -1 where it is not multiplied.
+
+    needed: `multiplied`, in one chunk.  A panel is [n1][k1] in itself, as L0B wants it.
+    """
+    n1, k1 = needed.shape
+    out, used = np.full((n1, k1), -1, np.int64), 0
+    for n_start in range(0, n1, tile_n1):
+        n_stop = min(n_start + tile_n1, n1)
+        for k_start in range(0, k1, tile_k1):
+            n = n_start
+            while n < n_stop:
+                wide, first, size = panel(needed, n, n_stop, k_start, min(k_start + tile_k1, k1))
+                for i in range(wide):
+                    for k in range(size):
+                        out[n + i, first + k] = used
+                        used += 1
+                n += wide
+    return out
+
+
+@njit(cache=True)
+def begin(needed: Ints, n: int, first: int) -> bool:
+    """Whether nothing in front of a block is multiplied: a sum begins with it."""
+    return not needed[n, :first].any()
+
+
+@njit(cache=True)
+def panels_of(
+    needed: Ints, chunk_n1: int, chunk_k1: int, tile_n1: int, tile_k1: int, cut: Cut, unit_k: int, axis_k: Ints, unit_n: int, axis_n: Ints
+) -> Panels:  # fmt: skip
+    """axis_k, axis_n: see `CostTables.matrix`; unit_k, unit_n: lanes of a block of k, columns of an n1."""
+    n1, k1 = needed.shape
+    count = all_steps = blocks = tiles = of_tiles = changes = of_changes = apart = of_apart = alone = of_alone = only = of_only = 0
+    for chunk_n in range(0, n1, chunk_n1):
+        end_n = min(chunk_n + chunk_n1, n1)
+        for chunk_k in range(0, k1, chunk_k1):
+            end_k, before, in_chunk, last = min(chunk_k + chunk_k1, k1), (count, blocks), 0, -1
+            for k in range(chunk_k, end_k, tile_k1):
+                k_stop = min(k + tile_k1, end_k)
+                if needed[chunk_n:end_n, k:k_stop].any():
+                    apart, of_apart = apart + instructions(cut, k, k_stop, k_stop - k, k_stop - k), of_apart + k_stop - k
+            for n in range(chunk_n, end_n, tile_n1):
+                n_stop, so_far, in_row = min(n + tile_n1, end_n), (count, blocks), 0
+                for k in range(chunk_k, end_k, tile_k1):
+                    k_stop, at, none = min(k + tile_k1, end_k), n, count
+                    while at < n_stop:
+                        wide, _, size = panel(needed, at, n_stop, k, k_stop)
+                        if size:
+                            count += 1
+                            all_steps += steps(size * unit_k, axis_k) * steps(wide * unit_n, axis_n)
+                            blocks += size * wide
+                        at += wide
+                    if count == none:
+                        continue
+                    copies = instructions(cut, k, k_stop, k_stop - k, k_stop - k)
+                    in_row += 1
+                    tiles, of_tiles = tiles + copies, of_tiles + k_stop - k
+                    if k != last:
+                        changes, of_changes, last = changes + copies, of_changes + k_stop - k, k
+                if in_row == 1:
+                    alone, of_alone = alone + count - so_far[0], of_alone + blocks - so_far[1]
+                in_chunk += in_row
+            if in_chunk == 1:
+                only, of_only = only + count - before[0], of_only + blocks - before[1]
+    return Panels(count, all_steps, blocks, tiles, of_tiles, changes, of_changes, apart, of_apart, alone, of_alone, only, of_only)
+
+
+@njit(cache=True)
+def loads(p: Panels, tiles_m: int, n_outer: int, stay: tuple[bool, bool]) -> tuple[int, int, int, int]:
+    """(IM2COLs, blocks of k that come to L0A for each row, loads of L0B, n1 x blocks of k that they bring).
+
+    stay: whether tiles of the left and of the right operand do (`ops.tile_counts.staying`).
+    """
+    again = n_outer and tiles_m > 1
+    copies, moved = (p.apart, p.of_apart) if stay[0] else (p.tiles, p.of_tiles) if again else (p.changes, p.of_changes)
+    once, of_once = (p.panels, p.blocks) if stay[1] else (p.alone, p.of_alone) if n_outer else (p.only, p.of_only)
+    return tiles_m * copies, moved, once + tiles_m * (p.panels - once), of_once + tiles_m * (p.blocks - of_once)

@@ -1,0 +1,155 @@
+"""Programs timed one after the other at a level, each from where it differs from the one before.
+
+A run leaves snapshots (`timing_snapshot`).  The next one goes on from the last of them that dispatched nothing but what both programs begin
+with, so it ends as if it had run from its first cycle.  Where it comes to one of the others with nothing ahead but what both end with, it
+stops (`timing_again`).  Nothing here changes a time: without snapshots every run begins at the beginning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator import timing_state as columns
+from simulator.npu.errors import DeadlockError
+from simulator.npu.level import Level
+from simulator.npu.machine import Machine
+from simulator.npu.parts import DMAS
+from simulator.timing_converge import Alike, Before, nothing_alike
+from simulator.timing_kernel import run
+from simulator.timing_snapshot import CONTROL, COUNT, FROM, INTERVAL, UNIT, row_length
+from simulator.timing_state import ENGINES, Ints
+from simulator.timing_tables import constants, level_load
+
+SNAPSHOTS = 64  # of a run at most
+_BYTES = 4 << 20  # of them at most; a machine of deep queues and many cores has fewer
+_STEPS = 2  # of the clock for each transfer: its first data and its end
+_BETWEEN = 48  # so many stretches of equal steps, with some room for steps that a path adds
+
+
+class Entries(NamedTuple):
+    """A program as the event loop wants it, in arrays with room behind each queue.
+
+    word: int64, queue q has word[queues[q, 0] : queues[q, 1]].  engine: uint8, core c has engine[streams[c, 0] : streams[c, 1]], in stream
+    order.  slots: flags.  transfers: from and to DDR.
+
+    source: int32 [slots], the instruction that sets each, in an order in which flags come behind who sets them.  marks: int64 [n, queues],
+    the first entry of every queue that belongs to instruction i * every or a later one; slots_from: int [n], the first flag of those.
+    """
+
+    word: Ints
+    queues: Ints
+    engine: NDArray[np.uint8]
+    streams: Ints
+    slots: int
+    transfers: int
+    source: NDArray[np.int32]
+    marks: Ints
+    slots_from: NDArray[np.signedinteger[Any]]
+    every: int
+
+
+class Times(NamedTuple):
+    """cycles: of the program.  moved: int64 [cores, 7], cycles in which a DMA moves DDR data.  load_store_cycles: see `timing.Timing`."""
+
+    cycles: int
+    moved: Ints
+    load_store_cycles: int
+
+
+class ResumingRuns:
+    """Runs at one level, of programs on so many cores.
+
+    resuming: False leaves no snapshots.
+    """
+
+    def __init__(self, machine: Machine, level: Level, cores: int, resuming: bool = True) -> None:
+        self._cores = cores
+        self._load = level_load(machine, level.share_units, level.latency_cycles, cores)
+        self._port = constants(machine).copy()
+        self._port[columns.STEPS] = len(self._load.rates)
+        dma = machine.dma.load_ports + machine.dma.store_ports
+        ring = int(self._port[columns.RING])
+        self._state = columns.new_state(0, 0, cores, dma, ring, False)
+        items = sum(len(array) for array in (self._state.unit, self._state.dma, self._state.ends))
+        row = row_length(items, cores * ENGINES, machine.queue_depth)
+        room = min(SNAPSHOTS, _BYTES // (8 * row)) if resuming else 0
+        self._snapshots = np.empty((room, row if room else 0), np.int64)
+        self._count = 0
+        self._none, self._nothing = nothing_alike(cores)
+        self._alike: Alike | None = None  # with what the next program ends
+        self._flags, self._slots = np.empty(0, np.int64), 0  # room for flags of the last run; how many it had
+        self._left, self._cycles, self._ran = 0, 0, False  # snapshots of the last run and its cycles; whether it was of the last program
+
+    def differs(self, words: Ints, rows: Ints, alike: Alike | None) -> None:
+        """Tells how far the next program is what the last one was; if nothing was run of that, both are told.
+
+        Up to entry words[q] of queue q, and up to row rows[c] of stream c, the end of a stream counted as a row.  alike: with what both
+        end; None: nothing is known of that.
+        """
+        self._alike, self._ran = alike if self._ran else None, False
+        if not self._count:
+            return
+        unit = self._snapshots[: self._count, UNIT : UNIT + len(self._state.unit)].reshape(-1, self._cores, columns.UNITS, columns.COLUMNS)
+        fit = (unit[:, :, :ENGINES, columns.TAIL] <= words.reshape(self._cores, ENGINES)).all((1, 2))
+        fit &= (unit[:, :, columns.SCALAR_UNIT, columns.PC] < rows).all(1)
+        self._count = int(fit.sum())  # both grow from snapshot to snapshot
+
+    def forget(self) -> None:
+        """The next program has nothing in common with the last one."""
+        self._count, self._ran = 0, False
+
+    def run(self, program: Entries) -> Times:
+        """Raises `DeadlockError`."""
+        before = self._before(program)
+        control = np.empty(CONTROL, np.int64)
+        control[FROM], control[COUNT] = self._count - 1, self._count
+        control[INTERVAL] = 1 + _STEPS * program.transfers // _BETWEEN if len(self._snapshots) else 0
+        s, p = self._state, program
+        ours = *self._load, self._port.copy(), *before, self._snapshots, control
+        arrays = s.time, s.flag[: p.slots], *s[2:], p.word, p.engine, p.queues, p.streams, *ours
+        cycles = int(run(*arrays))
+        self._left = self._count = int(control[COUNT])
+        self._cycles, self._slots, self._ran = cycles, p.slots, cycles >= 0
+        if cycles < 0:
+            self._count = 0
+            raise DeadlockError("deadlock: an entry waits for a SET that does not come")
+        unit = s.unit.reshape(self._cores, columns.UNITS, columns.COLUMNS)
+        return Times(cycles, unit[:, :ENGINES, columns.MOVED].copy(), int(unit[:, columns.SCALAR_UNIT, columns.CORE_MOVED].sum()))
+
+    def _before(self, program: Entries) -> tuple[Alike, Before]:
+        """What the next run may know of the last one, with room for its own.
+
+        Longer arrays hold nothing of an earlier run; a full table of snapshots keeps every second one.
+        """
+        alike, self._alike = self._alike, None
+        s = self._state
+        if len(program.word) > len(s.time) or program.slots > len(s.flag):
+            slots = max(2 * program.slots, len(s.flag))
+            self._state = s._replace(time=np.empty(len(program.word), np.int64), flag=np.empty(slots, np.int64))
+            self._count, alike = 0, None
+        left = self._snapshots[self._count : self._left].copy() if alike is not None else self._nothing.left
+        if 2 * self._count > len(self._snapshots):
+            kept = self._snapshots[: self._count : 2].copy()
+            self._snapshots[: len(kept)] = kept
+            self._count = len(kept)
+        if alike is None and not self._count:
+            return self._none, self._nothing
+        row = self._settled(program) if self._count else 0
+        first, low, begin = row * program.every, int(program.slots_from[row]), program.marks[row]
+        if len(s.flag) > len(self._flags):
+            self._flags = np.empty(len(s.flag), np.int64)
+        self._flags[low : self._slots] = s.flag[low : self._slots]
+        if alike is None or not len(left):
+            return self._none, self._nothing._replace(flag=self._flags, source=program.source, first=first, low=low, begin=begin)
+        return alike, Before(self._flags, program.source, first, low, begin, s.unit.copy(), left, self._cycles)
+
+    def _settled(self, program: Entries) -> int:
+        """The last row of marks all in front of which has taken effect where the last snapshot was left."""
+        unit = self._snapshots[self._count - 1, UNIT : UNIT + len(self._state.unit)].reshape(self._cores, columns.UNITS, columns.COLUMNS)
+        settled = unit[:, :ENGINES, columns.HEAD].copy()
+        for engine in DMAS:
+            settled[:, engine] = unit[:, engine, columns.DATA]
+        return int((program.marks <= settled.reshape(-1)).all(1).sum()) - 1  # they grow from row to row

@@ -1,0 +1,52 @@
+"""Segments as a graph, and cores for a stage's groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.ops.lower_graph import make_unit
+from compiler.placement.segment_graph import segment_edges, segment_wiring, share_out
+from compiler.plan.plan import Infeasible
+from compiler.space.gene import Gene
+from compiler.space.initial import single_operators
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.models import small_graph
+
+
+def test_edges_are_producers_and_consumers() -> None:
+    unit = make_unit(small_graph("inception_block"), load_machine("tiny"), DataType.float16)
+    genome = single_operators(unit)
+    assert not isinstance(genome, Infeasible)
+    edges = segment_edges(unit, genome)
+    assert set(edges) == {(source, k) for k, sources in unit.producers.items() for source in sources}
+    last = len(unit.operators)
+    merged = (Gene(0, 2), Gene(2, last - 1), Gene(last - 1, last))
+    expected = {(0, 1), (0, 2), (1, 2)}
+    assert set(segment_edges(unit, merged)) <= expected
+    assert (1, 2) in segment_edges(unit, merged)
+    assert segment_edges(unit, (Gene(0, last),)) == []
+    for cut in (genome, merged, (Gene(0, last),), genome[2:5]):
+        wiring = segment_wiring(unit, [gene.start for gene in cut], cut[-1].stop)
+        found = [(int(a), i) for i in range(len(cut)) for a in wiring.before[wiring.first[i] : wiring.first[i + 1]]]
+        assert sorted(found) == segment_edges(unit, cut)
+
+
+def test_groups_beside_each_other() -> None:
+    times = [{1: 9, 2: 5}, {1: 4, 2: 3}, {1: 4}, {1: 3, 2: 3}]
+    assert share_out([(0,), (1,), (2,), (3,)], times, 2) == [(0,), (1,), (1,), (1,)]
+    assert share_out([(0,), (1, 3)], times, 3) == [(0, 1), (2,)]
+    assert share_out([(0,), (1,)], times, 4) == [(0, 1), (2, 3)]
+    assert share_out([(3,), (2,)], times, 4) == [(0,), (1,)]  # nothing is faster on two
+    assert share_out([(0,)], times, 2) == [(0, 1)]
+    assert share_out([(0, 2)], times, 2) == [(0,)]  # 2 has no time for two cores
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4])
+def test_cores_are_those_of_the_machine_and_not_shared_by_few(cores: int) -> None:
+    times = [{1: 8 + i, 2: 5 + i, 4: 3 + i} for i in range(6)]
+    for count in range(1, 7):
+        chosen = share_out([(i,) for i in range(count)], times, cores)
+        assert all(set(c) <= set(range(cores)) for c in chosen)
+        if count < cores:
+            assert len({core for c in chosen for core in c}) == sum(map(len, chosen))

@@ -1,0 +1,135 @@
+"""Ray's actors keep the contract of all actors; a worker is of the driver's tree, and has one thread and the CPU that it asked for."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+import ray
+from ray import cloudpickle
+
+import tuner
+from tests.ray_heads import ray_head
+from tests.tuner.platform import actors_contract
+from tests.tuner.platform.actors_contract import COUNT, ActorsContract, Bench, die, unbuilt
+from tests.tuning import ROOT
+from tuner.platform import ray_actors
+from tuner.platform.actors import Actors, Announce, Done, Lost, Raised, Worker
+from tuner.platform.ray_actors import RayActors
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(actors_contract)
+
+
+@pytest.mark.usefixtures("local_ray")
+class TestRayActors(ActorsContract):
+    @pytest.fixture(autouse=True)
+    def _often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ray_actors, "PULSE_S", 0.2)
+
+    def actors(self, make_worker: Callable[[], Worker]) -> AbstractContextManager[Actors]:
+        return RayActors(make_worker, COUNT, wait_s=30.0)
+
+
+class Environment:
+    done = 0
+
+    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        return pickle.dumps([*(os.environ.get(name) for name in pickle.loads(packed)), os.nice(0)])
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_workers_run_in_their_environment() -> None:
+    with RayActors(Environment, 1) as actors:
+        bench = Bench(actors)
+        actor = bench.built()
+        bench.send(actor, 0, "OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "PYTHONPATH")  # type: ignore[arg-type]
+        (done,) = bench.hear(1)
+    assert isinstance(done, Done)
+    omp, numba, path, niceness = pickle.loads(done.result)
+    assert niceness == os.nice(0)
+    assert omp == numba == "1"
+    assert path is not None
+    assert os.path.dirname(os.path.dirname(os.path.abspath(tuner.__file__))) in path.split(os.pathsep)
+    assert "$" not in path
+
+
+def unborn() -> Worker:
+    die()
+    raise AssertionError
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_two_farms_share_a_cluster_and_who_cannot_be_made_says_where() -> None:
+    with RayActors(unborn, 1, run_id="twin") as first, RayActors(unbuilt, 1, run_id="twin") as second:
+        Bench(first).start()
+        Bench(second).start()
+        (lost,), (raised,) = Bench(first).hear(1), Bench(second).hear(1)
+    assert isinstance(lost, Lost)
+    assert isinstance(raised, Raised)
+    # who reads the error finds the line of the worker's own process
+    assert 'raise RuntimeError("cannot be made")' in "".join(traceback.format_exception(raised.error))
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_workers_that_do_not_start_are_told_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of an environment without Ray: their processes end at once, and Ray starts others."""
+    monkeypatch.setattr(ray_actors, "START_S", 2.0)
+    lines: list[str] = []
+    with RayActors(Environment, 1, say=lines.append) as actors:
+        lines.clear()  # of a slow computer: "waiting for 1 CPUs"
+        actors._options["runtime_env"] = {"py_executable": f"{sys.executable} -c 'import no_ray'"}
+        actors.start(0, 0)
+        end_s = time.monotonic() + 30
+        while not lines and time.monotonic() < end_s:
+            assert actors.events(0.5) == []
+        actors.events(0.5)
+    (line,) = lines
+    assert line.startswith("1 of 1 workers have not started in 2 s: ModuleNotFoundError: No module named 'no_ray' (")
+    with RayActors(Environment, 1, say=lines.append) as actors:
+        Bench(actors).built()
+        time.sleep(2.0)
+        actors.events(0.1)
+    assert lines == [line], "of one that has started nothing is said"
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_uv_makes_no_environment_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray._private.runtime_env.uv_runtime_env_hook._get_uv_run_cmdline", lambda: ["uv", "run", "tilefarm"])
+    assert ray._private.worker._maybe_modify_runtime_env({}, False) == {}
+
+
+NODE = """
+import os, signal, sys
+from tests.tuner.platform.actors_contract import Bench, Steps
+from tuner.platform.ray_actors import RayActors
+with RayActors(Steps, 2, sys.argv[1]) as actors:
+    bench = Bench(actors)
+    bench.start(0), bench.start(1)
+    pids = {event.actor: int(event.name.rpartition(":")[2]) for event in bench.hear(2)}
+    for actor in pids:
+        bench.send(actor, 0, ("wait", 1000.0))
+    print("built", flush=True)
+    (gone,) = bench.hear(1)
+    os.kill(pids[1 - gone.actor], signal.SIGKILL)
+    (killed,) = bench.hear(1)
+    print(gone.outside, killed.outside)
+"""
+
+
+def test_a_node_that_dies_is_told_from_a_process_that_does() -> None:
+    """In a process of its own: this one may have a Ray already."""
+    with ray_head(nodes=2) as head:
+        driver = subprocess.Popen([sys.executable, "-c", NODE, head.address], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "built\n"
+        head.kill_second_node()
+        assert driver.communicate(timeout=60)[0].split() == ["True", "False"]

@@ -1,0 +1,199 @@
+"""Children of an island: tried in whole programs by the simulator, for every level its share, and none of it a measurement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler.cost.features import expected_cycles
+from compiler.ops.lower_graph import make_unit
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.space.gene import Genome, block_counts
+from compiler.space.initial import single_operators
+from compiler.space.mutators import verify
+from compiler.target.target_graph import Unit
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.models import small_graph
+from tests.tuner.search.searching import LEVELS, Local, LocalSearch
+from tuner.measure.budgeted import Session
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.npu_target import Npu
+from tuner.measure.request import Proposal, Request
+from tuner.measure.target import results
+from tuner.search import hill_climb as module
+from tuner.search.ask_tell import Asking, answered
+from tuner.search.context import SearchContext
+from tuner.search.epoch import EVOLVING
+from tuner.search.hill_climb import _level, children
+from tuner.search.population import Individual
+
+
+@lru_cache(maxsize=4)
+def unit(machine: str = "edge") -> Unit:
+    return make_unit(small_graph("inception_block"), load_machine(machine), DataType.float16)
+
+
+def begun(measure: Local, *overrides: str) -> LocalSearch:
+    """With the baseline in its first island, and nothing else."""
+    search = LocalSearch(measure.evaluator.unit, "search.islands=1", *overrides)
+    genome = single_operators(search.rules.unit)
+    assert not isinstance(genome, Infeasible)
+    context = search.context(epoch=EVOLVING)
+    search.islands[0].admit(answered(context.measure_programs([genome]), Session(measure)), context.config.search)
+    return search
+
+
+@pytest.mark.parametrize("machine", ["edge", "tiny"])
+def test_a_child_is_the_fastest_that_was_tried(machine: str) -> None:
+    """It is new and legal, takes what was said when it was tried, and is faster than its parent: by single operators anything is."""
+    measure = Local(unit(machine))
+    search = begun(measure, "search.changes=24")
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    session = Session(measure)
+    found = answered(children(context, island, 3, 0, ()), session)
+    tried = [request.genome for request in measure.asked if request.kind == "program" and not request.measure]
+    assert len(found) == len(set(found)) == 3
+    assert not session.programs, "nothing of it is a measurement"
+    for level, genome in zip(levels(context, 3), found, strict=True):
+        verify(search.rules.unit, genome)
+        assert genome in tried
+        assert not context.known.measured(genome)
+        (child,) = answered(context.measure_programs([genome]), Session(measure))
+        assert child.cycles[level] == answered(context.foreseen(genome, level), Session(measure))
+        assert child.cycles[level] < island.best(level).cycles[level]
+
+
+def test_a_child_is_done_after_so_many_changes_in_a_row_that_won_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not before: what wins later is tried, too."""
+    measure = Local(unit())
+    search = begun(measure, "search.changes=20")
+    drawn, won = 0, list[int]()
+    change, foreseen = module._changed, SearchContext.foreseen
+
+    def changed(*given: Any) -> tuple[Genome | None, Proposal]:
+        nonlocal drawn
+        drawn += 1
+        return change(*given)
+
+    def timed(context: SearchContext, genome: Genome, level: int) -> Asking[float]:
+        took = yield from foreseen(context, genome, level)
+        if not fastest or took < fastest[-1]:
+            fastest.append(took)
+            won.append(drawn)
+        return took
+
+    fastest = list[float]()
+    monkeypatch.setattr(module, "_changed", changed)
+    monkeypatch.setattr(SearchContext, "foreseen", timed)
+    answered(children(search.context(epoch=EVOLVING), search.islands[0], 1, 0, ()), Session(measure))
+    assert won[-1] > 20
+    assert (np.diff(won) <= 20).all()
+    assert drawn == won[-1] + 20
+
+
+def test_a_child_has_half_as_many_for_each_before_that_made_its_level_no_faster() -> None:
+    """Two are free, a ten-thousandth is no faster, levels are apart."""
+    search = begun(Local(unit()), "search.changes=64")
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    best = island.best(0)
+    assert [module._patience(context, island, 0) for _ in range(7)] == [64, 64, 64, 32, 16, 8, 8]
+    assert module._patience(context, island, 1) == 64
+
+    def after(saved: int) -> int:
+        island.admit([Individual(best.genome, best.cycles - saved, f"{saved}")], context.config.search)
+        return module._patience(context, island, 0)
+
+    little = int(best.cycles[0]) // 10_000
+    assert [after(saved) for saved in (little // 2, little - 1, little + 1, little + 2)] == [8, 8, 64, 64]
+
+
+def test_what_is_new_is_held_against_what_it_replaces() -> None:
+    """By the estimate: what makes a small segment much slower makes next to no difference to a whole program, and is not tried."""
+    measure = Local(unit())
+    search = begun(measure)
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    parent = island.best(0).genome
+    others = [(*parent[:at], gene._replace(blocks=count), *parent[at + 1 :])
+              for at, gene in enumerate(parent) for count in block_counts(context.unit, gene.start, gene.stop)]  # fmt: skip
+    refused = 0
+    for child in (each for each in others if each != parent):
+        mine, theirs = (answered(_estimates(context, genome), Session(measure)) for genome in (child, parent))
+        at = next(at for at, (new, old) in enumerate(zip(child, parent, strict=True)) if new != old)
+        promising = answered(module._promises(context, child, parent, 0), Session(measure))
+        assert promising == (mine[at] <= 1.03 * theirs[at])
+        refused += not promising and sum(mine) <= 1.03 * sum(theirs)
+    assert refused
+
+
+def _estimates(context: SearchContext, genome: Genome) -> Asking[list[float]]:
+    raws = yield from context.features(genome)
+    return [float(expected_cycles(raw[None], context.rules.at[0])[0]) for raw in raws if raw is not None]
+
+
+def test_moves_are_drawn_as_often_as_they_should_be() -> None:
+    search = begun(Local(unit()))
+    drawn = Counter[str]()
+    names = ["toggle_held", "change_tiling", "change_blocks"]
+    search.rules.moves = {name: lambda *_, name=name: drawn.update([name]) for name in names}
+    context, island = search.context(epoch=EVOLVING), search.islands[0]
+    for _ in range(2000):
+        module._changed(context, island, island.best(0).genome, 0)
+    assert [round(drawn[name] / drawn["change_blocks"]) for name in names] == [4, 3, 1]
+
+
+def levels(context: SearchContext, count: int) -> list[int]:
+    return [_level(context, number) for number in range(count)]
+
+
+def test_levels_have_their_shares_of_the_children() -> None:
+    search = LocalSearch(unit(), "search.islands=1")
+    assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - 10).max() <= 1
+    search.rules.level_weights = np.array([1.0, 1.0, 3.0])
+    assert np.abs(np.bincount(levels(search.context(epoch=EVOLVING), 30)) - [6, 6, 18]).max() <= 1
+    many = LocalSearch(unit(), "search.islands=4")
+    mine = [{_level(many.context(island, EVOLVING), number) for number in range(9)} for island in range(4)]
+    assert all(len(levels) == 1 for levels in mine)
+    assert set.union(*mine) == set(range(len(LEVELS)))
+
+
+def test_without_changes_there_are_no_children() -> None:
+    measure = Local(unit())
+    search = begun(measure, "search.changes=0")
+    asked = len(measure.asked)
+    assert answered(children(search.context(epoch=EVOLVING), search.islands[0], 3, 0, ()), Session(measure)) == []
+    assert len(measure.asked) == asked
+
+
+def test_changes_are_tried_on_the_machine_as_it_is_described() -> None:
+    """Whoever measures: a board, or a target that is not the NPU, where there is nothing to try on."""
+    u = unit()
+    genome = single_operators(u)
+    assert not isinstance(genome, Infeasible)
+    slow = load_machine("edge").model_copy(update={"issue_cycles": 9})
+    described, board = Evaluator(u, LEVELS), Evaluator(u, LEVELS, Npu(u, LEVELS, clock=slow))
+    tried, measured = Request("program", genome, False), Request("program", genome)
+    truth = described.measure(measured)
+    assert (truth.cycles < board.measure(measured).cycles).all()
+    for evaluator in (described, board):
+        found = evaluator.measure(tried)
+        assert found.task == ""
+        assert found.cycles.tolist() == truth.cycles.tolist()
+    assert Evaluator(u, LEVELS, _Constant()).measure(tried).values is None
+
+
+class _Constant:
+    """A target that says the same of everything."""
+
+    def alone(self, plan: SegmentPlan, start: int) -> np.ndarray:
+        return results(len(LEVELS), cycles=1)
+
+    def stage(self, segments: object) -> np.ndarray:
+        return results(len(LEVELS), cycles=1)
+
+    def program(self, plan: Plan) -> np.ndarray:
+        return results(len(LEVELS), cycles=1)

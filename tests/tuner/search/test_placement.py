@@ -1,0 +1,311 @@
+"""Placement in the search: pieces, list schedules, stages and walks of small networks on two cores, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from compiler.ops.lower_graph import make_unit
+from compiler.space.decode import decode
+from compiler.space.gene import Gene, Genome
+from compiler.space.mutators import MOVES, verify
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
+from simulator.npu.machine_file import load_machine
+from simulator.npu.parts import DataType
+from tests.models import small_graph
+from tests.tuner.search.searching import Local, LocalSearch
+from tuner.config import load_config
+from tuner.log.schema import RESULTS
+from tuner.measure.evaluator import Evaluator
+from tuner.measure.request import Measurement, Request
+from tuner.search.annealer import Annealer
+from tuner.search.ask_tell import answered
+from tuner.search.context import SearchContext
+from tuner.search.explore import first_genes, propose
+from tuner.search.placement import Placer, cut_of, one_after_another
+from tuner.search.segmentation import hopeful
+from tuner.search.table import SegmentTable
+
+LEVELS = ("none", "severe")
+MOVED = [RESULTS.index("ddr_read_bytes"), RESULTS.index("ddr_write_bytes")]
+
+
+@lru_cache(maxsize=4)
+def unit(name: str = "inception_block", cores: int = 2) -> Unit:
+    """On a machine whose bandwidth lets the cores run side by side."""
+    machine = load_machine("ascend310")
+    ddr = machine.ddr.model_copy(update={"bytes_per_cycle": 67 * cores})
+    return make_unit(small_graph(name), machine.model_copy(update={"cores": cores, "ddr": ddr}), DataType.float16)
+
+
+@lru_cache(maxsize=4)
+def measured(name: str = "inception_block", cores: int = 2) -> tuple[Evaluator, SegmentTable]:
+    """Everything that a search measures first."""
+    u = unit(name, cores)
+    evaluator, table = Evaluator(u, LEVELS), SegmentTable(Structures(u), len(LEVELS))
+    for gene in first_genes(u, table, False):
+        values = evaluator.measure(Request("segment", (gene,))).values
+        table.add(gene, None if values is None else values[:, 0], 0 if values is None else int(values[0, MOVED].sum()))
+    return evaluator, table
+
+
+def placer(table: SegmentTable, **values: float) -> Placer:
+    return Placer(table, LEVELS, load_config(None, [f"placement.{key}={value}" for key, value in values.items()]).placement)
+
+
+def cycles(evaluator: Evaluator, kind: str, genome: Genome) -> NDArray[np.int64]:
+    values = evaluator.measure(Request("program" if kind == "program" else "stage", genome)).values
+    assert values is not None
+    return values[:, 0]
+
+
+class Ears:
+    """Measures stages, and remembers them."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator, self.heard = evaluator, list[Genome]()
+
+    def __call__(self, requests: Sequence[Request]) -> list[Measurement]:
+        assert {request.kind for request in requests} <= {"stage"}
+        self.heard += [request.genome for request in requests]
+        return [self.evaluator.measure(request) for request in requests]
+
+
+def singles(table: SegmentTable) -> Genome:
+    segmentation = table.segmentation(0, longest=1, width=1)
+    assert segmentation is not None
+    return segmentation[0]
+
+
+def test_a_stage_of_everything_is_the_program() -> None:
+    evaluator, table = measured()
+    genome = tuple(gene._replace(cores=(i % 2,)) for i, gene in enumerate(singles(table)))
+    program, stage = (evaluator.measure(Request(kind, genome)) for kind in ("program", "stage"))
+    assert program.values is not None
+    assert stage.values is not None
+    assert np.array_equal(stage.values, program.values), "roofline included"
+    assert stage.payload != program.payload
+    part = evaluator.measure(Request("stage", genome[1:3])).values
+    assert part is not None
+    assert (part[:, 0] < program.values[:, 0]).all()
+    assert (part[:, 1] <= part[:, 0]).all(), "no stage is faster than its roofline"
+
+
+def test_side_by_side_is_faster_than_the_sum_and_slower_than_the_longest() -> None:
+    evaluator, table = measured()
+    genes = singles(table)
+    pair = [genes[k] for k in range(len(genes)) if not unit().producers[genes[k].start]][:2]
+    alone = [table.of(gene) for gene in pair]
+    both = cycles(evaluator, "stage", tuple(gene._replace(cores=(i,)) for i, gene in enumerate(pair)))
+    a, b = (known[0] for known in alone if known is not None)
+    assert max(a, b) <= both[0] < a + b
+
+
+def test_pieces_know_what_was_measured() -> None:
+    _, table = measured()
+    pieces = placer(table).pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    for genes, times, moved in zip(pieces.genes, pieces.times, pieces.moved, strict=True):
+        assert list(genes) == list(times) == list(moved)
+        assert 1 in genes
+        for width, gene in genes.items():
+            known = table.of(gene)
+            assert known is not None
+            assert (times[width], len(gene.cores)) == (known[0], width)
+            assert moved[width] > 0
+        assert list(times.values()) == sorted(times.values(), reverse=True), "more cores only where that is faster"
+    assert placer(table).pieces([(0, len(unit().operators))], 0, 0.0) is None, "never measured"
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+def test_list_schedules_are_genomes_and_the_estimate_is_near(cores: int) -> None:
+    evaluator, table = measured("inception_block", cores)
+    p = placer(table)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    found = p.listed(pieces)
+    assert [expected for expected, _ in found] == sorted(expected for expected, _ in found)
+    assert {core for _, genome in found for gene in genome for core in gene.cores} == set(range(cores))
+    for expected, genome in found:
+        verify(unit("inception_block", cores), genome)
+        took = cycles(evaluator, "program", genome)[0]
+        assert 0.6 * took < expected < 1.6 * took
+    one = cycles(evaluator, "program", singles(table))[0]
+    assert min(cycles(evaluator, "program", genome)[0] for _, genome in found) < one
+
+
+def test_stages_are_measured_and_remembered() -> None:
+    evaluator, table = measured()
+    p, ears = placer(table), Ears(evaluator)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    staged = answered(p.staged(pieces, 0, 0.0), ears)
+    assert staged is not None
+    assert ears.heard
+    assert staged.clusters < len(pieces.dag)
+    for genome in (staged.genome, *staged.listed):
+        verify(unit(), genome)
+        assert cut_of(genome) == cut_of(singles(table))
+    count = len(ears.heard)
+    again = answered(p.staged(pieces, 0, 0.0), ears)
+    assert again is not None
+    assert (again.genome, len(ears.heard)) == (staged.genome, count)
+    other = answered(p.staged(pieces, 1, 0.0), ears)
+    assert other is not None, "stages are measured at all levels at once"
+    # barriers only cost: what waits for its inputs alone is done no later, but for what the cores' ports lose to each other
+    assert cycles(evaluator, "program", staged.genome)[0] <= staged.partition.cycles * 1.05
+
+
+def test_too_many_states_are_given_up() -> None:
+    evaluator, table = measured()
+    p = placer(table, states=3)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    assert answered(p.staged(pieces, 0, 0.0), Ears(evaluator)) is None
+
+
+def test_stages_without_clusters_visit_more_states() -> None:
+    evaluator, table = measured()
+    p = placer(table)
+    pieces = p.pieces(cut_of(singles(table)), 0, 0.0)
+    assert pieces is not None
+    with_clusters = answered(p.staged(pieces, 0, 0.0), Ears(evaluator))
+    without = answered(p.staged(pieces, 0, 0.0, clustered=False), Ears(evaluator))
+    assert with_clusters is not None
+    assert without is not None
+    assert without.clusters == len(pieces.dag)
+    assert with_clusters.partition.states < without.partition.states
+
+
+def annealer(table: SegmentTable, cores: int = 2) -> Annealer:
+    return Annealer(table, 0, 0.0, 67.0 * cores, 40)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_walk_ends_at_the_fastest_that_it_met(noise: float) -> None:
+    _, table = measured()
+    wide = table.segmentation(0, width=2)
+    assert wide is not None
+    for start in (singles(table), wide[0]):
+        estimate = annealer(table)
+        found = estimate.annealed(start, 8000, np.random.default_rng(0), noise)
+        verify(unit(), found)
+        assert found == annealer(table).annealed(start, 8000, np.random.default_rng(0), noise)
+        assert all(table.of(gene) is not None for gene in found), "only what was measured"
+        assert estimate.annealed(start, 0, np.random.default_rng(0), noise) == start
+        assert noise or estimate.expected(found) <= estimate.expected(start)
+        assert noise or estimate.expected(found) <= estimate.expected(wide[0]), "wherever it starts"
+    assert estimate.expected((Gene(0, len(unit().operators)),)) == np.inf, "never measured"
+
+
+def test_proposals_are_placed_new_and_follow_the_generator() -> None:
+    _, table = measured()
+    p = placer(table, annealing=2000, gain=0)
+    found = p.proposals(0, 0.0, [], np.random.default_rng(3))
+    assert found == p.proposals(0, 0.0, [], np.random.default_rng(3))
+    assert len(set(found)) == len(found) >= 1
+    for genome in found:
+        verify(unit(), genome)
+    expected = [annealer(table).expected(genome) for genome in found]
+    assert expected == sorted(expected)
+    assert expected[-1] <= 1.05 * expected[0], "what is expected to be slower than that is not measured"
+    rest = p.proposals(0, 0.0, [found[0]], np.random.default_rng(3), lambda genome: genome in found[:1])
+    assert not set(found[:1]) & set(rest)
+    assert placer(table, annealing=2000, gain=0.9).proposals(0, 0.0, [], np.random.default_rng(3)) == [], "it cannot gain so much"
+
+
+def test_segmentations_on_so_many_cores() -> None:
+    _, table = measured()
+    for width in (1, 2):
+        segmentation = table.segmentation(0, width=width)
+        assert segmentation is not None
+        assert {len(gene.cores) for gene in segmentation[0]} == {width}
+        for gene in segmentation[0]:
+            best = table.best(gene.start, gene.stop, 0, width)
+            lean = table.lean(gene.start, gene.stop, 0, width)
+            assert best is not None
+            assert lean is not None
+            assert best[0] <= lean[0]
+            assert table.moved(lean[1]) <= table.moved(best[1])
+    either, narrow, wide = (table.segmentation(0, width=width) for width in (None, 1, 2))
+    assert either is not None
+    assert narrow is not None
+    assert wide is not None
+    assert either[1][-1] <= min(narrow[1][-1], wide[1][-1])
+
+
+def test_segments_beside_each_other() -> None:
+    assert one_after_another((Gene(0, 1), Gene(1, 2, 2, cores=(0, 1))))
+    assert not one_after_another((Gene(0, 1), Gene(1, 2, cores=(1,))))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_segments_are_proposed_for_so_many_cores(width: int) -> None:
+    _, table = measured("inception_block", 4)
+    u = unit("inception_block", 4)
+    segmentation = table.segmentation(0)
+    assert segmentation is not None
+    moves = {name: move for name, move in MOVES.items() if name != "change_cores"}
+    genes = propose(u, table, [segmentation[0]], 40, np.random.default_rng(2), moves, load_config().segments, width)
+    assert len(genes) >= 30
+    assert {gene.cores for gene in genes} == {tuple(range(width))}
+    assert all(decode(u, gene) is not None for gene in genes), "they fit, in more blocks where it takes more"
+    assert not any(table.known(gene) for gene in genes)
+
+
+def test_what_is_hopeful_is_so_at_some_level() -> None:
+    _, table = measured()
+    segmentation = table.segmentation(0)
+    assert segmentation is not None
+    a, b, c, d = (tuple(gene._replace(prefetch=n) for gene in segmentation[0]) for n in (1, 2, 3, 4))
+    cycles = {a: (100, 200), b: (110, 190), c: (105, 193), d: (103, 195)}
+    context = cast(SearchContext, SimpleNamespace(expected=lambda genomes: [np.array(cycles[genome]) for genome in genomes]))
+    assert hopeful(context, [a, b, c, d], {a, b}) == [a, b, c]
+    assert hopeful(context, [c, d], {a, b}) == [c, d], "nothing to compare with"
+
+
+def searched(*overrides: str, epochs: int = 5) -> tuple[LocalSearch, Local]:
+    u = unit("inception_block", 4)
+    measure = Local(u)
+    overrides = ("search.generation=8", "placement.every=2", "placement.longest=1", "placement.gain=0", *overrides)
+    return LocalSearch(u, *overrides).steps(measure, epochs), measure
+
+
+def test_the_search_places_segments_and_learns_what_borders_save() -> None:
+    search, measure = searched()
+    programs = [ask.genome for ask in measure.measured() if ask.kind == "program"]
+    runs = [gene for genome in programs for gene in genome if gene.stop - gene.start > 1]
+    assert {len(gene.cores) for gene in runs} > {4}, "where nothing is placed, all of them are on all cores"
+    assert any(ask.kind == "stage" for ask in measure.measured())
+    assert any(epoch.collector.border is not None and (epoch.collector.border > 0).any() for epoch in search.epochs)
+    one, _ = searched("use.cores=false")
+    mine, theirs = (min(int(m.cycles[0]) for island in found.islands for m in island.members) for found in (search, one))
+    assert mine < theirs
+
+
+def test_what_is_expected_of_a_placed_program_is_less_than_the_sum() -> None:
+    search, _ = searched(epochs=3)
+    genes = singles(search.known.table)
+    placed = tuple(gene._replace(cores=(k % 2,)) for k, gene in enumerate(genes))
+    assert np.less(*search.context().expected([placed, genes])).all()
+
+
+@pytest.mark.parametrize("switch", ["use.placement=false", "use.cores=false"])
+def test_switched_off_nothing_is_placed(switch: str) -> None:
+    search, measure = searched(switch, epochs=4)
+    assert search.context().placer is None
+    assert not any(ask.kind == "stage" for ask in measure.measured())
+    if switch == "use.cores=false":
+        assert {gene.cores for ask in measure.measured() for gene in ask.genome} == {(0,)}
+
+
+def test_one_core_has_nothing_to_place() -> None:
+    u = make_unit(small_graph("conv_chain"), load_machine("edge"), DataType.float16)
+    assert not LocalSearch(u).rules.placing

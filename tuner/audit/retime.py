@@ -1,0 +1,165 @@
+"""The files of a run timed again by this simulator: what is compiled from its plans, and what `best.onnx` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compiler.build import MeasuredModel, default_by_level, measure
+from compiler.model import Opened
+from compiler.plan.plan import Plan
+from simulator.compiled import Compiled, read_compiled
+from simulator.npu.errors import BadInputError, InfeasibleError
+from simulator.npu.machine import BASELINE
+from simulator.sequence import simulate_all
+from tuner.config import BUILT_IN
+from tuner.log.read import read_log
+from tuner.measure.grants import same_grants
+from tuner.measure.reopen import plans_of
+from tuner.platform.local_files import LocalPlace
+from tuner.runs.anytime_curve import COLUMNS, best_after
+from tuner.runs.folder import OWN
+from tuner.runs.list_runs import RunEntry
+from tuner.runs.subgraph_runs import copies
+
+
+class FilesTimed(NamedTuple):
+    """own, baselines: level -> plan.  champions, untuned: level -> cycles by this simulator, None where it has no program of it.
+
+    faults: a line each.
+    """
+
+    own: Mapping[str, Plan]
+    baselines: Mapping[str, Plan]
+    champions: Mapping[str, int | None]
+    untuned: Mapping[str, int]
+    faults: tuple[str, ...]
+
+
+def clock_of(summary: Mapping[str, Any]) -> str:
+    """Who said the summary's cycles: `simulator`, or the runner's name."""
+    return BUILT_IN if summary["runner"] is None else str(summary["runner"]["name"])
+
+
+def own_cycles(summary: Mapping[str, Any], level: str) -> int:
+    """Of the level's champion, whatever ships."""
+    robust = summary["robust"]
+    return int(summary["levels"][level]["cycles"] if robust is None else robust["own_cycles"][level])
+
+
+def time_files(run: Path, entry: RunEntry, opened: Opened, same_simulator: bool) -> FilesTimed:
+    """Raises `BadInputError` where a plan is missing or is none."""
+    summary, machine = entry.summary, opened.machine
+    assert summary is not None
+    levels = tuple(machine.contention)
+    ships, own = plans_of(run / "plans", machine), plans_of(run / "plans" / OWN, machine)
+    baselines = _baselines(run, opened)
+    robust, rows = summary["robust"], summary["levels"]
+    faults = list[str]()
+    for folder, plans in (("plans", ships), (f"plans/{OWN}", own)):
+        for level in levels:
+            said = rows[level]["plan"] if folder == "plans" else rows[level]["plan"] if robust is None else robust["own_plan"][level]
+            if plans[level].digest != said:
+                faults.append(f"{run / folder / f'{level}.json'}: plan {plans[level].digest[:8]}, summary.json says {said[:8]}")
+    shipped = _timed(opened, ships)
+    others = _timed(opened, {level: plan for level, plan in own.items() if plan.digest != ships[level].digest})
+    timed = {"plans": shipped, f"plans/{OWN}": {**shipped, **others}, "baseline": _timed(opened, baselines)}
+    faults += [
+        f"{run}: {name}, level {level}: {each}" for name, found in timed.items() for level, each in found.items() if isinstance(each, str)
+    ]
+    now = {
+        name: {level: None if isinstance(each, str) else each.timings[level].cycles for level, each in found.items()}
+        for name, found in timed.items()
+    }
+    by_simulator = same_simulator and clock_of(summary) == BUILT_IN
+    if by_simulator:
+        said_of = {
+            "plans": {level: rows[level]["cycles"] for level in levels},
+            f"plans/{OWN}": {level: own_cycles(summary, level) for level in levels},
+            "baseline": {level: rows[level]["baseline_layerwise_cycles"] for level in levels},
+        }
+        for name, said in said_of.items():
+            for level in levels:
+                if (cycles := now[name][level]) is not None and cycles != said[level]:
+                    faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, summary.json says {said[level]:,}")
+        if summary["target"] is None:
+            faults += _fastest_of_log(run, levels, {level: own_cycles(summary, level) for level in levels})
+    faults += _file(run, opened, timed["plans"], rows, same_simulator)
+    plain = measure(opened, default_by_level(opened))
+    untuned = {}
+    for level in levels:
+        base, alone = now["baseline"][level], plain[level].timings[level].cycles
+        untuned[level] = alone if base is None else min(base, alone)
+        for name in ("plans", f"plans/{OWN}") if clock_of(summary) == BUILT_IN else ():
+            if (cycles := now[name][level]) is not None and cycles > untuned[level]:
+                faults.append(f"{run}: {name}, level {level}: takes {cycles:,} cycles, the untuned plan {untuned[level]:,}")
+    return FilesTimed(own, baselines, now[f"plans/{OWN}"], untuned, tuple(dict.fromkeys(faults)))
+
+
+def _baselines(run: Path, opened: Opened) -> dict[str, Plan]:
+    """Level -> that of what it grants."""
+    levels = tuple(opened.machine.contention)
+    found = dict[str, Plan]()
+    for group in same_grants(opened.machine, levels):
+        first = levels[group[0]]
+        plan = Plan.load(run / "plans" / f"{BASELINE if first == levels[0] else f'{BASELINE}.{first}'}.json")
+        found |= {levels[at]: plan for at in group}
+    return {level: found[level] for level in levels}
+
+
+def _timed(opened: Opened, plans: Mapping[str, Plan]) -> dict[str, MeasuredModel | str]:
+    """Each at its level; why not, where there is no program of it."""
+    found: dict[str, MeasuredModel | str] = {}
+    for level, plan in plans.items():
+        try:
+            found[level] = measure(opened, {level: plan})[level]
+        except (BadInputError, InfeasibleError) as error:
+            found[level] = str(error)
+    return found
+
+
+def _fastest_of_log(run: Path, levels: tuple[str, ...], said: Mapping[str, int]) -> Iterator[str]:
+    """A champion that is not the fastest program that the log has."""
+    log, place = read_log(run, COLUMNS), LocalPlace(run)
+    best = best_after(log, copies(place), levels, [int(log["readings"].sum())])
+    for level, cycles in zip(levels, best[:, 0], strict=True):
+        if not np.isnan(cycles) and int(cycles) != said[level]:
+            yield f"{run}: level {level}: the log's fastest program takes {int(cycles):,} cycles, summary.json says {said[level]:,}"
+
+
+def _file(
+    run: Path, opened: Opened, compiled: Mapping[str, MeasuredModel | str], rows: Mapping[str, Any], same_simulator: bool
+) -> Iterator[str]:
+    """What is wrong with `best.onnx`.  compiled: from the plans that ship, today."""
+    path = run / "best.onnx"
+    try:
+        file = read_compiled(path)
+    except BadInputError as error:
+        yield str(error)
+        return
+    if (file.model_digest, file.machine.digest) != (opened.digest, opened.machine.digest):
+        yield f"{path}: of another model or machine than the run"
+        return
+    if set(file.levels) != set(compiled):
+        yield f"{path}: has levels {', '.join(file.levels)}; the run has {', '.join(compiled)}"
+        return
+    for level, mine in compiled.items():
+        said = rows[level]["plan"]
+        if file.plan(level) != said:
+            yield f"{path}: level {level} runs plan {file.plan(level)[:8]}, summary.json says {said[:8]}"
+        elif same_simulator and not isinstance(mine, str):
+            yield from _stream(path, file, level, mine)
+
+
+def _stream(path: Path, file: Compiled, level: str, mine: MeasuredModel) -> Iterator[str]:
+    """What is wrong with one variant, by the simulator that the file was compiled for."""
+    cycles = simulate_all(file.prepared(level), file.machine, file.level(level)).cycles
+    try:
+        file.check_cycles(level, cycles)
+    except BadInputError as error:
+        yield f"{path}: {error}"
+    if mine.plan.digest == file.plan(level) and mine.digest != " ".join(program.digest for program in file.programs(level)):
+        yield f"{path}: level {level}: not the program that its plan compiles to"

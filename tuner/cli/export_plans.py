@@ -1,0 +1,125 @@
+"""Plans of a run, to be compiled to the same bytes as the run's own `best.onnx` (`tuner.cli.write_file`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from compiler.build import measure
+from compiler.model import Opened
+from compiler.plan.plan import Plan
+from simulator.build_controller_table import with_rule
+from simulator.bundle.write import write_bundle
+from simulator.compiled import Compiled, CompiledPiece
+from simulator.npu.container_file import decode, encode
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from simulator.thresholds import ByHand
+from tuner.config import BUILT_IN, NPU
+from tuner.log.read import read_rows, read_tasks
+from tuner.measure.reopen import plans_of
+from tuner.runs.folder import OWN
+from tuner.runs.list_runs import open_run
+from tuner.selection.variant_choice import Candidates, not_judged, shipment
+
+DIGEST_DIGITS = 32
+ROBUST = "robust"  # the plan of that name alone, in the place of a folder
+
+
+def plan_by_digest(run: Path, digest: str) -> Plan:
+    """A plan of the run, by its digest or the first digits of it: from `plans/`, else from the programs in `tasks/`.
+
+    Raises `BadInputError` where there is none, or several begin so.
+    """
+    if not digest or len(digest) > DIGEST_DIGITS or set(digest) - set("0123456789abcdef"):
+        raise BadInputError(f"--plan {digest}: expected up to {DIGEST_DIGITS} hex digits of a plan's digest")
+    for plans in (_kept, _measured):
+        found = {plan.digest: plan for plan in plans(run) if plan.digest.startswith(digest)}
+        if len(found) > 1:
+            raise BadInputError(f"--plan {digest}: {len(found)} plans begin so: {', '.join(sorted(found)[:4])}")
+        if found:
+            return next(iter(found.values()))
+    lost = read_rows(run, "tasks", ()).lost if (run / "tasks").is_dir() else 0
+    raise BadInputError(f"--plan {digest}: {run} has no such plan" + (f"; {lost} of its tasks were lost" if lost else ""))
+
+
+def _kept(run: Path) -> Iterator[Plan]:
+    yield from (Plan.load(path) for path in sorted((run / "plans").glob("**/*.json")))
+
+
+def _measured(run: Path) -> Iterator[Plan]:
+    """Plans of the programs that the run measured."""
+    if not (run / "tasks").is_dir() and not (run / "log").is_dir():
+        return
+    tasks = read_tasks(run, ("kind", "payload"))
+    for payload in tasks.loc[tasks["kind"] == "program", "payload"]:
+        if (plan := _plan_in(payload)) is not None:
+            yield plan
+
+
+def _plan_in(payload: str) -> Plan | None:
+    content = json.loads(payload)
+    raw = content.get("plan", content) if isinstance(content, dict) else None
+    try:
+        return Plan.model_validate(raw)
+    except ValidationError:
+        return None  # a program that was measured without a plan
+
+
+def run_plans(run: Path, machine: Machine, digest: str | None = None, folder: Path | None = None) -> Mapping[str, Plan]:
+    """The plans to export: of `folder`, or one at every level, that with `digest` or the robust one, or what the run ships."""
+    if digest is not None and folder is not None:
+        raise BadInputError("--plan and --plans: give one of them")
+    if digest is not None:
+        return dict.fromkeys(machine.contention, plan_by_digest(run, digest))
+    if str(folder) == ROBUST:
+        return dict.fromkeys(machine.contention, robust_plan(run))
+    return plans_of(folder if folder is not None else run / "plans", machine)
+
+
+def robust_plan(run: Path) -> Plan:
+    """Raises `BadInputError` where a run has none."""
+    path = run / "plans" / f"{ROBUST}.json"
+    if not path.is_file():
+        raise BadInputError(f"{path}: not there; no program of the run fits every level, or it has not ended")
+    return Plan.load(path)
+
+
+def few_plans(run: Path, opened: Opened, count: int | None, insure: float | None = None) -> Mapping[str, Plan]:
+    """At most `count` of a run's champions and its robust plan, as `tilefarm tune --variants --insure` ships them.
+
+    Raises `BadInputError` where a board measured: the cycles that it would be decided by are not here.
+    """
+    summary = open_run(run).summary
+    if summary is None:
+        raise BadInputError(f"{run}: no summary.json yet")
+    if (runner := summary["runner"]) is not None:
+        words = f"--insure {insure:g}" if count is None else f"--variants {count}"
+        raise BadInputError(f"{words}: runner {runner['name']} measured {run}; ask `tilefarm tune --resume {words}`")
+    own = measure(opened, plans_of(run / "plans" / OWN, opened.machine))
+    robust = None
+    if summary["robust"] is not None:
+        robust = next(iter(measure(opened, dict.fromkeys(own, robust_plan(run))).values()))
+    target = NPU if summary["target"] is None else summary["target"]["name"]
+    shipped = shipment(opened, Candidates(own, robust), count, None, not_judged(BUILT_IN, target), insure)
+    return {level: m.plan for level, m in shipped.variants.items()}
+
+
+def bundle_facts(compiled: Compiled, folder: Path, where: str, by_hand: ByHand | None) -> dict[str, Any]:
+    """Write the bundle of a compiled model, with a rule that is set by hand where one is, and what it is as JSON.
+
+    where: names the model in errors.
+    """
+    # as a file has it: nothing is behind the constants, all integers are Python's
+    read = Compiled(tuple(CompiledPiece(piece.name, decode(encode(piece.container))) for piece in compiled.pieces))
+    oscillations = list[str]()
+    if by_hand is not None and read.controller is not None:
+        read, thresholds = with_rule(read, read.controller, by_hand)
+        oscillations = [str(oscillation) for oscillation in thresholds.oscillations]
+    manifest = write_bundle(read, folder, where)
+    size_bytes = sum(part.size_bytes for part in manifest.parts)
+    return {"folder": str(folder), "parts": len(manifest.parts), "bytes": size_bytes, "oscillations": oscillations}

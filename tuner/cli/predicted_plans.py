@@ -1,0 +1,52 @@
+"""Plans of a model for which nothing is measured: by the estimate or by a cost model, fused or layer by layer.
+
+Mostly a matter of seconds.  Where it takes longer, a line on stderr says how far it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from compiler.autoplan import quick_plans
+from compiler.build import default_by_level
+from compiler.model import Opened
+from compiler.plan.plan import Plan, joined
+from compiler.planner.segmentation import Floats, Told
+from simulator.terminal import say
+
+_LINE_EVERY_S = 10.0
+
+
+def _now_and_then() -> Told:
+    """Says what it is told, but for lines that follow too soon on the last one, or on the beginning."""
+    last = time.monotonic()
+
+    def told(line: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _LINE_EVERY_S:
+            last = now
+            say(line)
+
+    return told
+
+
+def unmeasured_plans(opened: Opened, layerwise: bool, model: Path | None) -> Mapping[str, Plan]:
+    """Level -> plan.  model: of `tilefarm train`; None for the estimate.  Raises `BadInputError`, `InfeasibleError`."""
+    if model is None:
+        return default_by_level(opened) if layerwise else quick_plans(opened, told=_now_and_then())
+    from compiler.cost.features import scaled
+    from tuner.cost_model.interface import predict_at
+    from tuner.cost_model.tiling_model import load_models, tiled_plans
+
+    models = load_models(model, opened.units[0])
+    if not layerwise:
+
+        def by_models(raw: Floats, levels: Sequence[str]) -> Floats:
+            return predict_at([models[level] for level in levels], scaled(raw))
+
+        return quick_plans(opened, lambda _: by_models, _now_and_then())
+    tiled = {name: tiled_plans(compiler, models) for name, compiler in zip(opened.names, opened.compilers, strict=True)}
+    return {level: joined({name: each[level] for name, each in tiled.items()}) for level in opened.machine.contention}

@@ -1,0 +1,93 @@
+"""Plans into a compiled ONNX file, and what is said of it; no run is read for that, nor what reads one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from compiler.build import MeasuredModel, containers_of, measure, package, same_programs
+from compiler.diagnostics.float_range import beyond_lines
+from compiler.frontend.partition.partition import Partition
+from compiler.model import Opened, Source
+from compiler.package.onnx_out import write_packed
+from compiler.plan.plan import Plan
+from simulator.compiled import Compiled, CompiledPiece
+from simulator.objective import Pace
+from simulator.onnx_names import Style
+from tuner.measure.host import host_nodes, mac_share, work_lines
+from tuner.measure.host_lines import host_lines
+from tuner.measure.macs import program_macs
+from tuner.summary import TensorSummary
+
+
+class CompiledReport(NamedTuple):
+    """values: as JSON.  lines: on what the NPU does and what not."""
+
+    compiled: Compiled
+    values: dict[str, Any]
+    lines: tuple[str, ...]
+
+
+def write_compiled(
+    opened: Opened, plans: Mapping[str, Plan], out: Path | None, style: Style, names: Mapping[str, str] | None = None
+) -> CompiledReport:
+    """Write the file that runs a plan at every level; without `out` there is none.  names: of the plans' files, by level, for errors."""
+    measured = measure(opened, plans, names)
+    compiled = Compiled(tuple(map(CompiledPiece, opened.names, containers_of(opened, measured))))
+    container_bytes = None if out is None else package(opened, [piece.container for piece in compiled.pieces], out, style)
+    share, dtype = mac_share(opened.part), opened.source.dtype
+    values = {
+        "out": None if out is None else str(out),
+        "model": opened.name,
+        "model_digest": opened.digest,
+        "machine": opened.machine.name,
+        "machine_digest": opened.machine.digest,
+        "dtype": dtype.name,
+        "computes": opened.computes,
+        "style": style,
+        "notes": list(opened.notes),
+        "frames": opened.frames,
+        "macs": share.total,
+        "npu_mac_share": share.share,
+        "grouped": None if opened.grouped is None else opened.grouped._asdict(),
+        "host": [node.model_dump() for node in host_nodes(opened.part)],
+        "weights_beyond": [TensorSummary.of(weight, dtype).model_dump() for weight in opened.weights_beyond],
+        "operators": sum(len(unit.operators) for unit in opened.units),
+        "pieces": compiled.piece_rows(list(measured)),
+        "container_bytes": container_bytes,
+        "file_bytes": None if out is None else out.stat().st_size,
+        "levels": _levels(opened, measured),
+    }
+    return CompiledReport(compiled, values, (str(share), *work_lines(opened), *beyond_lines(opened.weights_beyond, dtype)))
+
+
+def write_for_host(part: Partition, source: Source, why: str, out: Path) -> CompiledReport:
+    """Write a model of which nothing runs on the NPU, as it is.  why: of it."""
+    write_packed([], part, out)
+    values: dict[str, Any] = {
+        "out": str(out), "model": source.model.stem, "machine": source.machine.name, "dtype": source.dtype.name, "why": why,
+        "npu_mac_share": mac_share(part).share, "host": [node.model_dump() for node in host_nodes(part)], "operators": 0, "pieces": [],
+        "container_bytes": 0, "file_bytes": out.stat().st_size, "levels": {},
+    }  # fmt: skip
+    return CompiledReport(Compiled(()), values, (f"{why}; the file is the model itself, run by the host", *host_lines(host_nodes(part))))
+
+
+def _levels(opened: Opened, measured: dict[str, MeasuredModel]) -> dict[str, dict[str, Any]]:
+    machine, same_as = opened.machine, same_programs(measured)
+    return {
+        level: {
+            "ddr": machine.contention[level].model_dump(),
+            "plan": m.plan.digest,
+            "same_as": same_as[level],
+            "segments": len(m.plan.segments),
+            "instructions": m.instructions,
+            "cycles": m.timings[level].cycles,
+            **Pace.of(m.timings[level].cycles, opened.frames, machine.clock_hz)._asdict(),
+            "program_bound_cycles": m.bound(machine, level),
+            "ddr_bytes": m.timings[level].ddr_read_bytes + m.timings[level].ddr_write_bytes,
+            "executed_macs": sum(map(program_macs, m.programs)),
+            "variant_cycles": {at: m.timings[at].cycles if at in m.timings else None for at in measured},
+        }
+        for level, m in measured.items()
+    }

@@ -1,0 +1,101 @@
+"""A model of the logs of any number of runs, and its card: what it saw, and how well it knows networks that it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simulator.npu.errors import BadInputError
+from tuner.config import ModelSettings, Range
+from tuner.cost_model.cross_validation import Unseen, compared, predicted_unseen
+from tuner.cost_model.interface import CostModel, find_cost_model
+from tuner.cost_model.log_columns import WIDTH
+from tuner.cost_model.metrics import by_level, merit
+from tuner.cost_model.model_file import KeptModel, TrainedModel, made_for
+from tuner.cost_model.training_rows import LoggedRows
+
+STARTUP = 8  # trials drawn at random first
+
+
+class ModelOfRuns(NamedTuple):
+    """kept: what a file holds.  card: as JSON, what stands beside it."""
+
+    kept: KeptModel
+    card: dict[str, Any]
+
+
+def model_of_runs(
+    logged: LoggedRows, settings: ModelSettings, seed: int, trials: int = 0, say: Callable[[str], None] = lambda _: None
+) -> ModelOfRuns:
+    """The same rows, settings, seed and trials give the same bytes.  trials: of other settings, beside those that are given; 0: none.
+
+    say: takes a line for a person after each trial.  Raises `BadInputError`: too few rows, or trials of a model that names no `ranges`.
+    """
+    kind = find_cost_model(settings.name)
+    try:
+        unseen = predicted_unseen(kind, logged, seed, settings)
+    except ValueError as error:
+        raise BadInputError(f"{', '.join(logged.runs)}: {error}; expected some hundred measured segments") from None
+    if trials:
+        settings, unseen = _best_of(kind, logged, seed, settings, unseen, trials, say)
+    rows = logged.rows
+    raw = kind.train(rows, seed, settings).save()
+    model = TrainedModel(raw, b"", WIDTH, len(rows.cycles), rows.left_out, by_level(unseen.predicted, rows))
+    networks, counts = np.unique(logged.networks, return_counts=True)
+    card = {
+        "model_version": model.version,
+        "made_for": made_for(),
+        "saw": {
+            "runs": list(logged.runs),
+            "networks": dict(zip(networks.tolist(), counts.tolist(), strict=True)),
+            "machines": list(logged.machines),
+            "levels": np.unique(rows.levels).tolist(),
+            "tasks": logged.tasks,
+            "rows": len(rows.cycles),
+            "left_out": rows.left_out,
+            "beyond_limit": logged.beyond,
+        },
+        "settings": settings.model_dump(mode="json"),
+        "seed": seed,
+        "trials": trials,
+        "held_out": {"by": unseen.held_out, "folds": unseen.folds},
+        "metrics": {
+            what: {name: {"model": asdict(each.model), "estimate": asdict(each.estimate)} for name, each in found.items()}
+            for what, found in compared(logged, unseen.predicted).items()
+        },
+    }
+    return ModelOfRuns(KeptModel(settings.name, model), card)
+
+
+def _best_of(
+    kind: type[CostModel], logged: LoggedRows, seed: int, settings: ModelSettings, own: Unseen, trials: int, say: Callable[[str], None],
+) -> tuple[ModelSettings, Unseen]:  # fmt: skip
+    """The settings that rank unseen networks best, by Optuna, those that were given first among them."""
+    import optuna  # a second to import
+
+    from tuner.cost_model.optuna_ranges import distribution
+
+    ranges: Mapping[str, Range] = getattr(kind, "ranges", {})
+    if not ranges:
+        raise BadInputError(f"--trials: cost model {settings.name} names no ranges of its settings; expected 0 trials of it")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    given = {name: getattr(settings, name) for name in ranges}
+    spans = {name: Range(low=min(span.low, given[name]), high=max(span.high, given[name]), log=span.log) for name, span in ranges.items()}
+    space = {name: distribution(span) for name, span in spans.items()}
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed % 2**32, n_startup_trials=STARTUP), direction="maximize")
+    best, best_unseen, pairs = settings, own, merit(by_level(own.predicted, logged.rows))[0]
+    study.add_trial(optuna.create_trial(params=given, distributions=space, value=pairs))
+    say(f"given settings: {pairs:.2%} of pairs of unseen {own.held_out} in order")
+    for number in range(1, trials + 1):
+        trial = study.ask(space)
+        tried = settings.model_copy(update=trial.params)
+        unseen = predicted_unseen(kind, logged, seed, tried)
+        found = merit(by_level(unseen.predicted, logged.rows))[0]
+        study.tell(trial, found)
+        say(f"trial {number}: {found:.2%}; " + ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items()))
+        if found > pairs:
+            best, best_unseen, pairs = tried, unseen, found
+    return best, best_unseen

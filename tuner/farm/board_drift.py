@@ -1,0 +1,61 @@
+"""What a person hears of the boards that measure a run: that there is another one, and that one is not what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.npu.errors import BadInputError
+from tuner.log.drift import DRIFTED, UNNAMED, Drift, drifted
+from tuner.log.schema import log_schema
+from tuner.log.wire_format import travelling, unpacked
+from tuner.log.writer import OpenedBatch, RunLog
+
+
+class BoardWatch:
+    """Of one search.  say: takes a line for a person."""
+
+    def __init__(self, log: RunLog, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._drift = Drift(log.boards)
+        self._earlier = {board for board, _ in log.boards if board is not None}
+        self._seen = set(self._earlier)
+        self._off: set[str] = set()  # boards that drifted when they were last heard of
+
+    def began(self, boards: Collection[str]) -> None:
+        """The search begins with what these measured."""
+        self._earlier |= set(boards)
+        self._seen |= self._earlier
+
+    def logged(self, opened: OpenedBatch, tasks: NDArray[np.intp]) -> None:
+        """These tasks of a batch are about to have rows.  Raises `BadInputError` for a board that the run did not begin with."""
+        rows, levels = unpacked(opened.batch.rows, travelling(log_schema())), opened.batch.levels
+        boards, canaries = (rows.column(name).to_pylist()[::levels] for name in ("board", "canary_cycles"))
+        for at in tasks.tolist():
+            if boards[at] is not None:
+                self._named(boards[at])
+            self._heard(boards[at] or UNNAMED, canaries[at])
+
+    def _named(self, board: str) -> None:
+        if board in self._seen:
+            return
+        if self._earlier:
+            raise BadInputError(f"board {board}: this run has measurements of {_and(self._earlier)}; go on there, or give another --out")
+        self._seen.add(board)
+        if len(self._seen) > 1:
+            self._say(f"boards {_and(self._seen)} measure; the search compares what they say, the finals are on one of them")
+
+    def _heard(self, board: str, canary_cycles: int | None) -> None:
+        drift = self._drift.of(board, canary_cycles)
+        if drift is None or drifted(drift) == (board in self._off):
+            return
+        self._off ^= {board}
+        name = f"board {board}" if board else "the board"
+        now = f"{name}: its canary takes {canary_cycles:,} cycles, {drift:+.1%} against its first reading"
+        self._say(f"{now}; rows are flagged (drifted)" if drifted(drift) else f"{now}; within {DRIFTED:.0%} again")
+
+
+def _and(boards: Collection[str]) -> str:
+    return ", ".join(sorted(boards))

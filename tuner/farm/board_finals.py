@@ -1,0 +1,247 @@
+"""Where a board measures, it also has the last word: champions are its finals' winners, and the summary's cycles are what it said there.
+
+Readings for the finals: a worker that holds the programs of one race, and turns of it sent there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, get_args
+
+from compiler.model import Opened
+from compiler.plan.plan import Plan, SegmentPlan
+from compiler.target.target_graph import Unit
+from simulator.npu.errors import TilefarmError
+from tuner.config import TuneConfig
+from tuner.farm.isolated_map import Each, each_here, each_on_ray
+from tuner.farm.measurement_budget import Spending
+from tuner.farm.subgraph_searches import Searched
+from tuner.log.read import read_log, read_tasks
+from tuner.measure.grants import same_grants
+from tuner.measure.runner_api import Bench, Encoded
+from tuner.measure.runners import RunnerSpec, runner_spec
+from tuner.runs.folder import SearchFolder
+from tuner.selection.finals import BoardFailedError, Contender, Finalist, Standing, Verdict, contenders, decide, finalists
+from tuner.selection.finals_journal import Readings
+from tuner.selection.race import FAILED, TOLERANCE, Turn
+from tuner.summary import FinalistSummary, LevelSummary, PieceSummary, RunnerSummary, rounded_pace
+
+Finals = Each[Turn, list[int]]
+
+
+@dataclass(frozen=True)
+class FinalsSpec:
+    """Makes what reads finalists.  programs: by their numbers in a turn."""
+
+    runner: RunnerSpec
+    programs: tuple[Encoded, ...]
+
+    def __call__(self) -> FinalsWorker:
+        bench = self.runner()
+        assert bench is not None, "the simulator needs no finals: it says the same every time"
+        return FinalsWorker(bench, self.programs)
+
+
+@dataclass(frozen=True)
+class FinalsWorker:
+    """Cycles of a turn's programs, in its order, FAILED where there was no reading."""
+
+    bench: Bench
+    programs: tuple[Encoded, ...]
+
+    def __call__(self, turn: Turn) -> list[int]:
+        return [self.bench.once(self.programs[at], turn.level).cycles or FAILED for at in turn.programs]
+
+
+def read(farm: Finals, turns: Sequence[Turn]) -> Iterator[list[int]]:
+    """One after the other, as they come.  Raises `TilefarmError` where a turn took its worker along."""
+    for turn, (cycles, error) in zip(turns, farm(turns), strict=True):
+        if cycles is None:
+            raise TilefarmError(f"level {turn.level}: finalists could not be measured again: {error}; --resume tries it again")
+        yield cycles
+
+
+def verdicts(
+    opened: Opened,
+    found: Sequence[Searched],
+    places: Sequence[SearchFolder],
+    baselines: Mapping[str, Sequence[Plan]],
+    config: TuneConfig,
+    spending: Spending,
+    address: str | None,
+    say: Callable[[str], None],
+) -> tuple[Verdict, ...]:
+    """Of every search.  places: of the run, whose log is closed.  spending: what finals may take.  say: to a person.
+
+    baselines: by the first of levels that grant the same, of every search, for its first piece.  Those levels have a race of their own.
+    """
+    levels = tuple(opened.machine.contention)
+    groups = [tuple(levels[at] for at in group) for group in same_grants(opened.machine, levels)]
+    log, tasks = read_log(places[0].path), read_tasks(places[0].path)
+    out = []
+    for at, (search, place) in enumerate(zip(found, places, strict=True)):
+        plans = finalists(log, tasks, search.run, levels, spending.finalists)
+        bases = [baselines[group[0]][at] for group in groups]
+        able = contenders(opened.packed[search.pieces[0]], [*plans, *bases], levels)
+        races = [
+            _Race(group, [each for each in able[: len(plans)] if group[0] in each.simulated], base)
+            for group, base in zip(groups, able[len(plans) :], strict=True)
+        ]
+        most = None if spending.measurements is None else spending.finals
+        kept = Readings(place.checkpoint, [each.plan.digest for one in races for each in (*one.entered, one.baseline)], most)
+        piece = f"{opened.names[search.pieces[0]]}: " if len(opened.names) > 1 else ""
+        out.append(
+            Verdict.of(
+                [
+                    _verdict(one, kept, config, most and most * len(one.levels) // len(levels), address, partial(_said, say, piece))
+                    for one in races
+                ]
+            )
+        )
+    return tuple(out)
+
+
+class _Race(NamedTuple):
+    """Levels that grant the same, and who fits them."""
+
+    levels: tuple[str, ...]
+    entered: Sequence[Contender]
+    baseline: Contender
+
+
+def _verdict(one: _Race, kept: Readings, config: TuneConfig, most: int | None, address: str | None, say: Callable[[str], None]) -> Verdict:
+    levels, entered, baseline = one
+    spec, budget = runner_spec(config), config.runner.readings
+    assert spec is not None
+    programs = tuple(contender.program for contender in (*entered, baseline))
+    together = "" if most is None else f", {most:,} readings in all"
+    say(f"finals: {len(entered)} programs and the baseline are read again at {len(levels)} levels, {budget} times each at most{together}")
+
+    def seen(rounds: int, reads: Mapping[str, int]) -> None:
+        if any(reads.values()):
+            still = ", ".join(f"{level} {count}" for level, count in reads.items() if count)
+            say(f"finals: {rounds} readings each; not told apart yet: {still}")
+
+    with farm_of_finals(FinalsSpec(spec, programs), config, address) as farm:
+        try:
+            verdict = decide(entered, baseline, levels, budget, lambda turns: kept.measured(turns, partial(read, farm)), seen, most)
+        except BoardFailedError:
+            kept.forget()
+            raise
+    for line in _lines(verdict, levels):
+        say(line)
+    return verdict
+
+
+def _said(say: Callable[[str], None], piece: str, line: str) -> None:
+    say(f"{piece}{line}")
+
+
+def _lines(verdict: Verdict, levels: Sequence[str]) -> list[str]:
+    """What came out, for a person, level by level."""
+    lines = []
+    for level in levels:
+        standings = Counter(each.standing[level] for each in verdict.finalists if level in each.standing)
+        others = [f"{standings[standing]} {standing}" for standing in get_args(Standing)[1:] if standings[standing]]
+        readings = sum(each.readings.get(level, 0) for each in (*verdict.finalists, *verdict.baselines))
+        how = f"the simplest of those within {TOLERANCE:.1%} of the fastest" if standings["not told apart"] else "the fastest"
+        out = "; ".join([f"{how} is {verdict.plans[level].digest[:12]}", *filter(None, [", ".join(others)]), f"{readings:,} readings"])
+        lines.append(f"finals, {level}: {out}")
+    return lines
+
+
+def farm_of_finals(spec: FinalsSpec, config: TuneConfig, address: str | None) -> AbstractContextManager[Finals]:
+    """One worker: finalists are compared on one board."""
+    if config.farm.backend == "serial":
+        return each_here(spec)
+    return each_on_ray(spec, 1, address, config.farm.wait_s, "finals", config.farm.resource)
+
+
+def plan_for(plan: Plan, of: Unit, unit: Unit) -> Plan:
+    """The plan of a piece for another one that computes the same: the same segments, its own names.  of: the piece that it is for."""
+    names = {a.name: b.name for a, b in zip(of.operators, unit.operators, strict=True)}
+    tensors = {a.name: b.name for a, b in zip(of.storages, unit.storages, strict=True)}
+
+    def named(segment: SegmentPlan) -> SegmentPlan:
+        operators, staged = (tuple(names[name] for name in some) for some in (segment.operators, segment.staged))
+        shared, held = (tuple(tensors[name] for name in some) for some in (segment.shared, segment.held))
+        return segment.model_copy(update={"operators": operators, "staged": staged, "shared": shared, "held": tuple(sorted(held))})
+
+    return plan.model_copy(update={"model": unit.graph.digest, "segments": tuple(map(named, plan.segments))})
+
+
+def cycles_read(found: Sequence[Searched], said: Sequence[Verdict], chosen: Sequence[Plan], levels: Sequence[str]) -> dict[str, int]:
+    """Of a plan of the model what the board said, by level at which all of it ran: a sum over pieces.
+
+    chosen: of every search a finalist, or a baseline.
+    """
+    out = {}
+    for level in levels:
+        each = [verdict.cycles(plan, level) for verdict, plan in zip(said, chosen, strict=True)]
+        ran = [cycles for cycles in each if cycles is not None]
+        if len(ran) == len(each):
+            out[level] = sum(len(search.pieces) * cycles for search, cycles in zip(found, ran, strict=True))
+    return out
+
+
+def levels_read(
+    simulated: Mapping[str, LevelSummary], read: Mapping[str, Mapping[str, int]], baselines: Mapping[str, Plan], opened: Opened
+) -> dict[str, LevelSummary]:
+    """Levels with the board's cycles in place of the simulator's.  read: digest of a plan -> `cycles_read`."""
+    out = {}
+    for level, row in simulated.items():
+        variants = {other: read[theirs.plan].get(level) for other, theirs in simulated.items()}
+        cycles, base = read[row.plan][level], read[baselines[level].digest][level]
+        out[level] = row.model_copy(
+            update={
+                "cycles": cycles,
+                **rounded_pace(cycles, opened.frames, opened.machine.clock_hz),
+                "baseline_layerwise_cycles": base,
+                "speedup": base / cycles,
+                "variant_cycles": variants,
+            }
+        )
+    return out
+
+
+def pieces_read(
+    simulated: Sequence[PieceSummary], found: Sequence[Searched], said: Sequence[Verdict], shipped: Mapping[str, Sequence[Plan]]
+) -> tuple[PieceSummary, ...]:
+    """Pieces with the board's cycles.  shipped: level -> of every search what ships there."""
+    number = {search.run: at for at, search in enumerate(found)}
+    out = []
+    for piece in simulated:
+        at = number[piece.search]
+        read = {level: said[at].cycles(shipped[level][at], level) for level in piece.cycles}
+        out.append(piece.model_copy(update={"cycles": read}))
+    return tuple(out)
+
+
+def runner_summary(config: TuneConfig, found: Sequence[Searched], said: Sequence[Verdict]) -> RunnerSummary:
+    """What measured, how often, and what it said in the finals."""
+    rows = [_row(search, each) for search, verdict in zip(found, said, strict=True) for each in (*verdict.finalists, *verdict.baselines)]
+    return RunnerSummary(name=config.runner.name, repeats=config.runner.repeats, readings=config.runner.readings, finalists=tuple(rows))
+
+
+def readings_taken(said: Sequence[Verdict]) -> int:
+    """In the finals."""
+    return sum(sum(each.readings.values()) for verdict in said for each in (*verdict.finalists, *verdict.baselines))
+
+
+def _row(search: Searched, finalist: Finalist) -> FinalistSummary:
+    contender = finalist.contender
+    return FinalistSummary(
+        search=search.run,
+        plan=contender.plan.digest,
+        segments=len(contender.plan.segments),
+        instructions=contender.instructions,
+        cycles=dict(finalist.cycles),
+        spread=dict(finalist.spread),
+        readings=dict(finalist.readings),
+        standing=dict(finalist.standing),
+        simulated_cycles=dict(contender.simulated),
+    )

@@ -1,0 +1,98 @@
+"""A model that was trained again needs no search: the store has the champions of its computation, and they are measured.
+
+They stand for a search of another model file with the same computation, that was at least as long as this one would be.  The file that was
+searched itself is searched again where that is asked for, which the store makes cheap: the same log follows, with the store or without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from compiler.model import Opened
+from compiler.plan.plan import Infeasible, Plan
+from compiler.space.decode import decode_all
+from compiler.space.encode import genome_of
+from compiler.space.gene import Genome
+from compiler.space.operator_order import ordered
+from compiler.target.target_graph import Unit
+from simulator.npu.errors import BadInputError
+from tuner.config import BudgetSettings, TuneConfig
+from tuner.farm.store_client import Scopes
+from tuner.farm.subgraph_searches import searches
+from tuner.platform.files import Place
+from tuner.runs.folder import IDENTITY, began_with
+from tuner.store.champions import Champion, StoredChampions, read_champions
+from tuner.store.packs import Conditions
+
+
+class KnownChampions(NamedTuple):
+    """said: what `run.json` says of them, names in the store.  genomes: by search, none where it is searched."""
+
+    said: tuple[str, ...] = ()
+    genomes: tuple[tuple[Genome, ...], ...] = ()
+    line: str = ""
+
+    def of(self, search: int) -> tuple[Genome, ...]:
+        """What is measured in the place of a search; () where one runs."""
+        return self.genomes[search] if self.genomes else ()
+
+
+def read_known(root: Place, opened: Opened, config: TuneConfig, conditions: Conditions, out: Place, resume: bool) -> KnownChampions:
+    """Champions for every search of a model, or none.  Raises `BadInputError` where a run that is resumed began with others."""
+    began = began_with(out, "champions") if resume and (out / IDENTITY).is_file() else None
+    if began == ():
+        return KnownChampions()
+    names, genomes, runs = list[str](), list[tuple[Genome, ...]](), dict[str, None]()
+    for search in searches(opened, ""):
+        unit = ordered(opened.units[search.pieces[0]], config.search.order)
+        try:
+            each = [*read_champions(root / conditions.folder, Scopes(unit).whole)]
+        except BadInputError as error:
+            raise BadInputError(f"--store {error}") from None
+        if began is None:
+            found = [(name, one) for name, one in each if one.model_digest != opened.digest and _as_long(one, config.budget)]
+        else:
+            found = [(name, one) for name, one in each if name in began]
+        of_all = _best([one for _, one in found], conditions.levels)
+        mine = [genome for plan in of_all if (genome := _genome(unit, plan)) is not None]
+        if not mine or len(mine) < len(of_all):
+            if began is None:
+                return KnownChampions()
+            raise BadInputError(
+                f"--store {root}: {out} began with its champions {', '.join(began)}, which are not there; give another --out"
+            )
+        names += [name for name, _ in found]
+        genomes.append(tuple(dict.fromkeys(mine)))
+        runs |= dict.fromkeys(f"run {one.run} of {one.model} ({one.programs:,} programs)" for _, one in found)
+    said = f"store {root}: {', '.join(runs)} searched the same computation with other weights"
+    return KnownChampions(tuple(names), tuple(genomes), f"{said}: its champions are measured, a larger budget searches")
+
+
+def _as_long(found: StoredChampions, budget: BudgetSettings) -> bool:
+    """Whether that search had what this one is given; of time nobody can tell."""
+    had = {"candidates": found.programs, "measurements": found.readings, "seconds": float("inf")}
+    return had[budget.kind] >= budget.amount
+
+
+def _best(found: Sequence[StoredChampions], levels: Sequence[str]) -> list[Plan]:
+    """Of every level the fastest, ties to the least digest, and the robust programs of their runs; each once."""
+    chosen = dict[str, Plan]()
+    for level in levels:
+        of_level = [one for one in found if level in one.of]
+        if of_level:
+            best = min(of_level, key=lambda one: _rank(one.of[level], level))
+            for plan in (best.of[level].plan, best.robust):
+                if plan is not None:
+                    chosen[plan.digest] = plan
+    return list(chosen.values())
+
+
+def _rank(champion: Champion, level: str) -> tuple[int, str]:
+    return champion.cycles[level], champion.plan.digest
+
+
+def _genome(unit: Unit, plan: Plan) -> Genome | None:
+    """None where it is no plan of this unit, or does not fit."""
+    genome = genome_of(unit, plan)
+    return None if genome is None or isinstance(decode_all(unit, genome), Infeasible) else genome

@@ -1,0 +1,221 @@
+"""What counts: results of jobs, in their order, become numbered rows of the log and champions, up to the budget.
+
+Rows stay the bytes that they came as: only the few columns that decide about them are opened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.farm.board_drift import BoardWatch
+from tuner.farm.jobs import PROGRAMS, EpochResult
+from tuner.farm.reading_conflicts import LoggedReadings
+from tuner.farm.uncommitted import Ahead, AheadTask
+from tuner.log.columns import from_bytes
+from tuner.log.schema import RESULTS, STATUSES
+from tuner.log.task_numbers import Ranges, add, count
+from tuner.log.writer import OpenedBatch, RunLog
+from tuner.measure.reading_cost import readings_of_each
+from tuner.measure.request import CYCLES, told
+from tuner.platform.interfaces import Clock
+from tuner.search.champions import Champions
+from tuner.search.epoch_report import PROGRAM
+from tuner.search.packing import unpack_genome
+from tuner.search.population import Individual
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """at_s: on the clock's `monotonic_s`."""
+
+    clock: Clock
+    at_s: float
+
+    @property
+    def left_s(self) -> float:
+        """0 when it is past."""
+        return max(0.0, self.at_s - self.clock.monotonic_s())
+
+
+@dataclass
+class RunBudget:
+    """Exactly one of them is set.  readings: while fewer are spent, another task is measured (`tuner.farm.measurement_budget`)."""
+
+    candidates: int | None = None
+    deadline: Deadline | None = None
+    readings: int | None = None
+
+    def programs(self, used: int) -> int | None:
+        """That may still be measured; None: as many as there is time for."""
+        return None if self.candidates is None else max(0, self.candidates - used)
+
+    def seconds(self) -> float | None:
+        """That are left; None: as many as it takes."""
+        return None if self.deadline is None else self.deadline.left_s
+
+    def spent(self, used: int, readings: int = 0) -> bool:
+        """A run always has one program, whatever the time."""
+        return used > 0 and (self.programs(used) == 0 or self.seconds() == 0.0 or (self.readings is not None and readings >= self.readings))
+
+
+Place = Literal["here", "later", "otherwise"]
+"""Of a result: its tasks have their place; it was stopped early, or the budget ends within it; or it has another reading than the log."""
+
+
+class Tally(NamedTuple):
+    """Of everything that has rows.  failures: status -> tasks that ended so, of all sessions.  readings: see
+    `tuner.measure.reading_cost`."""
+
+    champions: Champions
+    failures: Counter[str]
+    tasks: int
+    readings: int
+
+
+@dataclass
+class Ledger:
+    """What was measured in its place in the order; `ahead` is what was measured before that.
+
+    failures: status -> tasks that ended so, earlier sessions included.  numbers: of the tasks, in their order.
+
+    tasks: those measured so far; a repeat writes no row and takes nothing off the budget.  Other genes may be the same plan, and islands do
+    not wait to hear of each other.
+
+    logged: readings of all that have rows, where what measures may say another thing the next time; boards: that measure; else None.
+    readings: taken of the tasks that have their place; repeats: of a task at a level.
+    """
+
+    levels: tuple[str, ...]
+    log: RunLog
+    champions: Champions
+    budget: RunBudget
+    failures: Counter[str] = field(default_factory=Counter)
+    tasks: set[str] = field(default_factory=set)
+    numbers: Ranges = field(default_factory=list)
+    ahead: Ahead = field(init=False)
+    logged: LoggedReadings | None = None
+    boards: BoardWatch | None = None
+    repeats: int = 1
+    readings: int = 0
+
+    def __post_init__(self) -> None:
+        self.ahead = Ahead(self.champions.empty())
+
+    @property
+    def programs(self) -> int:
+        """Measured, of the budget."""
+        return self.champions.programs + self.ahead.programs
+
+    @property
+    def spent(self) -> bool:
+        return self.budget.spent(self.programs, self.readings + self.ahead.readings)
+
+    @property
+    def counted(self) -> Tally:
+        """What is ahead among it."""
+        champions = self.champions.joined(self.ahead.champions)
+        champions.programs = self.programs
+        tasks = count(self.numbers) + len(self.ahead.tasks)
+        return Tally(champions, self.failures + self.ahead.failures, tasks, self.readings + self.ahead.readings)
+
+    def commit(self, result: EpochResult, epoch: int) -> Place:
+        """The next result in the order, of this epoch.  Where it is not placed, it has to come again."""
+        opened = result.batch.opened()
+        new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
+        otherwise = self.logged is not None and self.logged.differ(opened)
+        numbers, whole = self._logged(opened, new)
+        if otherwise or not (whole and result.whole):
+            self._put_ahead(result, opened, numbers)
+            return "otherwise" if otherwise else "later"
+        placed, program, status = np.flatnonzero(new), _programs(opened), _status(opened)
+        for at in placed.tolist():
+            name = opened.names[at]
+            self.tasks.add(name)
+            if numbers[at] < 0:
+                numbers[at] = self.ahead.tasks.pop(name).number
+        add(self.numbers, numbers[placed])
+        self.failures.update(STATUSES[code] for code in status[placed] if code)
+        self.champions.programs += int(program[placed].sum())
+        self.readings += int(self._costs(opened)[placed].sum())
+        self._note(self.champions, result, opened, np.flatnonzero(new & program & (status == 0)).tolist())
+        if self.logged is not None:
+            self.logged.placed(epoch, (opened.names[at] for at in placed.tolist()))
+        return "here"
+
+    def keep(self, result: EpochResult) -> None:
+        """What lies behind the next result, and has to wait: another session will measure it in its place."""
+        opened = result.batch.opened()
+        new = np.fromiter((name not in self.tasks for name in opened.names), np.bool_, len(opened.names))
+        self._put_ahead(result, opened, self._logged(opened, new)[0])
+
+    def _logged(self, opened: OpenedBatch, new: NDArray[np.bool_]) -> tuple[NDArray[np.int64], bool]:
+        """Rows of all new tasks that have none, up to the last one of the budget: what was measured behind it is not in the run.
+
+        Returns the tasks' numbers, -1 where nothing was logged, and whether all were.
+        """
+        names = opened.names
+        rows = new & np.fromiter((name not in self.ahead.tasks for name in names), np.bool_, len(names))
+        kept, left = rows, self.budget.programs(self.programs)
+        if left is not None and len(rows):
+            kept = rows & (_before(_programs(opened) & rows) < left)
+        if (most := self.budget.readings) is not None and len(rows):
+            kept = rows & (_before(self._costs(opened) * rows) < most - self.readings - self.ahead.readings)
+        numbers = np.full(len(names), -1, np.int64)
+        if len(at := np.flatnonzero(kept)):
+            if self.boards is not None:
+                self.boards.logged(opened, at)
+            numbers[at] = self.log.numbers.of([names[k] for k in at.tolist()])
+            self.log.append(opened, at, numbers[at])
+            if self.logged is not None:
+                self.logged.note(opened, at.tolist())
+        return numbers, bool((kept == rows).all())
+
+    def _put_ahead(self, result: EpochResult, opened: OpenedBatch, numbers: NDArray[np.int64]) -> None:
+        program, status, costs, there = _programs(opened), _status(opened), self._costs(opened), numbers >= 0
+        for at in np.flatnonzero(there).tolist():
+            self.ahead.tasks[opened.names[at]] = AheadTask(int(numbers[at]), bool(program[at]), STATUSES[status[at]], int(costs[at]))
+        self._note(self.ahead.champions, result, opened, np.flatnonzero(there & program & (status == 0)).tolist())
+
+    def _costs(self, opened: OpenedBatch) -> NDArray[np.int64]:
+        """int64 [tasks]: readings."""
+        values = opened.epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
+        return readings_of_each(_status(opened), values[opened.places], self.repeats)
+
+    def _note(self, champions: Champions, result: EpochResult, opened: OpenedBatch, fits: Sequence[int]) -> None:
+        """Champions among these programs; genomes are only unpacked to be kept.
+
+        One by one: a job has a handful of programs.
+        """
+        epoch = opened.epoch
+        values = epoch["values"].reshape(-1, len(self.levels), len(RESULTS))
+        singles, programs = epoch["singles"], np.cumsum(epoch["kind"] == PROGRAM) - 1
+        for at in fits:
+            place, task = int(opened.places[at]), opened.names[at]
+            cycles, program = told(values[place, :, CYCLES]), int(programs[place])
+            if champions.gains(cycles, task, bool(singles[program])):
+                genomes = from_bytes(result.programs, PROGRAMS).arrow("genome")
+                champions.note(Individual(unpack_genome(genomes, program), cycles, task))
+
+
+def _before(counts: NDArray[Any]) -> NDArray[np.int64]:
+    """Sum of those before each."""
+    found: NDArray[np.int64] = np.cumsum(counts) - counts
+    return found
+
+
+def _programs(opened: OpenedBatch) -> NDArray[np.bool_]:
+    """bool [tasks]."""
+    found: NDArray[np.bool_] = opened.epoch["kind"][opened.places] == PROGRAM
+    return found
+
+
+def _status(opened: OpenedBatch) -> NDArray[np.int8]:
+    """Places in `STATUSES` [tasks]."""
+    found: NDArray[np.int8] = opened.epoch["status"][opened.places]
+    return found

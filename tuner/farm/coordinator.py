@@ -1,0 +1,293 @@
+"""The driver's loop: hand out jobs, take results, commit them in their order.  It thinks nothing that an actor could."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Literal, Protocol, Self
+
+from tuner.cost_model.model_file import Models, Trained
+from tuner.cost_model.trainer import Trainer
+from tuner.farm.commit_log import Ledger
+from tuner.farm.crash_journal import Attempts
+from tuner.farm.early_stopping import Plateau
+from tuner.farm.epoch_schedule import BEGAN, EpochSchedule
+from tuner.farm.jobs import Broadcast, EpochResult, FailingItems, Job, JobRunner, JobRunnerSpec, Training, Update
+from tuner.log.task_numbers import count
+from tuner.measure.request import Measurement, Request
+from tuner.search.epoch import EVOLVING
+from tuner.search.knowledge import Knowledge
+
+IDLE_EPOCHS = 10  # so many without anything new, and nothing will be
+POLL_S = 1.0
+
+Stopped = Literal["budget", "plateau", "exhausted"]
+Key = tuple[int, int]
+TRAINING: Key = (-1, 0)  # the key of a training: they run one after the other
+
+
+class Jobs(Protocol):
+    """Where jobs run.  `tell_*` come before the first job that needs it; results come in any order, every one once.
+
+    Requests that were found to take their workers along are nobody else's business: jobs are told of them here.
+    """
+
+    @property
+    def workers(self) -> int: ...
+
+    @property
+    def free(self) -> bool:
+        """Whether another job can be started now."""
+        ...
+
+    def tell_answers(self, packed: bytes) -> None:
+        """What earlier sessions published of tasks whose place has not come; before the first job."""
+        ...
+
+    def tell_stored(self, packed: bytes) -> None:
+        """What other runs measured; before the first job."""
+        ...
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        """What all islands found in the next epoch."""
+        ...
+
+    def tell_models(self, models: Models) -> None:
+        """The next models."""
+        ...
+
+    def start(self, key: Key, job: Job | Training) -> None: ...
+
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
+        """Jobs that are done; waits so long for one."""
+        ...
+
+
+class SerialJobs:
+    """In this process, one after the other.  A process that dies or hangs is not survived: that needs `tuner.farm.pool.Pool`.
+
+    attempts: where it says what it measures, so that the next process knows what this one died of.
+    """
+
+    workers = 1
+
+    def __init__(self, spec: JobRunnerSpec, attempts: Attempts | None = None) -> None:
+        self._thresholds, self._frozen = gc.get_threshold(), gc.get_freeze_count()
+        self.job_runner: JobRunner = spec()
+        self._attempts = attempts
+        self._failing_items: FailingItems = () if attempts is None else attempts.failing
+        self._broadcast = Broadcast()
+        self._heard_models = 0
+        self._job: tuple[Key, Job | Training] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._job = None
+        del self.job_runner  # what it has compiled is large, and a search is a cycle that the collector comes to much later
+        if not self._frozen:  # see `tuner.measure.evaluator.EvaluatorSpec`; other than a worker's, this process goes on
+            gc.unfreeze()
+        gc.set_threshold(*self._thresholds)
+
+    @property
+    def free(self) -> bool:
+        return self._job is None
+
+    def tell_answers(self, packed: bytes) -> None:
+        self._broadcast.answers = packed
+
+    def tell_stored(self, packed: bytes) -> None:
+        self._broadcast.stored = packed
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self._broadcast.epochs.append(list(findings))
+
+    def tell_models(self, models: Models) -> None:
+        self._broadcast.models.append(models)
+
+    def known(self) -> Knowledge:
+        """Everything that was told."""
+        known = self.job_runner.known
+        self.job_runner.hear(Update(known.version, self._broadcast.epochs[known.version :], None))
+        return known
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        self._job = (key, job)
+
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
+        del patience_s
+        assert self._job is not None
+        (key, job), self._job = self._job, None
+        update = self._broadcast.update(job, (self.job_runner.known.version, self._heard_models))
+        self._heard_models = job.models or self._heard_models
+        if isinstance(job, Job):
+            job = job._replace(failing=self._failing_items)
+        return [(key, self.job_runner.work(job, update, None if self._attempts is None else self._attempted))]
+
+    def _attempted(self, requests: Sequence[Request]) -> Iterator[Measurement]:
+        assert self._attempts is not None
+        for request in requests:
+            # features are read off a plan, and asked for a hundred times as often
+            with self._attempts.at(request) if request.measure else nullcontext():
+                measurement = self.job_runner.measure(request)
+            yield measurement
+
+
+class Conductor:
+    """began: findings that the run begins with.  on_commit: after every result that has come to its place, with its findings.
+
+    show: now and then.  say: a line for a person.  models_used: number of the models of the newest epoch in the log.
+    plateau: ends the search when nothing is gained any more.  rows: of so many tasks, the first in their order, for a training
+    (`tuner.farm.search_run`); needed with a trainer.  drop: takes a pack of the store that is not right, and a task that shows it.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        schedule: EpochSchedule,
+        ledger: Ledger,
+        trainer: Trainer | None,
+        on_commit: Callable[[bytes], None] = lambda _: None,
+        show: Callable[[], None] = lambda: None,
+        say: Callable[[str], None] = lambda _: None,
+        plateau: Plateau | None = None,
+        rows: Callable[[int], bytes] | None = None,
+    ) -> None:
+        self.jobs, self.schedule, self.ledger, self.trainer = jobs, schedule, ledger, trainer
+        self.on_commit, self.show, self.say = on_commit, show, say
+        self.plateau = plateau or Plateau(None, 0.0)
+        self.rows = rows
+        self.drop: Callable[[str, str], None] = lambda pack, task: None
+        self.dropped: dict[str, str] = {}  # pack -> task
+        self.models_used = 0
+        self._running = 0
+        self._training = False
+        self._idle = 0
+        self._placed = 0
+
+    def begin(self, began: Sequence[bytes], epochs: Sequence[Sequence[bytes]] = ()) -> None:
+        """Tell what the run begins with, and what an earlier session of it found."""
+        assert BEGAN == 1
+        for findings in (began, *epochs):
+            self.jobs.tell_epoch(findings)
+        for models in self.trainer.models if self.trainer is not None else ():
+            self.jobs.tell_models(models)
+        self._placed = len(self.ledger.tasks)
+
+    def run(self) -> None:
+        """Until the budget is spent, or for so many epochs nothing new came up that nothing will."""
+        alone = self.jobs.workers == 1
+        while self.stopped is None:
+            if not alone or self.schedule.to_commit() is None:  # alone, a job knows what all before it have spent
+                self._hand_out()  # before every commit: no worker waits for one that its next job does not build on
+            if (next_one := self.schedule.to_commit()) is not None:
+                self._commit(next_one)
+                continue
+            self.show()
+            for key, result in self.jobs.finished(POLL_S):
+                self._receive(key, result)
+        if self.ledger.budget.deadline is not None and self.ledger.spent:
+            self._gather()
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """Why the search has ended; None while it goes on."""
+        return "budget" if self.ledger.spent else self._found_all
+
+    @property
+    def _found_all(self) -> Literal["plateau", "exhausted"] | None:
+        """Why there is no more to be found, whatever the budget."""
+        if self.plateau.reached:
+            return "plateau"
+        return "exhausted" if self._idle >= IDLE_EPOCHS else None
+
+    def _hand_out(self) -> None:
+        while self.jobs.free:
+            training = None if self._training else self.next_training()
+            if training is not None:
+                self._training = True
+                self.jobs.start(TRAINING, training)
+                continue
+            budget = self.ledger.budget
+            due = self.schedule.next(budget.candidates, budget.seconds(), budget.readings)
+            if due is None:
+                return
+            self._running += 1
+            logged, (key, job) = self.ledger.logged, due
+            if self.dropped:
+                job = job._replace(dropped=tuple(self.dropped))
+            if logged is not None:
+                job = job._replace(answers=logged.since(job.version - BEGAN, self.ledger.ahead.tasks))
+                if job.readings is not None and key == self.schedule.frontier and self.jobs.workers == 1:
+                    job = job._replace(readings=max(0, (budget.readings or 0) - self.ledger.readings))  # all before it have their place
+            self.jobs.start(key, job)
+
+    def next_training(self) -> Training | None:
+        """The training that may run now, with what it learns from."""
+        training = self.schedule.next_training()
+        if training is None:
+            return None
+        assert self.trainer is not None
+        assert self.rows is not None
+        return training._replace(rows=self.rows(self.trainer.tasks[training.number - 1]), prior=self.trainer.prior)
+
+    def _receive(self, key: Key, result: EpochResult | Trained) -> None:
+        if isinstance(result, EpochResult):
+            self._running -= 1
+            for pack, task in result.differing:
+                if pack not in self.dropped:
+                    self.dropped[pack] = task
+                    self.drop(pack, task)
+            if not self.schedule.received(key, result):
+                self.ledger.keep(result)
+            return
+        assert self.trainer is not None
+        self._training = False
+        self.schedule.trained += 1
+        for line in self.trainer.finished(result):
+            self.say(line)
+        self.jobs.tell_models(result.models)
+
+    def _commit(self, result: EpochResult) -> bool:
+        """Whether it has its place."""
+        epoch = self.schedule.frontier[0]
+        place = self.ledger.commit(result, epoch)
+        self.models_used = self.schedule.models_of(epoch)
+        if place == "otherwise":
+            for later in self.schedule.otherwise():
+                self.ledger.keep(later)
+            return False
+        if place == "later":
+            if not self.ledger.spent:
+                self.schedule.again()
+            return False
+        findings = self.schedule.committed(self.ledger.champions.programs, self.ledger.readings)
+        if self.trainer is not None:
+            self.trainer.measured += result.segments
+        if findings is not None:
+            self._epoch_done(findings)
+        self.on_commit(result.findings)
+        return True
+
+    def _epoch_done(self, findings: Sequence[bytes]) -> None:
+        self.jobs.tell_epoch(findings)
+        best = [member for member in self.ledger.champions.best if member is not None]
+        if self.schedule.complete > EVOLVING and len(best) == len(self.ledger.levels):
+            self.plateau.epoch_done([int(member.cycles[level]) for level, member in enumerate(best)])
+        self._idle = self._idle + 1 if len(self.ledger.tasks) == self._placed else 0
+        self._placed = len(self.ledger.tasks)
+        if self.trainer is not None and self.trainer.due(count(self.ledger.numbers)):
+            self.schedule.train()
+
+    def _gather(self) -> None:
+        """The time is up: what the others have measured until now is worth its place."""
+        while self._running:
+            for key, result in self.jobs.finished(POLL_S):
+                if isinstance(result, EpochResult):
+                    self._receive(key, result)
+        while self._found_all is None and (due := self.schedule.to_commit()) is not None and due.whole and self._commit(due):
+            pass
+        for key in sorted(self.schedule.waiting):
+            self.ledger.keep(self.schedule.waiting[key])

@@ -1,0 +1,84 @@
+"""What this process measures at the moment, where the next one finds it if this one dies.
+
+The serial backend has nobody to see it die.  Every line of the file is a request in the midst of which a session ended; that of the session
+that runs is the last one, and there only while it measures.  No fsync: what was handed to the kernel outlives the process, and a computer
+that goes down says nothing of the request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from compiler.space.gene import Gene, gene_values
+from simulator.npu.errors import BadInputError
+from tuner.farm.actions import DEATHS_ALONE, DIED
+from tuner.farm.jobs import FailingItem
+from tuner.measure.request import Request
+from tuner.platform.files import Place
+from tuner.platform.interfaces import Clock
+
+FILE = "attempts.jsonl"
+INTERRUPTED = "gave no answer until it was interrupted"
+Status = Literal["crash", "timeout"]
+
+
+class Attempts:
+    """folder: of the search's checkpoints.  timeout_s: a request that the user interrupts after so long hangs.
+
+    failing: requests in the midst of which `DEATHS_ALONE` sessions ended: the first may have been ended by somebody else.
+    """
+
+    def __init__(self, folder: Place, clock: Clock, timeout_s: float) -> None:
+        self.path, self._clock, self._timeout_s = folder / FILE, clock, timeout_s
+        with self._written():
+            earlier = self.path.read_bytes() if self.path.is_file() else b""
+        self._end = earlier.rfind(b"\n") + 1  # what is behind it was not written whole
+        self.failing = tuple(failing_items(earlier[: self._end].splitlines()))
+        self._leave()
+
+    @contextmanager
+    def at(self, request: Request) -> Iterator[None]:
+        """While it is measured."""
+        begun = self._clock.monotonic_s()
+        self._note("crash", request)
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._clock.monotonic_s() - begun < self._timeout_s:
+                self._leave()
+            else:
+                self._note("timeout", request)
+            raise
+        self._leave()
+
+    def _note(self, status: Status, request: Request) -> None:
+        with self._written():
+            self.path.put([json.dumps([status, request.kind, request.genome, request.measure]).encode(), b"\n"], self._end)
+
+    def _leave(self) -> None:
+        with self._written():
+            self.path.put([], self._end)
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise BadInputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+
+def failing_items(lines: Iterable[bytes]) -> Iterator[tuple[Request, FailingItem]]:
+    ends: dict[Request, list[Status]] = {}
+    for line in lines:
+        try:
+            status, kind, genome, measure = json.loads(line)
+            ends.setdefault(Request(kind, tuple(Gene._make(gene_values(gene)) for gene in genome), measure), []).append(status)
+        except (ValueError, TypeError):  # of a version whose genes were others: it names nothing that could be asked
+            continue
+    for request, found in ends.items():
+        if len(found) >= DEATHS_ALONE:
+            timeout = found[-1] == "timeout"
+            yield request, FailingItem("timeout" if timeout else "crash", INTERRUPTED if timeout else DIED, len(found) - 1)

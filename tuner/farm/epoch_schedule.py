@@ -1,0 +1,206 @@
+"""Which jobs may run now: lag instead of barriers.
+
+Job (e, i) builds on what its island found up to epoch e - 1 and on what all found up to e - 1 - LAG, and results are committed in the order
+of (epoch, island).  So nobody waits for the slowest of its own epoch, and what a job knows does not depend on who ran what when.  Only the
+beginning has barriers: the first segments are everybody's ground.
+
+Models trained from the first v sets of findings are in use from a fixed epoch on, late enough that a training has an epoch's time.  What
+may still be measured is counted where the findings end that a job builds on, too: that is the same whoever was faster meanwhile, and no
+less than is left, which the ledger knows to the last program.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tuner.farm.jobs import EpochResult, Job, Training
+from tuner.search.epoch import EVOLVING, FIRST, LAG
+
+
+def version_of(epoch: int) -> int:
+    """Epochs that a job builds on, of all islands: 0 .. version - 1."""
+    return min(epoch, max(EVOLVING, epoch - LAG))
+
+
+def in_use_from(version: int) -> int:
+    """The first epoch that predicts by models from so many epochs."""
+    return version + 1 if version <= EVOLVING else version + 1 + LAG
+
+
+BEGAN = 1  # what a run begins with counts as one set of findings before epoch 0
+
+
+class Due(NamedTuple):
+    """A job that may run."""
+
+    key: tuple[int, int]
+    job: Job
+
+
+class EpochSchedule:
+    """Of one run.  frontier: (epoch, island) of the next commit.  states: of the islands there, as they were committed.
+
+    current: findings of the frontier's epoch that are committed, and `before`: those of the islands' last epochs, in their order.
+    trainings: epochs that they build on -> number of their models; trained: models that are there.  programs, readings: that were measured
+    when so many epochs were complete.
+    """
+
+    def __init__(self, states: Sequence[bytes]) -> None:
+        self.islands = len(states)
+        self.states = list(states)
+        self.frontier = (FIRST, 0)
+        self.current: list[bytes] = []
+        self.trainings: dict[int, int] = {}
+        self.trained = 0
+        self.programs, self.readings = [0], [0]
+        self._ahead = list(states)  # of the islands, as they were received
+        self._own = [list[bytes]() for _ in states]  # findings of the islands' last epochs, as many as a job may need
+        self._next = [FIRST] + [FIRST + 1] * (self.islands - 1)
+        self._running: set[tuple[int, int]] = set()
+        self.waiting: dict[tuple[int, int], EpochResult] = {}
+        self._unlimited: set[tuple[int, int]] = set()
+        self._stale: set[tuple[int, int]] = set()  # running, on what is done again
+
+    @property
+    def complete(self) -> int:
+        """Epochs that are committed."""
+        return self.frontier[0]
+
+    def width(self, epoch: int) -> int:
+        """Islands of an epoch."""
+        return 1 if epoch == FIRST else self.islands
+
+    def next(self, programs: int | None, seconds: float | None, readings: int | None = None) -> Due | None:
+        """The earliest job that may run and does not; None where all wait for something.
+
+        programs, readings: of the whole run.  seconds: that are left.
+        """
+        ready = [(epoch, island) for island, epoch in enumerate(self._next) if self._may(epoch, island)]
+        if not ready:
+            return None
+        epoch, island = key = min(ready)
+        self._running.add(key)
+        version = version_of(epoch)
+        limited = key not in self._unlimited
+        return Due(
+            key,
+            Job(
+                epoch,
+                island,
+                BEGAN + version,
+                self.models_of(epoch),
+                self._ahead[island],
+                tuple(self._own[island][version - epoch :]) if epoch > version else (),
+                None if programs is None or not limited else max(0, programs - self.programs[version]),
+                None if epoch == FIRST else seconds,  # a run always has one program
+                readings=None if readings is None or not limited else max(0, readings - self.readings[version]),
+            ),
+        )
+
+    def _may(self, epoch: int, island: int) -> bool:
+        key = (epoch, island)
+        if key in self._running or key in self.waiting:
+            return False
+        return version_of(epoch) <= self.complete and self.models_of(epoch) <= self.trained
+
+    def models_of(self, epoch: int) -> int:
+        """Number of the models that an epoch predicts by."""
+        return max((number for version, number in self.trainings.items() if in_use_from(version) <= epoch), default=0)
+
+    def train(self) -> None:
+        """From the epochs that are complete now."""
+        self.trainings[self.complete] = len(self.trainings) + 1
+
+    def begin_trained(self) -> None:
+        """With a model from elsewhere: the first, of no epochs."""
+        self.trainings[FIRST], self.trained = 1, 1
+
+    def next_training(self) -> Training | None:
+        """The training that may run now, if there is one: they run one after the other."""
+        for epochs, number in self.trainings.items():
+            if number == self.trained + 1:
+                return Training(number, BEGAN + epochs, self.trained)
+        return None
+
+    def received(self, key: tuple[int, int], result: EpochResult) -> bool:
+        """Its island may go on; others, once it is committed.  False where it built on what is done again: so will it be itself."""
+        epoch, island = key
+        self._running.discard(key)
+        if key in self._stale:
+            self._stale.discard(key)
+            return False
+        self.waiting[key] = result
+        if result.whole:
+            self._ahead[island], self._next[island] = result.state, epoch + 1
+            self._own[island] = [*self._own[island], result.findings][-2 * LAG - 1 :]  # what a job needs, and those that may go
+        return True
+
+    def to_commit(self) -> EpochResult | None:
+        """The result that is next in order, once it is there."""
+        return self.waiting.get(self.frontier)
+
+    def again(self) -> None:
+        """What stopped early has to run whole after all: what it measured had been measured elsewhere."""
+        del self.waiting[self.frontier]
+        self._unlimited.add(self.frontier)
+
+    def otherwise(self) -> list[EpochResult]:
+        """What is next in order is to be done again, with other answers, and what its island did since.  Returns results of that."""
+        epoch, island = self.frontier
+        first = self.waiting.pop(self.frontier)
+        later = sorted(key for key in self.waiting if key[1] == island)
+        dropped = [self.waiting.pop(key) for key in later]
+        for result in (first, *dropped):
+            if result.whole:
+                self._own[island].pop()
+        self._stale |= {key for key in self._running if key[1] == island}
+        self._ahead[island], self._next[island] = self.states[island], epoch
+        return dropped
+
+    def committed(self, programs: int, readings: int = 0) -> list[bytes] | None:
+        """Moves the frontier on.  Returns the findings of an epoch that is complete now.  programs, readings: measured until now."""
+        (epoch, island), result = self.frontier, self.waiting.pop(self.frontier)
+        self.states[island] = result.state
+        self.current.append(result.findings)
+        if island + 1 < self.width(epoch):
+            self.frontier = (epoch, island + 1)
+            return None
+        self.frontier = (epoch + 1, 0)
+        self.programs.append(programs)
+        self.readings.append(readings)
+        findings, self.current = self.current, []
+        return findings
+
+    # checkpoint
+
+    def state(self) -> dict[str, Any]:
+        """As JSON; findings lie elsewhere (`tuner.runs.checkpoint`)."""
+        return {
+            "frontier": list(self.frontier),
+            "islands": [base64.b64encode(state).decode() for state in self.states],
+            "trainings": sorted(self.trainings.items()),
+            "programs": self.programs,
+            "readings": self.readings,
+        }
+
+    def restore(self, state: Mapping[str, Any], findings: Sequence[bytes], trained: int) -> list[list[bytes]]:
+        """findings: of everything that was committed, in its order.  Returns those of complete epochs."""
+        self.frontier = epoch, island = int(state["frontier"][0]), int(state["frontier"][1])
+        self.states = [base64.b64decode(text) for text in state["islands"]]
+        self.trainings, self.trained = {int(version): int(number) for version, number in state["trainings"]}, trained
+        self.programs, self.readings = ([int(count) for count in state[name]] for name in ("programs", "readings"))
+        epochs: list[list[bytes]] = []
+        at = 0
+        for each in range(epoch):
+            epochs.append(list(findings[at : at + self.width(each)]))
+            at += self.width(each)
+        self.current = list(findings[at:])
+        self._ahead = list(self.states)
+        self._next = [epoch + (i < island) for i in range(self.islands)]
+        if epoch == FIRST:
+            self._next[1:] = [FIRST + 1] * (self.islands - 1)
+        every = [*epochs, self.current]
+        self._own = [[every[e][i] for e in range(max(FIRST + 1, n - LAG), n)] for i, n in enumerate(self._next)]
+        return epochs

@@ -1,0 +1,110 @@
+"""The cost model that a run begins with: the one that comes along, or one that a person names.
+
+Its digest is part of the run's identity and a copy lies in `RUN/models`, so the run can be resumed whatever becomes of the file, and of the
+package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import write_whole
+from tuner.config import TuneConfig
+from tuner.cost_model.model_file import KeptModel, decoded_model
+from tuner.cost_model.packaged import NAME, packaged_model
+from tuner.cost_model.trainer import PRIOR
+from tuner.platform.files import Place
+from tuner.runs.folder import IDENTITY, read_identity
+
+NONE = Path("none")  # as `--model`: the estimate alone
+
+
+class Prior(NamedTuple):
+    """name: for a person.  data: the file.  said: what `run.json` says of it, a digest."""
+
+    name: str
+    data: bytes
+    kept: KeptModel
+
+    @property
+    def said(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()[:32]
+
+    def copy(self, models: Place) -> None:
+        """To a run's folder."""
+        write_whole(models / PRIOR, [self.data])
+
+
+def read_prior(path: Path | None, config: TuneConfig, out: Place | Path, resume: bool, say: Callable[[str], None]) -> Prior | None:
+    """The model that a run begins with, None where there is none.  A run that is resumed has a copy of its own.
+
+    path: that a person named; None for the one that comes along.  say: takes a line where that was made for something else.
+    Raises `BadInputError`: no model of this program, one of another class than the run trains, or another one than a resumed run has.
+    """
+    path = None if path == NONE else path
+    if path is not None and not config.use.cost_model:
+        raise BadInputError("--model: use.cost_model is false; expected true")
+    resumed = resume and (out / IDENTITY).is_file()
+    began = str(read_identity(out).get("prior", "")) if resumed else ""
+    if path is not None:
+        prior = _read(path, str(path))
+    elif not resumed:
+        return packaged_prior(config, say)
+    elif not began:
+        return None
+    else:
+        prior = _of_resumed(out, began)
+    if resumed and prior.said != began:
+        raise BadInputError(
+            f"--model {prior.name}: {prior.said[:8]}; {out} began with {began[:8] or 'none'}; leave --model out, or give another --out"
+        )
+    if prior.kept.kind != config.model.name:
+        raise BadInputError(f"--model {prior.name}: trained by {prior.kept.kind}, and model.name is {config.model.name}; expected the same")
+    return prior
+
+
+def packaged_prior(config: TuneConfig, say: Callable[[str], None]) -> Prior | None:
+    """The model that comes along, where a configuration begins with it.
+
+    None, and a line, where it was made for something else; None where another class of models is trained.
+    """
+    if not (config.use.cost_model and config.use.packaged_model):
+        return None
+    try:
+        data, kept = packaged_model()
+    except BadInputError as error:
+        say(f"{error}; the built-in estimate goes on without it")
+        return None
+    return Prior(NAME, data, kept) if kept.kind == config.model.name else None
+
+
+def proposer_line(config: TuneConfig, prior: Prior | None) -> str:
+    """For a person: what says what is measured."""
+    if not config.use.cost_model:
+        return "what to measure is said by the built-in estimate alone (use.cost_model)"
+    judged = f"rows of this run train a cost model, and after {config.model.min_rows} segments the better one goes on"
+    if prior is None:
+        return f"what to measure is said by the built-in estimate; {judged}"
+    return f"what to measure is said by {prior.name} ({prior.said[:8]}); {judged}"
+
+
+def _of_resumed(out: Place | Path, began: str) -> Prior:
+    """The copy; the one that comes along where the run was stopped before there was one."""
+    where = out / "models" / PRIOR
+    if not where.is_file():
+        data, kept = packaged_model()
+        if (packaged := Prior(NAME, data, kept)).said == began:
+            return packaged
+    return _read(where, f"the run's own copy {where}")
+
+
+def _read(path: Place | Path, name: str) -> Prior:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"--model {path}: cannot be read: {error.strerror or error}") from None
+    return Prior(name, data, decoded_model(data, f"--model {path}"))

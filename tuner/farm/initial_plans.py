@@ -1,0 +1,109 @@
+"""Plans that a search begins with: a person's, or another run's, and those that `compile` would take.
+
+Given ones are checked as `compile` checks a plan, and are measured before anything else is proposed, as the champions of a warm start are.
+Their digests are part of the run's identity; the genomes lie in its checkpoint, so it can be resumed whatever becomes of the files.
+
+Those of `compile` follow from model and machine.  They are made before the first job: a dozen simulated programs of each level are a fifth
+of a second for a small network, and several for a large one, in which a job would finish nothing and look as if it hung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from compiler.autoplan import quick_genomes
+from compiler.build import compile_plan, plans_of_pieces
+from compiler.model import Opened
+from compiler.pipeline import Compiler
+from compiler.plan.plan import Plan
+from compiler.planner.segmentation import by_estimate
+from compiler.space.encode import genome_of
+from compiler.space.gene import Genome
+from compiler.space.initial import everywhere
+from compiler.space.operator_order import ORDERS, Order, ordered
+from compiler.target.target_graph import Unit
+from simulator.npu.errors import BadInputError, InfeasibleError
+from tuner.config import NPU, TuneConfig
+from tuner.platform.files import Place
+from tuner.runs.folder import IDENTITY, began_with
+
+_PREDICTION = "prediction"
+
+
+class Start(NamedTuple):
+    """said: what `run.json` says of it, digests of plans.  genomes: file -> that of every piece; none where a resumed run has them."""
+
+    said: tuple[str, ...] = ()
+    genomes: Mapping[str, tuple[Genome, ...]] = MappingProxyType({})
+
+    def of(self, piece: int) -> list[Genome] | None:
+        """What the search of a piece begins with; None where the plans were not named again that the run began with."""
+        return None if len(self.genomes) < len(self.said) else [genomes[piece] for genomes in self.genomes.values()]
+
+    def lines(self) -> Iterator[str]:
+        """For a person."""
+        for where, genomes in self.genomes.items():
+            pinned = [bool(gene.pinned) for genome in genomes for gene in genome]
+            yield f"start: {where}: {len(pinned)} segments, {sum(pinned)} with tilings that no rank names; it is measured first"
+
+
+def read_start(paths: Sequence[Path], opened: Opened, order: Order, out: Place | Path, resume: bool) -> Start:
+    """What plan files, each of all of the model, say of it in the order of the search; of equal plans the first.
+
+    Raises `BadInputError` (no plan, a plan of something else or in another order, other plans than those that a resumed run began with) and
+    `InfeasibleError`, as `compile` does.
+    """
+    plans: dict[str, tuple[str, Plan]] = {}
+    for path in paths:
+        plan = Plan.load(path)
+        plans.setdefault(plan.digest, (str(path), plan))
+    said, genomes = tuple(plans), {}
+    for where, plan in plans.values():
+        pieces = zip(opened.compilers, plans_of_pieces(opened, plan, where), strict=True)
+        genomes[where] = tuple(_genome(compiler, piece, where, order) for compiler, piece in pieces)
+    if not (resume and (out / IDENTITY).is_file()):
+        return Start(said, genomes)
+    began = began_with(out, "start")
+    if said and said != began:
+        short = [", ".join(digest[:8] for digest in some) or "none" for some in (began, said)]
+        raise BadInputError(f"--start: {out} began with plans {short[0]}, not {short[1]}; leave --start out, or give another --out")
+    return Start(began, genomes)
+
+
+def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> dict[Genome, str]:
+    """Of every level what `compile` chooses from -> `prediction`, in the order of the search; on all cores where nothing is placed on
+    some of them.
+
+    None where another target times plans, or without segmentations, and where no plan fits a level, which layer by layer says better.
+    """
+    if config.target.name != NPU or not config.use.segmentations:
+        return {}
+    try:
+        genomes = quick_genomes(Compiler(unit), unit, by_estimate(unit), levels)
+    except InfeasibleError:
+        return {}
+    if config.use.placement or not config.use.cores:
+        return dict.fromkeys((genome for mine in genomes.values() for genome in mine), _PREDICTION)
+    cores = {level: unit.machine.granted(level).cores for level in genomes}
+    wide = (tuple(everywhere(unit, gene, cores[level]) for gene in genome) for level, mine in genomes.items() for genome in mine)
+    return dict.fromkeys(wide, _PREDICTION)
+
+
+def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:
+    compile_plan(compiler, plan, where)
+    unit = ordered(compiler.target, order)
+    names = [name for segment in plan.segments for name in segment.operators]
+    at = next((k for k, spec in enumerate(unit.operators) if spec.name != names[k]), None)
+    if at is not None:
+        what = f"operator {at} is {names[at]!r}, the search has {unit.operators[at].name!r} there"
+        raise BadInputError(f"{where}: {what} (search.order: {order}); expected its order, or --set search.order={_other(order)}")
+    genome = genome_of(unit, plan)
+    assert genome is not None, "what compiles has a gene"
+    return genome
+
+
+def _other(order: Order) -> Order:
+    return next(each for each in ORDERS if each != order)

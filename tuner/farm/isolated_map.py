@@ -1,0 +1,122 @@
+"""A function over items, each apart: an item that raises, or takes its process along, is an error of its own, and the others go on.
+
+For what takes long beside a message: whole runs, turns of the finals.  Results come in the order of the items, whoever is done first.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from simulator import terminal
+from tuner.farm.actions import DIED, Blame, Care, Deliver, Errand, Failed, Send
+from tuner.farm.supervisor_loop import Crew
+from tuner.platform.actors import Actors, Announce
+from tuner.platform.crash import one_line
+from tuner.platform.interfaces import Clock
+from tuner.platform.real import REAL
+
+T = TypeVar("T")
+R = TypeVar("R")
+POLL_S = 1.0
+
+
+class Tried(NamedTuple, Generic[R]):
+    """value: what the function returned, None where `error` says why not."""
+
+    value: R | None
+    error: str | None
+
+
+Each = Callable[[Iterable[T]], Iterator[Tried[R]]]
+Make = Callable[[], Callable[[T], R]]
+
+
+def _tried(call: Callable[[T], R], item: T) -> Tried[R]:
+    try:
+        return Tried(call(item), None)
+    except Exception as error:  # noqa: BLE001  one item must not end the others
+        return Tried(None, one_line(error))
+
+
+@contextmanager
+def each_here(make: Make[T, R]) -> Iterator[Each[T, R]]:
+    """In this process, one after the other; a process that dies or hangs is not survived."""
+    yield partial(map, partial(_tried, make()))
+
+
+@contextmanager
+def each_on_ray(
+    make: Make[T, R], workers: int | None, address: str | None, wait_s: float, run_id: str, resource: str | None = None
+) -> Iterator[Each[T, R]]:
+    """On actors of Ray, as `RayActors` takes them."""
+    from tuner.platform.ray_actors import RayActors  # Ray takes seconds to import
+
+    with RayActors(EachSpec(make), workers, address, wait_s, run_id, resource) as actors:
+        each: EachOn[T, R] = EachOn(actors, REAL.clock, terminal.say)
+        yield each
+
+
+@dataclass(frozen=True)
+class EachWorker(Generic[T, R]):
+    """`Worker` around a function."""
+
+    call: Callable[[T], R]
+    done: int = 0
+
+    def work(self, packed: bytes, shared: Sequence[Any], announce: Announce | None) -> bytes:
+        del shared, announce
+        return pickle.dumps(_tried(self.call, pickle.loads(packed)))
+
+
+@dataclass(frozen=True)
+class EachSpec(Generic[T, R]):
+    """Makes an EachWorker where it is called."""
+
+    make: Make[T, R]
+
+    def __call__(self) -> EachWorker[T, R]:
+        return EachWorker(self.make())
+
+
+class EachOn(Generic[T, R]):
+    """`Each` on actors that were made with `EachSpec`: one item at a time each, as long as it takes.  say: takes a line for a person."""
+
+    def __init__(self, actors: Actors, clock: Clock, say: Callable[[str], None]) -> None:
+        self._crew = Crew(actors, clock, self, say, None)
+        self._items: dict[int, T] = {}
+        self._tried: dict[int, Tried[R]] = {}
+        self._number = 0
+
+    def __call__(self, items: Iterable[T]) -> Iterator[Tried[R]]:
+        numbers = []
+        for item in items:
+            numbers.append(self._number)
+            self._items[self._number] = item
+            self._crew.submit(Errand(self._number, Care()))
+            self._number += 1
+        return self._in_order(numbers)
+
+    def _in_order(self, numbers: Sequence[int]) -> Iterator[Tried[R]]:
+        for number in numbers:
+            while number not in self._tried:
+                self._crew.turn(POLL_S)
+            yield self._tried.pop(number)
+
+    def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
+        return pickle.dumps(self._items[send.work]), ()
+
+    def delivered(self, done: Deliver) -> None:
+        del self._items[done.work]
+        self._tried[done.work] = pickle.loads(done.result)
+
+    def failed(self, failed: Failed) -> None:
+        del self._items[failed.work]
+        self._tried[failed.work] = Tried(None, DIED)
+
+    def blamed(self, blame: Blame) -> None:
+        raise AssertionError(f"an item is all that there is: {blame}")

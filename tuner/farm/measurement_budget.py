@@ -1,0 +1,100 @@
+"""What a run may spend of a budget of measurements: readings, task x level x repeat, of the search, its canary and the finals.
+
+Where a board measures, the finals read the best programs again, and a canary is read now and then.  Both are paid for like everything else.
+What they may take is set aside before the search begins, by rules of the settings alone: so the search ends where it would have ended
+whoever measured, and however often it was stopped.  What the finals leave over is not spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simulator.npu.errors import BadInputError
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.farm.subgraph_searches import dealt
+from tuner.measure.canary import EVERY
+from tuner.measure.reading_cost import repeats_of
+from tuner.selection.race import ECHO, FIRST_LOOK
+
+SHARE = 4  # the finals have at most one part in so many
+
+
+@dataclass(frozen=True)
+class Spending:
+    """measurements: of the whole run, None where the budget is another one.  task: readings of one at all levels.
+
+    finals: set aside, of every search; finalists: of a level.  canary: readings of one look at it, 0 where there is none.
+    """
+
+    measurements: int | None
+    levels: int
+    task: int
+    finals: int
+    finalists: int
+    canary: int
+
+    @classmethod
+    def of(cls, config: TuneConfig, levels: int, searches: int) -> Spending:
+        """Raises `BadInputError` where a budget of measurements is too small for the finals."""
+        runner, total = config.runner, config.budget.measurements
+        task = levels * repeats_of(config)
+        if runner.name == BUILT_IN:
+            return cls(total, levels, task, 0, 0, 0)
+        most = _finals(runner.finalists, levels, runner.readings)
+        if total is None:
+            return cls(None, levels, task, most, runner.finalists, runner.canary)
+        kept = min(most, total // SHARE // searches)
+        fewest = _finals(1, levels, ECHO)
+        if kept < fewest:
+            least = SHARE * fewest * searches
+            raise BadInputError(f"measurements {total}: too few, a {SHARE}th is for the finals; accepted: {least} or more")
+        able = [count for count in range(1, runner.finalists + 1) if _finals(count, levels, min(FIRST_LOOK, runner.readings)) <= kept]
+        return cls(total, levels, task, kept, max(able, default=1), runner.canary)
+
+    def canaries(self, readings: int) -> int:
+        """Of the canary, beside so many of the search: at the start, and every `EVERY`."""
+        return self.canary * (1 + readings // EVERY)
+
+    def limits(self, weights: Sequence[int], least: int) -> list[int]:
+        """Of every search: while it has spent less, another task is measured.  weights: of the searches.  least: programs of each.
+
+        Raises `BadInputError` where that is not enough for the first programs.
+        """
+        assert self.measurements is not None
+        left = self.measurements - self.finals * len(weights)
+        shares = [left]
+        if len(weights) > 1:
+            enough = left >= len(weights) * least * self.task
+            shares = [self.task * count for count in dealt(left // self.task, weights, least)] if enough else [0]
+        found = [self._readings(share) - self.task + 1 for share in shares]
+        if min(found) <= (least - 1) * self.task:
+            what = f"{left} are left beside the finals, and a program at all levels takes {self.task}"
+            raise BadInputError(f"measurements {self.measurements}: too few; {what}, with the canary's {self.canary}")
+        return found
+
+    def _readings(self, share: int) -> int:
+        """Most that leave room for their canaries."""
+        if not self.canary:
+            return share
+        readings = max(0, (share - self.canary) * EVERY // (EVERY + self.canary))
+        while readings + 1 + self.canaries(readings + 1) <= share:
+            readings += 1
+        return readings
+
+    def line(self, searches: int) -> str:
+        """For a person, before the search begins."""
+        assert self.measurements is not None
+        said = f"budget: {self.measurements:,} measurements (task x level x repeat)"
+        if not self.finals:
+            return f"{said}, none set aside: the simulator needs no finals"
+        each = f" of each of {searches} searches" if searches > 1 else ""
+        kept, rounds = self.finals * searches, self.finals // _finals(self.finalists, self.levels, 1)
+        canary = f"the canary takes {self.canary} at the start and after every {EVERY}"
+        what = f"the best {self.finalists} of each of {self.levels} levels and the baseline, {rounds} times at least"
+        return f"{said}; {kept:,} are set aside for the finals{each} ({what}); {canary}"
+
+
+def _finals(finalists: int, levels: int, rounds: int) -> int:
+    """Readings at most: of so many of each level, all of them different, and the baseline."""
+    return (finalists * levels + 1) * levels * rounds

@@ -1,0 +1,54 @@
+"""What of a configuration others wrote: looked for before any worker is started, and part of the run's identity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from simulator.npu.errors import BadInputError
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.measure.runners import runner_plugin
+from tuner.platform.module_path import search_here
+from tuner.platform.ray_info import on_this_computer
+from tuner.plugins import COST_MODELS, RUNNERS, STRATEGIES, TARGETS, Plugin, PluginKind, find
+from tuner.runs.folder import IDENTITY, read_json
+
+
+def plugged(config: TuneConfig, serial: bool, address: str | None) -> tuple[Plugin, ...]:
+    """All that does not come along.  The current folder is searched for modules, as `python -m` searches it.
+
+    Raises `BadInputError` at once for what is not here.  Only a runner need not be where no worker is: there they say so themselves, and
+    nobody here knows its version and its source.
+    """
+    named = [(kind, name) for kind, name in _named(config) if name not in kind.built_in]
+    if named:
+        search_here()  # workers are told (`tuner.platform.ray_cluster.worker_environment`), wherever they are started
+    here = serial or on_this_computer(address)
+    return tuple(_plugin(kind, name, here) for kind, name in named)
+
+
+def _named(config: TuneConfig) -> Iterator[tuple[PluginKind, str]]:
+    yield STRATEGIES, config.search.strategy
+    if config.use.cost_model:
+        yield COST_MODELS, config.model.name
+    if config.runner.name != BUILT_IN:
+        yield RUNNERS, config.runner.name
+    yield TARGETS, config.target.name
+
+
+def _plugin(kind: PluginKind, name: str, here: bool) -> Plugin:
+    if kind is not RUNNERS:
+        return find(kind, name).plugin
+    try:
+        return runner_plugin(name)
+    except BadInputError:
+        if here:
+            raise
+        return Plugin(kind.name, name, "", "")
+
+
+def replugged(out: Path, mine: Sequence[Plugin]) -> list[str]:
+    """What a run that is there was begun with and has no more, in words."""
+    there = [Plugin(**each) for each in read_json(out / IDENTITY).get("plugins", ())]
+    then, now = (", ".join(str(each) for each in some if each not in others) for some, others in ((there, mine), (mine, there)))
+    return [f"begun with {then or 'nothing plugged in'}, not {now or 'without it'}"]

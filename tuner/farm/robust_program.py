@@ -1,0 +1,39 @@
+"""The robust program of each search, from all that its log holds: also of earlier sessions of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compiler.plan.plan import Plan
+from tuner.farm.subgraph_searches import Searched
+from tuner.log.read import read_log, read_table
+from tuner.platform.files import Place
+from tuner.runs.dataframes import program_cycles
+from tuner.selection.robust import robust
+
+
+def robust_plans(folder: Place, found: Sequence[Searched], levels: Sequence[str]) -> list[Plan] | None:
+    """Of every search, by its own cycles; None where one has no program that fits every level.
+
+    Of a model in pieces these are robust together: a sum loses no more than the part of it that loses most.  folder: of the run, whose log
+    is closed.
+    """
+    log = read_log(folder, ("run", "seq", "task", "level", "kind", "status", "cycles"))
+    tasks = read_table(folder, "tasks", ("task", "payload")).table
+    plans = [robust_plan(log[log["run"].astype("str") == search.run], tasks, levels) for search in found]
+    return None if None in plans else [plan for plan in plans if plan is not None]
+
+
+def robust_plan(log: pd.DataFrame, tasks: pa.Table, levels: Sequence[str]) -> Plan | None:
+    """Of one search.  log, tasks: of it, with the columns that are read above."""
+    programs = program_cycles(log, levels)
+    at = robust(programs.cycles)
+    if at is None:
+        return None
+    (payload,) = tasks.filter(pc.equal(pc.cast(tasks["task"], "string"), programs.tasks[at]))["payload"].to_pylist()
+    return Plan.model_validate(json.loads(payload)["plan"])

@@ -1,0 +1,250 @@
+"""One search of a run: its conductor, its log, its checkpoints, and what a person sees of it.
+
+What a training of a run is given: rows that are durable before they are read, so that the log alone explains every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from compiler.space.gene import Genome
+from simulator.npu.errors import BadInputError, TilefarmError
+from simulator.terminal import say
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.cost_model.interface import conditions_of
+from tuner.cost_model.model_file import KeptModel
+from tuner.cost_model.trainer import Trainer
+from tuner.cost_model.training_rows import packed_rows, rows_of_search
+from tuner.farm.board_drift import BoardWatch
+from tuner.farm.commit_log import Ledger, RunBudget
+from tuner.farm.coordinator import Conductor, Jobs
+from tuner.farm.early_stopping import Plateau
+from tuner.farm.epoch_schedule import EpochSchedule
+from tuner.farm.progress import ProgressBar
+from tuner.farm.reading_conflicts import LoggedReadings
+from tuner.farm.recorder import Facts
+from tuner.farm.store_client import Storing
+from tuner.farm.uncommitted import read_ahead
+from tuner.farm.warm_start import WarmStart, lines, taken
+from tuner.log.read import read_log
+from tuner.log.task_numbers import count, first
+from tuner.log.writer import RunLog
+from tuner.measure.grants import same_grants
+from tuner.measure.replay import read_published
+from tuner.measure.runners import named_by
+from tuner.platform.files import Place
+from tuner.platform.interfaces import World
+from tuner.request import Snapshot, TuneRequest
+from tuner.runs.checkpoint import Checkpoint
+from tuner.runs.folder import SearchFolder
+from tuner.search.champions import Champions
+from tuner.search.epoch_report import Collector
+from tuner.search.population import Individual
+
+
+def durable_rows(folder: Place, ledger: Ledger, facts: Facts, tasks: int) -> bytes:
+    """Of so many tasks, the first in their order, packed.  folder: of the run, whose log is published first.
+
+    Raises `BadInputError` where it cannot be written or read.
+    """
+    ledger.log.flush()
+    conditions = np.stack(list(conditions_of(facts.unit, facts.levels).values()))
+    return packed_rows(rows_of_search(folder, ledger.log.origin.run, first(ledger.numbers, tasks), conditions))
+
+
+class SearchEnd(NamedTuple):
+    """best: of every level the fastest program.  baselines: of every level the fastest one of single operators over those that grant the
+    same, for which it is one."""
+
+    best: tuple[Individual, ...]
+    baselines: tuple[Individual, ...]
+
+
+class OneSearch:
+    """The search of one run, its log, its checkpoints and what a person sees of it.
+
+    said: of the earlier runs that it begins with (`tuner.farm.warm_start.sources`).  start: makes the genomes that it begins with, where it
+    does begin; None where they were not named again.  prior: a model that it begins with, a copy of which is in the folder of its models.
+    storing: its side of a store, None where there is none.
+    """
+
+    def __init__(
+        self, world: World, facts: Facts, config: TuneConfig, request: TuneRequest, place: SearchFolder, log: RunLog, jobs: Jobs,
+        budget: RunBudget, said: Sequence[str] = (), start: Callable[[], Mapping[Genome, str]] | None = dict,
+        prior: KeptModel | None = None,
+        storing: Storing | None = None,
+    ) -> None:  # fmt: skip
+        self.storing = storing
+        self.clock = world.clock
+        self.facts, self.levels, self.config, self.place, self.quiet = facts, facts.levels, config, place, request.quiet
+        self._watch = request.progress
+        self.champions = Champions(len(facts.levels), same_grants(facts.unit.machine, facts.levels))
+        self.ledger = Ledger(facts.levels, log, self.champions, budget, repeats=facts.repeats)
+        self.schedule = EpochSchedule([b""] * config.islands)
+        self.trainer = Trainer(place.models, config.model)
+        trainer = self.trainer if config.use.cost_model else None
+        rows = partial(durable_rows, place.path, self.ledger, facts)
+        plateau = Plateau(config.budget.plateau, config.budget.plateau_gain)
+        self.conductor = Conductor(jobs, self.schedule, self.ledger, trainer, self._committed, self._show, self._say, plateau, rows)
+        if storing is not None:
+            if storing.packed:
+                jobs.tell_stored(storing.packed)
+            self.conductor.drop = storing.drop
+        self.checkpoint = Checkpoint(place.checkpoint, log)
+        self.warm_start: list[str] = []  # lines for a person
+        self._warm_tasks: list[str] = []
+        self._unsaved: list[bytes] = []
+        self._began = 0
+        self._shown: ProgressBar | None = None
+        self._saved_s = self.clock.monotonic_s()
+        self._resume(request.warm_start, said, start, prior)
+
+    @contextmanager
+    def progress(self) -> Iterator[None]:
+        budget, readings = self.ledger.budget, self.ledger.counted.readings
+        already = self.ledger.programs if budget.readings is None else readings
+        with ProgressBar(
+            self.clock, budget.candidates, budget.seconds(), already, self.quiet, watch=self._watch, measurements=budget.readings
+        ) as shown:
+            self._shown = shown
+            yield
+            shown.finish(self.snapshot())
+            self._shown = None
+
+    def _show(self) -> None:
+        if self._shown is not None:
+            self._shown.update(self.snapshot())
+
+    def _say(self, line: str) -> None:
+        if self._shown is not None:
+            self._shown.say(line)
+
+    def snapshot(self) -> Snapshot:
+        champions, failures, tasks, readings = self.ledger.counted
+        best = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.best[i]) is not None}
+        baseline = {level: int(m.cycles[i]) for i, level in enumerate(self.levels) if (m := champions.baseline(i)) is not None}
+        note = f"epoch {self.schedule.complete}, {tasks} tasks"
+        return Snapshot(champions.programs, best, baseline, dict(failures), note, readings)
+
+    def _resume(
+        self, paths: Sequence[Path], said: Sequence[str], start: Callable[[], Mapping[Genome, str]] | None, prior: KeptModel | None
+    ) -> None:
+        """Go on from the last checkpoint.  What was measured after it counts; it is neither measured nor logged again when it is asked for
+        in its place, and then it is what the log says."""
+        log, levels = self.ledger.log, len(self.levels)
+        found = self.checkpoint.load() if self.place.resumed else None
+        beyond = log.numbers.beyond([] if found is None else found[0]["numbers"])
+        # where readings differ, also those of the last epochs before it, of which a job that builds on earlier ones does not know
+        if rows := log.numbers.beyond([]) if self.facts.differs else beyond:
+            answers = read_published(self.place.path, log.origin.run, rows, levels)
+            self.conductor.jobs.tell_answers(answers)
+        if self.facts.differs:
+            self.ledger.boards = BoardWatch(log, self._say)
+            self.ledger.logged = LoggedReadings(levels, answers if rows else None)
+        if (lost := sum(self.ledger.log.lost.values())) and not self.quiet:
+            say(f"{lost} rows of log and tasks were lost; they are measured again")
+        if found is None:
+            if start is None:
+                raise BadInputError("--start: the run was stopped before its first checkpoint; name the plans again that it began with")
+            if prior is not None:
+                self.trainer.begin(prior)
+                self.schedule.begin_trained()
+            self._begin(taken(paths, said, self.facts.unit, self.levels, self.config.search.elites, self.facts.origin.runner), start())
+            return
+        state, findings = found
+        self._began, self._unsaved = int(state["began"]), []
+        self.champions.restore(state["champions"])
+        self.trainer.restore(state["trainer"])
+        ledger = self.ledger
+        ledger.numbers = state["numbers"]
+        ledger.failures.update(state["failures"])
+        ledger.readings = int(state["readings"])
+        self.warm_start, self._warm_tasks = list(state["warm_start"]), list(state["warm_tasks"])
+        ledger.tasks = log.numbers.names(ledger.numbers) | set(self._warm_tasks)
+        if not lost:  # else what is there may lie behind what is not, which is to be measured again
+            ledger.ahead = read_ahead(self.place.path, log.origin.run, beyond, self.facts.unit, self.champions.empty())
+        self.conductor.plateau.restore(state["plateau"])
+        self.conductor.models_used = int(state["models_used"])
+        epochs = self.schedule.restore(state["schedule"], findings[self._began :], len(self.trainer.models))
+        self.conductor.begin(findings[: self._began], epochs)
+
+    def _begin(self, warm: WarmStart | None, start: Mapping[Genome, str]) -> None:
+        """With nothing, or with what earlier runs measured: it is known, is not measured again, and trains the first models.
+
+        start: programs that are measured first -> where they are from."""
+        programs = {**start, **({} if warm is None else {each: "warm start" for each in warm.programs if each not in start})}
+        if programs or (warm is not None and not warm.empty):
+            self._unsaved.append(Collector().pack(0, len(self.levels), programs) if warm is None else warm.findings(programs))
+            self._began = 1
+        if warm is not None:
+            self.warm_start, self._warm_tasks = list(lines(warm)), list(warm.tasks)
+            self.ledger.tasks.update(warm.tasks)
+            if self.ledger.boards is not None:
+                self.ledger.boards.began(warm.boards)
+            if not self.quiet:
+                for line in self.warm_start:
+                    say(line)
+        self.conductor.begin(self._unsaved)
+
+    def search_until_spent(self) -> None:
+        self.conductor.run()
+        if self._unsaved:
+            self._save(self.clock.monotonic_s())
+        self.ledger.log.flush()
+        if self.storing is not None:
+            self.storing.close()
+
+    def ended(self, where: str) -> SearchEnd:
+        """What it found.  Raises `TilefarmError` where no program of single operators could be measured; where: names its log."""
+        champions, failures, *_ = self.ledger.counted
+        best = tuple(each for each in champions.best if each is not None)
+        baselines = tuple(each for each in map(champions.baseline, range(len(self.levels))) if each is not None)
+        if min(len(best), len(baselines)) < len(self.levels):
+            counts = ", ".join(f"{count} {status}" for status, count in sorted(failures.items()))
+            what = f"no program of single operators could be measured ({counts})"
+            raise TilefarmError(f"{where}: {what}; the column `error` of its log says why")
+        return SearchEnd(best, baselines)
+
+    def _first_answer(self) -> None:
+        """Raises `BadInputError` where the first program got none: a runner that is not right could be asked for hours."""
+        runner, counted = self.facts.origin.runner, self.ledger.counted
+        if runner == BUILT_IN or not counted.tasks or counted.failures.total() < counted.tasks:
+            return
+        self.ledger.log.flush()
+        row = read_log(self.place.path, ("status", "error")).astype("str").iloc[-1]
+        why = f"{row['status']}: {row['error']}"
+        raise BadInputError(f"{named_by(runner)}: the first program could not be measured: {why}; when it can be, give another --out")
+
+    def _committed(self, findings: bytes) -> None:
+        """After a result, not more often than the configuration says; after the first one at once."""
+        self._first_answer()
+        self._unsaved.append(findings)
+        now = self.clock.monotonic_s()
+        if self.schedule.complete <= 1 or now - self._saved_s >= self.config.farm.checkpoint_every_s:
+            self._save(now)
+
+    def _save(self, now_s: float) -> None:
+        self._saved_s = now_s
+        state = {
+            "schedule": self.schedule.state(),
+            "began": self._began,
+            "champions": self.champions.state(),
+            "trainer": self.trainer.state(),
+            "numbers": self.ledger.numbers,
+            "failures": dict(self.ledger.failures),
+            "readings": self.ledger.readings,
+            "plateau": self.conductor.plateau.state(),
+            "models_used": self.conductor.models_used,
+            "warm_start": self.warm_start,
+            "warm_tasks": self._warm_tasks,
+        }
+        self.checkpoint.save(state, self._unsaved)
+        self._unsaved = []
+        if self.storing is not None:
+            self.storing.step(count(self.ledger.numbers) + len(self.ledger.ahead.tasks))

@@ -1,0 +1,183 @@
+"""A search's side of the store: what lies there of its tasks, and what it adds.
+
+It adds rows that its log has published, so a store never knows more than the log of some run, and a run that was killed adds the rest when
+it is resumed.  Packs are put at fixed points: after a checkpoint, when enough for a pack has come together, and at the end of the search.
+What cannot be written is said once and tried again; the search does not depend on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from compiler.plan.plan import Plan
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
+from tuner.farm.recorder import Facts
+from tuner.log.digests import digest
+from tuner.log.read import each_part
+from tuner.log.schema import RESULTS
+from tuner.measure.store_lookup import WORKER
+from tuner.platform.files import Place
+from tuner.store.champions import Champion, StoredChampions, put_champions
+from tuner.store.pack_store import PACK_BYTES, PackStore
+from tuner.store.packs import Conditions, Measured, keys, words
+
+_FIRST_TRY = 4096  # tasks, before anybody knows how many are a pack
+_STRUCTURE = re.compile(r',"structure":"([0-9a-f]{16})"}\Z')  # the last key of a payload, canonical JSON
+_LOG = ("run", "task", "seq", "level_index", "status", "worker", "board", "firmware", "drifted", *RESULTS)
+
+
+class Scopes:
+    """Where a task of a unit can be met: segments in every network that has their structure, stages and programs in the same computation.
+
+    A segment's task names how its operators are wired, a program's does not: two networks may have operators of the same names and sizes.
+    """
+
+    def __init__(self, unit: Unit) -> None:
+        self._structures = Structures(unit)
+        names = [spec.name for spec in unit.operators]
+        self.whole = int(digest([unit.digest, self._structures.structure(0, len(names)), names])[:16], 16)
+
+    @cached_property
+    def every(self) -> NDArray[np.uint64]:
+        """uint64: ascending."""
+        found = {int(structure, 16) for structure in self._structures.places()} | {self.whole}
+        return np.array(sorted(found), np.uint64)
+
+    def of(self, kind: str, payload: str) -> int:
+        """Of a task.  What no plan was made of is a segment without a structure, and has no results."""
+        if kind not in ("operator", "segment"):
+            return self.whole
+        found = _STRUCTURE.search(payload)
+        return int(found[1], 16) if found else 0
+
+
+class Storing:
+    """folder: of the run, whose log is read.  say: takes a line for a person.
+
+    Raises `BadInputError` where the store cannot be used.
+    """
+
+    def __init__(self, root: Place, folder: Place, facts: Facts, say: Callable[[str], None]) -> None:
+        origin, machine = facts.origin, facts.unit.machine
+        conditions = Conditions(machine.name, machine.digest, facts.levels, origin.simulator, origin.runner, facts.repeats)
+        self._store, self._folder, self._facts, self._say = PackStore(root, conditions), folder, facts, say
+        self._scopes = Scopes(facts.unit)
+        found = self._store.found(self._scopes.every)
+        self.packed = found.packed
+        self._known = set(found.keys)
+        self._scope_of: dict[str, int] = {}
+        self._done = {"log": 0, "tasks": 0}  # parts
+        self._waiting: list[Measured] = []
+        self._count = self._seen = 0
+        self._enough, self._failing = _FIRST_TRY, False
+        for line in found.damaged:
+            say(f"--store {line}; left out, `tilefarm store gc` deletes it")
+        say(f"store {root}: {len(found.keys):,} tasks of this network are known, from {found.packs} packs")
+
+    def drop(self, pack: str, task: str) -> None:
+        """Of the store, since a task of it was measured again, with another result."""
+        whose = self._store.whose.get(pack, "nobody knows whom")
+        what = f"task {task} was measured again, with another result"
+        self._say(f"--store {self._store.folder / pack}: {what}; the pack of {whose} is dropped")
+        try:
+            self._store.drop(pack, f"{what} by run {self._facts.origin.run}")
+        except OSError as error:
+            self._failed(error)
+
+    def step(self, tasks: int) -> None:
+        """After a checkpoint.  tasks: that have rows in the log."""
+        if tasks - self._seen + self._count >= self._enough:
+            self._seen = tasks
+            self._read()
+            self._put(last=False)
+
+    def close(self) -> None:
+        """At the end of the search, whose log is published."""
+        self._read()
+        self._put(last=True)
+
+    def keep(self, model_digest: str, of: Mapping[str, Champion], robust: Plan | None, programs: int, readings: int) -> None:
+        """The champions of a search that has ended, by level, for models that compute the same.  programs, readings: that it measured."""
+        origin = self._facts.origin
+        found = StoredChampions(
+            run=origin.run, model=origin.model, model_digest=model_digest, programs=programs, readings=readings, of=dict(of), robust=robust
+        )
+        try:
+            put_champions(self._store.folder, self._scopes.whole, found)
+        except OSError as error:
+            self._failed(error)
+
+    def _put(self, last: bool) -> None:
+        """All that waits, where it is enough for a pack."""
+        if not self._count or not (last or self._count >= self._enough):
+            return
+        origin = self._facts.origin
+        measured = Measured.joined(self._waiting)
+        data = self._store.encoded({"run": origin.run, "model": origin.model, "tag": origin.tag}, measured)
+        if not last and len(data) < PACK_BYTES:
+            self._enough = self._count * PACK_BYTES // len(data) + self._count // 16 + 1
+            return
+        try:
+            self._store.put(data)
+        except OSError as error:
+            self._failed(error)
+            return
+        self._waiting, self._count = [], 0
+
+    def _failed(self, error: OSError) -> None:
+        if not self._failing:
+            why = " ".join(str(error.strerror or error).split())[:300]
+            self._say(f"--store {self._store.root}: cannot be written: {why}; the run goes on, and --resume adds what is missing")
+        self._failing = True
+
+    def _read(self) -> None:
+        """What the log has published since, and the store has not."""
+        for task, kind, payload in self._tasks():
+            self._scope_of[task] = self._scopes.of(kind, payload)
+        for part in self._parts("log", _LOG):
+            if (measured := self._measured(part)) is not None:
+                self._waiting.append(measured)
+                self._count += len(measured.tasks)
+
+    def _parts(self, name: str, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+        for table in each_part(self._folder, name, columns, self._done[name]):
+            self._done[name] += 1
+            yield table
+
+    def _tasks(self) -> Iterator[tuple[str, str, str]]:
+        for table in self._parts("tasks", ("task", "kind", "payload")):
+            yield from zip(*(table[name].cast(pa.string()).to_pylist() for name in ("task", "kind", "payload")), strict=True)
+
+    def _measured(self, rows: pa.Table) -> Measured | None:
+        """Tasks of a part that this run measured, and that fit some level."""
+        levels = len(self._facts.levels)
+        mine = pc.and_(pc.equal(rows["run"].cast(pa.string()), self._facts.origin.run), pc.invert(rows["drifted"]))
+        taken = pc.fill_null(pc.starts_with(rows["worker"].cast(pa.string()), WORKER), False)
+        rows = rows.filter(pc.and_(mine, pc.invert(taken))).sort_by([("seq", "ascending"), ("level_index", "ascending")])
+        count = len(rows) // levels
+        if not count:
+            return None
+        first = pa.array(np.arange(0, len(rows), levels))
+
+        def texts(name: str) -> NDArray[np.object_]:
+            return np.array(rows[name].take(first).cast(pa.string()).to_pylist(), object)
+
+        names = texts("task")
+        values = np.stack([rows[name].fill_null(0).to_numpy() for name in RESULTS], 1).reshape(count, levels, len(RESULTS))
+        good = np.any(values, axis=(1, 2))
+        if self._facts.differs:  # what no board says is nobody's
+            good &= np.array([board is not None for board in texts("board")])
+        scopes = np.array([self._scope_of[name] if ok else 0 for name, ok in zip(names, good, strict=True)], np.uint64)
+        found = Measured(scopes, words(list(names)), values, texts("board"), texts("firmware"))
+        new = good & np.array([key not in self._known for key in keys(found)])
+        found = found.of(new)
+        self._known.update(keys(found))
+        return found if len(found.tasks) else None

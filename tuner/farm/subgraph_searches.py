@@ -1,0 +1,74 @@
+"""A model in several pieces is tuned piece by piece: which are searched, with what share of the budget, and how a log tells them apart.
+
+Pieces meet on the host only, so a program of one says nothing of another, and the best programs of a model are the best programs of its
+pieces: one search for each of them is right, and one over all of them would find the same in a larger space.  Pieces that compute the
+same (the blocks of a transformer around an operator that is refused) are one search, whose result serves all.
+
+The budget is dealt by what pieces take layer by layer, one program after the other to the one that is furthest behind its share
+(Sainte-Laguë), and to each at least one for everything that levels grant: its baselines.  So a larger budget takes nothing away from
+any, and a run that is resumed with more ends where it would have ended from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.build import default_plan, measure_plans
+from compiler.model import Opened
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
+from tuner.platform.files import Place
+from tuner.runs.folder import write_json
+from tuner.runs.subgraph_runs import FILE
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search of a run.  run: its id in the log.  pieces: numbers of the pieces that it serves; the first one is measured."""
+
+    run: str
+    pieces: tuple[int, ...]
+
+
+def searches(opened: Opened, run: str) -> tuple[Searched, ...]:
+    """One for each piece that differs from those before it.  run: id of the whole run, and that of the search of a model in one piece."""
+    if len(opened.units) == 1:
+        return (Searched(run, (0,)),)
+    groups: dict[str, list[int]] = {}
+    for k, unit in enumerate(opened.units):
+        groups.setdefault(_structure(unit), []).append(k)
+    return tuple(Searched(f"{run}.{opened.names[members[0]]}", tuple(members)) for members in groups.values())
+
+
+def _structure(unit: Unit) -> str:
+    return Structures(unit).structure(0, len(unit.operators))
+
+
+def weights_of(opened: Opened, found: Sequence[Searched]) -> list[int]:
+    """What each search's pieces take layer by layer, in cycles, summed over the levels.  Raises `InfeasibleError`."""
+    machine, weights = opened.machine, []
+    levels = {machine.granted(level): level for level in machine.contention}  # one of each grant
+    for search in found:
+        k = search.pieces[0]
+        unit = opened.units[k]
+        plans = {granted: default_plan(unit, level) for granted, level in levels.items()}
+        measured = measure_plans(opened.compilers[k], {level: plans[machine.granted(level)] for level in machine.contention})
+        weights.append(sum(each.timings[level].cycles for level, each in measured.items()) * len(search.pieces))
+    return weights
+
+
+def dealt(count: int, weights: Sequence[int], least: int = 1) -> list[int]:
+    """`count` programs by weight, at least so many each."""
+    shares = [least] * len(weights)
+    for _ in range(count - sum(shares)):
+        furthest = max(range(len(weights)), key=lambda i: (weights[i] / (2 * shares[i] + 1), -i))
+        shares[furthest] += 1
+    return shares
+
+
+def write_searches(folder: Place, opened: Opened, found: Sequence[Searched]) -> None:
+    """RUN/pieces.json, where there are several pieces: which search of the log serves which of them."""
+    if len(opened.names) > 1:
+        rows = [{"run": search.run, "pieces": [opened.names[k] for k in search.pieces]} for search in found]
+        write_json(folder / FILE, {"version": 1, "searches": rows})

@@ -1,0 +1,65 @@
+"""Supervision at work: actors and a clock on one side, whoever has work to be done on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+from tuner.farm.actions import Action, Blame, Deliver, Errand, Failed, GiveUp, Kill, SayLine, Send, StartActor
+from tuner.farm.supervision import Supervision
+from tuner.platform.actors import Actors, Message
+from tuner.platform.interfaces import Clock
+
+
+class Client(Protocol):
+    """Whose work it is."""
+
+    def message(self, send: Send) -> tuple[bytes, Sequence[Any]]:
+        """What goes to an actor: packed, and of what was shared.  Called in the order in which the actor hears it."""
+        ...
+
+    def delivered(self, done: Deliver) -> None: ...
+
+    def failed(self, failed: Failed) -> None: ...
+
+    def blamed(self, blame: Blame) -> None: ...
+
+
+class Crew:
+    """say: takes a line for a person.  item_timeout_s: as of `Supervision`."""
+
+    def __init__(self, actors: Actors, clock: Clock, client: Client, say: Callable[[str], None], item_timeout_s: float | None) -> None:
+        self.actors, self.clock, self._client, self._say = actors, clock, client, say
+        self.supervision = Supervision(actors.count, item_timeout_s)
+        self._do(self.supervision.begin(clock.monotonic_s()))
+
+    def submit(self, work: Errand) -> None:
+        self._do(self.supervision.submit(work, self.clock.monotonic_s()))
+
+    def turn(self, patience_s: float) -> None:
+        """What has happened, or happens within so long.  Raises `FarmError` where it cannot go on, and what a worker raised."""
+        due_s = self.supervision.due_s(self.clock.monotonic_s())
+        for event in self.actors.events(patience_s if due_s is None else max(0.0, min(patience_s, due_s))):
+            self._do(self.supervision.heard(event, self.clock.monotonic_s()))
+        # last: where it was this process that did nothing for a while, those who said something meanwhile were not silent
+        self._do(self.supervision.tick(self.clock.monotonic_s()))
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, StartActor):
+                self.actors.start(action.slot, action.actor)
+            elif isinstance(action, Kill):
+                self.actors.kill(action.actor)
+            elif isinstance(action, Send):
+                packed, shared = self._client.message(action)
+                self.actors.send(action.actor, Message(action.number, packed, shared, action.announces))
+            elif isinstance(action, SayLine):
+                self._say(action.line)
+            elif isinstance(action, Deliver):
+                self._client.delivered(action)
+            elif isinstance(action, Failed):
+                self._client.failed(action)
+            elif isinstance(action, Blame):
+                self._client.blamed(action)
+            elif isinstance(action, GiveUp):
+                raise action.error

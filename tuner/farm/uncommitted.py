@@ -1,0 +1,88 @@
+"""What has rows, and its place in the order has not come: a job that the end of a session cut off, and what lay behind it.
+
+It counts: it takes its part of the budget, a champion may be among it, and it has no second row when its place comes.  But what the search
+asks next must not depend on it, as on who was faster before the end.  A resumed run asks for it where its place is, is answered by its rows
+(`tuner.measure.replay`), and ends as one that nobody stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compiler.plan.plan import Plan
+from compiler.space.encode import genome_of
+from compiler.target.target_graph import Unit
+from tuner.log.read import read_table
+from tuner.measure.request import told
+from tuner.platform.files import Place
+from tuner.search.champions import Champions
+from tuner.search.population import Individual
+
+
+class AheadTask(NamedTuple):
+    """number: of its rows.  readings: that it took."""
+
+    number: int
+    program: bool
+    status: str
+    readings: int = 0
+
+
+@dataclass
+class Ahead:
+    """champions: among the programs that are ahead, or were.  tasks: that are, by name."""
+
+    champions: Champions
+    tasks: dict[str, AheadTask] = field(default_factory=dict)
+
+    @property
+    def programs(self) -> int:
+        return sum(task.program for task in self.tasks.values())
+
+    @property
+    def readings(self) -> int:
+        return sum(task.readings for task in self.tasks.values())
+
+    @property
+    def failures(self) -> Counter[str]:
+        return Counter(task.status for task in self.tasks.values() if task.status != "ok")
+
+
+def read_ahead(folder: Place, run: str, numbers: Mapping[str, int], unit: Unit, champions: Champions) -> Ahead:
+    """Of earlier sessions, as their rows tell.  run: in the log of this folder.  numbers: of these tasks, by name.  champions: of none."""
+    found, levels = Ahead(champions), len(champions.best)
+    if not numbers:
+        return found
+    names = pa.array(numbers, pa.string())
+    log = read_table(folder, "log", ("run", "task", "seq", "kind", "level_index", "status", "cycles", "readings")).table
+    log = log.filter(pc.and_(pc.equal(log["run"].cast(pa.string()), run), pc.is_in(log["task"], names)))
+    log = log.sort_by([("seq", "ascending"), ("level_index", "ascending")])  # a part has all levels of its tasks
+    each = {name: log[name].to_pylist()[::levels] for name in ("task", "seq", "kind")}
+    every = log["status"].to_pylist()  # a program that does not fit a level is ok at others
+    each["status"] = ["ok" if "ok" in every[at : at + levels] else every[at] for at in range(0, len(every), levels)]
+    cycles = log["cycles"].fill_null(0).to_numpy().reshape(-1, levels)
+    readings = log["readings"].to_numpy().reshape(-1, levels).sum(1)
+    tasks = read_table(folder, "tasks", ("task", "payload")).table
+    tasks = tasks.filter(pc.is_in(tasks["task"], names))
+    payloads = dict(zip(tasks["task"].to_pylist(), tasks["payload"].to_pylist(), strict=True))
+    for task, seq, kind, status, mine, taken in zip(*each.values(), cycles, readings.tolist(), strict=True):
+        found.tasks[task] = AheadTask(seq, kind == "program", status, taken)
+        if kind == "program" and status == "ok":
+            _note(found.champions, unit, task, told(np.array(mine, np.int64)), payloads[task])
+    return found
+
+
+def _note(champions: Champions, unit: Unit, task: str, cycles: np.ndarray, payload: str) -> None:
+    plan = Plan.model_validate(json.loads(payload)["plan"])
+    if champions.gains(cycles, task, all(len(segment.operators) == 1 for segment in plan.segments)):
+        genome = genome_of(unit, plan)
+        assert genome is not None, "what was measured has a gene"
+        champions.note(Individual(genome, cycles, task))

@@ -1,0 +1,65 @@
+"""Columns as bytes: what travels between driver and actors, and lies in checkpoints.
+
+They are one row of Arrow with a list in each column, so columns of one message may differ in length.  Schemas are not sent: to read one
+takes longer than what it describes.  No pickle: what is loaded may come from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulator.npu.errors import BadInputError
+from tuner.log.compress import compressed, decompressed
+
+INTS = pa.list_(pa.int32())  # a list in each place of a column
+
+
+def schema_of(**types: pa.DataType) -> pa.Schema:
+    """Of columns with elements of these types."""
+    return pa.schema([pa.field(name, pa.list_(kind), nullable=False) for name, kind in types.items()])
+
+
+class Columns:
+    """What `to_bytes` was given; a column is opened when it is asked for."""
+
+    def __init__(self, row: pa.RecordBatch) -> None:
+        self._row = row
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Numbers of a column, which keep the whole message and cannot be written."""
+        return np.asarray(self.arrow(name).to_numpy(zero_copy_only=False))
+
+    def arrow(self, name: str) -> Any:
+        return self._row.column(name).values
+
+    def texts(self, name: str) -> list[str]:
+        found: list[str] = self.arrow(name).to_pylist()
+        return found
+
+
+def to_bytes(columns: Mapping[str, Any], schema: pa.Schema) -> bytes:
+    """The same columns give the same bytes.  Numbers of any shape are laid flat; a column that is not given is empty."""
+    arrays = []
+    for field in schema:
+        values = columns.get(field.name, ())
+        if not isinstance(values, pa.Array):
+            values = pa.array(values.ravel() if isinstance(values, np.ndarray) else values, field.type.value_type)
+        arrays.append(pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values))
+    return compressed(pa.record_batch(arrays, schema=schema).serialize())
+
+
+def from_bytes(data: bytes, schema: pa.Schema) -> Columns:
+    """Raises `BadInputError` where they are not what `to_bytes` made of columns of this schema."""
+    try:
+        row = pa.ipc.read_record_batch(decompressed(data), schema)
+        row.validate(full=True)
+        if row.num_rows != 1:
+            raise ValueError(f"{row.num_rows} rows instead of 1")
+    except (ValueError, OSError, pa.ArrowException) as error:
+        raise BadInputError(f"not columns of a search: {error}") from None
+    return Columns(row)

@@ -1,0 +1,281 @@
+"""Append-only Parquet datasets: the farm's memory.
+
+A dataset is a folder of parts `00000000.parquet` (no rows, only the schema), `00000001.parquet`, ... of one identical
+schema.  A part is written in `RUN/.tmp`, fsynced, renamed into the folder, and the folder is fsynced; it is never
+touched again.  So `pandas.read_parquet("RUN/log")` is right at any moment, also after SIGKILL.  A row is *acknowledged*
+when its part is published.
+
+Whoever reads one here goes by `whole`, which refuses a dataset that is not as it was written.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from simulator.npu.errors import BadInputError
+from tuner.log.part import Mark, PartError, PartFile, encoded, part_name, part_number, read_part
+from tuner.log.part_counts import Count, read_counts
+from tuner.log.schema import READABLE, SCHEMA_VERSION, log_schema
+from tuner.platform.files import Place
+from tuner.platform.remote_files import is_url
+
+DATASETS = ("tasks", "log")
+
+
+class Fault(NamedTuple):
+    """What is wrong with a file or a dataset.  part: what the file is, where it is a part in a wrong place."""
+
+    file: str
+    what: str
+    there: bool = False
+    part: PartFile | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What lies in a folder.  schema: None where no part can be read.  parts: those that are right, ascending.  rows: in them.
+
+    count: of `parts.json`.  faults: all others, by name, then what is missing.
+    """
+
+    folder: Place
+    name: str
+    schema: pa.Schema | None
+    parts: tuple[PartFile, ...]
+    faults: tuple[Fault, ...]
+    count: Count
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def lost(self) -> int:
+        """Rows that were there and are not: `repair` puts an empty part where one was."""
+        return max(0, self.count.rows - self.rows)
+
+    @property
+    def end(self) -> int:
+        """One past the last part that there is, or was."""
+        return max([self.count.parts, *(part.mark.number + 1 for part in self.parts)])
+
+    @property
+    def table(self) -> pa.Table:
+        return pa.concat_tables([part.table for part in self.parts])
+
+
+def part_numbers(folder: Place) -> list[int]:
+    """Numbers of the published parts, ascending; none where there is no folder."""
+    return sorted(number for path in _files(folder) if (number := part_number(path.name)) is not None)
+
+
+def _files(folder: Place) -> list[Place]:
+    """What readers of a folder look at: they pass over hidden names."""
+    try:
+        found = [*folder.iterdir()] if folder.is_dir() else []
+    except OSError as error:
+        raise BadInputError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    return sorted((path for path in found if not path.name.startswith((".", "_"))), key=lambda path: path.name)
+
+
+def examine(folder: Place, name: str, columns: Sequence[str] | None = None, counts: dict[str, Count] | None = None) -> Dataset:
+    """Every file of a dataset, and what is missing.  counts: in place of those of `parts.json`.
+
+    Raises `BadInputError` where the folder cannot be read, or is a dataset of another version.
+    """
+    # before the folder is listed: what it counts was published by then, though a driver may go on
+    known = read_counts(folder.parent) if counts is None and folder.name == name else counts
+    count = (known or {}).get(name, Count())
+    parts, faults, others = list[PartFile](), list[Fault](), list[pa.Schema]()
+    waiting = _files(folder)
+    while waiting:
+        for path in waiting:
+            file = f"{name}/{path.name}"
+            try:
+                part = read_part(path, columns)
+            except PartError as error:
+                faults.append(Fault(file, str(error) if part_number(path.name) is not None else f"not a part; {error}", there=True))
+                others += [] if error.schema is None else [error.schema]
+                continue
+            if part.mark == Mark(name, part_number(path.name) or 0) and part.mark.file == file:
+                parts.append(part)
+            else:
+                faults.append(Fault(file, f"is part {part.mark.file}", there=True, part=part))
+        # one that was published while the folder was listed may be seen where the one before it was not
+        waiting = [path for number in _gaps(count, parts, faults) if (path := folder / part_name(number)).is_file()]
+    parts.sort(key=lambda part: part.mark.number)
+    faults += [Fault(f"{name}/{part_name(number)}", "missing") for number in _gaps(count, parts, faults)]
+    alike = _alike(parts)
+    right = max(alike, key=len, default=[])
+    wrong = sorted(part.mark.file for group in alike if group is not right for part in group)
+    faults += [Fault(file, "its schema is not that of the dataset", there=True) for file in wrong]
+    return Dataset(folder, name, _schema(folder, name, right, others), tuple(right), tuple(faults), count)
+
+
+def _gaps(count: Count, parts: Iterable[PartFile], faults: Iterable[Fault]) -> list[int]:
+    """Numbers of which there is no file at all, up to the last part that there is or was."""
+    there = {part.mark.number for part in parts}
+    taken = there | {number for fault in faults if (number := part_number(fault.file.rpartition("/")[2])) is not None}
+    return [number for number in range(max(count.parts, max(there, default=-1) + 1)) if number not in taken]
+
+
+def _alike(parts: Sequence[PartFile]) -> list[list[PartFile]]:
+    """Parts by their schemas."""
+    found = list[list[PartFile]]()
+    for part in parts:
+        group = next((group for group in found if group[0].schema.equals(part.schema, check_metadata=True)), None)
+        if group is None:
+            found.append(group := [])
+        group.append(part)
+    return found
+
+
+def _schema(folder: Place, name: str, parts: Sequence[PartFile], others: Sequence[pa.Schema]) -> pa.Schema | None:
+    """That of the parts.  others: of files that have no mark, as parts of earlier versions."""
+    if not parts:
+        for schema in others:
+            check_version(schema, folder)
+        return log_schema() if name == "log" else None
+    check_version(parts[0].schema, folder)
+    return parts[0].schema
+
+
+def whole(folder: Place, name: str, columns: Sequence[str] | None = None) -> Dataset:
+    """A dataset without a fault.  columns: of its parts' tables, all unless given.
+
+    Raises `BadInputError` with the first part that is not there, or not as it was written, and with what to do.
+    """
+    found = examine(folder, name, columns)
+    for fault in found.faults:
+        more = f" ({len(found.faults)} such files)" if len(found.faults) > 1 else ""
+        here = not is_url(str(folder))
+        run = shlex.quote(str(folder.parent)) if here else "RUN"
+        where = "" if here else " where it was written"
+        raise BadInputError(f"{folder.parent}/{fault.file}: {fault.what}{more}; `tilefarm log repair {run}`{where} keeps the rest")
+    if not found.parts and found.count.rows:
+        raise BadInputError(f"{folder}: all {found.count.rows} rows of {name} were lost")
+    if not found.parts:
+        raise BadInputError(f"{folder}: no {name} here; expected a run folder or a folder of numbered .parquet parts")
+    return found
+
+
+def part_tables(found: Dataset, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Its parts' tables, one in memory.  Raises `BadInputError` where a part cannot be read that could be when it was examined."""
+    for part in found.parts:
+        path = found.folder / part_name(part.mark.number)
+        try:
+            table = read_part(path, columns).table
+        except PartError as error:
+            raise BadInputError(f"{path}: {error}") from None
+        yield table
+
+
+def schema_version(schema: pa.Schema, folder: Place) -> int:
+    """The version that a dataset's schema names; `BadInputError` where it names none."""
+    try:
+        return int((schema.metadata or {})[b"schema_version"])
+    except (KeyError, ValueError):
+        raise BadInputError(f"{folder}: schema of no version; this program reads {SCHEMA_VERSION}") from None
+
+
+def completed(table: pa.Table, name: str, columns: Sequence[str] | None) -> pa.Table:
+    """With nulls for columns of today's that an older part of the log does not have."""
+    for field in log_schema() if name == "log" else ():
+        if field.name not in table.column_names and (columns is None or field.name in columns):
+            table = table.append_column(field, pa.nulls(len(table), field.type))
+    return table
+
+
+def check_version(schema: pa.Schema, folder: Place) -> None:
+    """Refuse what is newer than today's version, or lacks more than `completed` knows."""
+    version = schema_version(schema, folder)
+    if version > SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version}; this program reads up to {SCHEMA_VERSION}")
+    if version < READABLE:
+        raise BadInputError(f"{folder}: schema {version}; this program reads {SCHEMA_VERSION}: `tilefarm log migrate RUN --out DIR`")
+
+
+class DatasetWriter:
+    """Tables in, parts out.  One writer per folder (the run's lock sees to it); `folder` and `tmp` on one file system.
+
+    columns: of the rows that are there already, for `earlier`.  lost: rows that were there and are not.
+    """
+
+    def __init__(self, folder: Place, schema: pa.Schema, tmp: Place, columns: Sequence[str] = ()) -> None:
+        self.folder, self.schema, self.tmp = folder, schema, tmp
+        try:
+            tmp.mkdir(parents=True, exist_ok=True)
+            for left in tmp.glob(f"{folder.name}-*"):  # what a killed writer left: never acknowledged
+                left.remove()
+        except OSError as error:
+            raise BadInputError(f"{tmp}: cannot be written: {error.strerror or error}") from None
+        self._most = 0
+        if folder.exists() or (read_counts(folder.parent) or {}).get(folder.name, Count()).parts:
+            there = whole(folder, folder.name, columns)
+            assert there.schema is not None
+            if not there.schema.equals(schema, check_metadata=True):
+                differ = sorted(set(map(str, there.schema)) ^ set(map(str, schema))) or ["metadata"]
+                raise BadInputError(f"{folder}: another schema ({'; '.join(differ[:4])}); a new schema needs a new folder")
+            self.earlier, self._next, self._rows, self._most = there.table, there.end, there.rows, there.count.rows
+            begin = folder.fsync  # a part that a killed writer renamed is counted from now on, and may not be on the disk yet
+        else:
+            self.earlier, self._next, self._rows = schema.empty_table().select(list(columns)), 1, 0
+            begin = self._begin
+        try:
+            begin()
+        except OSError as error:
+            raise BadInputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+    def _begin(self) -> None:
+        """The folder appears with its first part inside: an empty folder is not a dataset yet."""
+        staged = self.tmp / f"{self.folder.name}-new"
+        staged.mkdir()
+        first = staged / part_name(0)
+        first.put([encoded(self.schema.empty_table(), Mark(self.folder.name, 0))])
+        first.fsync()
+        staged.fsync()
+        staged.replace(self.folder)
+        self.folder.parent.fsync()
+
+    @property
+    def lost(self) -> int:
+        """Rows that were there once and are not now: a search that begins again measures them again, before any other."""
+        return max(0, self._most - self._rows)
+
+    @property
+    def count(self) -> Count:
+        """For `parts.json`."""
+        return Count(self._next, max(self._most, self._rows))
+
+    def publish_table(self, table: pa.Table) -> None:
+        """One new part of these rows."""
+        table.validate()
+        for field in self.schema:
+            if not field.nullable and table[field.name].null_count:
+                raise ValueError(f"{self.folder.name}: {field.name} must not be null")
+        try:
+            _publish(self.folder, self._next, table, self.tmp)
+        except OSError as error:  # the rows stay pending: a later flush may succeed
+            raise BadInputError(f"{self.folder / part_name(self._next)}: cannot be written: {error.strerror or error}") from None
+        self._next += 1
+        self._rows += table.num_rows
+
+
+def write_empty_part(folder: Place, number: int, schema: pa.Schema, tmp: Place) -> None:
+    """A part without rows, where there is none."""
+    tmp.mkdir(parents=True, exist_ok=True)
+    _publish(folder, number, schema.empty_table(), tmp)
+
+
+def _publish(folder: Place, number: int, table: pa.Table, tmp: Place) -> None:
+    """Not beside the part, as other files are written: whoever lists a dataset's folder finds parts alone."""
+    staged = tmp / f"{folder.name}-{part_name(number)}"
+    staged.put([encoded(table, Mark(folder.name, number))])
+    staged.fsync()
+    staged.replace(folder / part_name(number))
+    folder.fsync()

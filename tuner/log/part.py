@@ -1,0 +1,139 @@
+"""One part of a dataset as a file: Parquet that says in its footer which part of which dataset it is, with a digest over all of its bytes.
+
+Parquet's own checksums are of pages.  The footer has none, and says where columns lie and how many rows there are; nor does a file know its
+name.  So a file that was damaged, renamed or copied could be read, and say something else.  To other readers the mark is one more pair of
+the footer's metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tuner.platform.files import Place
+
+SUFFIX = ".parquet"
+_KEY = "tilefarm_part"
+_MARK = re.compile(rb"tilefarm part ([a-z]{1,20}) (\d{8,12}) (\d{16}) ([0-9a-f]{64})")
+_DIGEST = 64  # hex digits of a SHA-256, zeros while it is taken
+_TAIL = 8  # bytes of the footer's length and Parquet's magic number
+_MAGIC = b"PAR1"
+
+
+class Mark(NamedTuple):
+    """Which part of which dataset a file is."""
+
+    dataset: str
+    number: int
+
+    @property
+    def file(self) -> str:
+        return f"{self.dataset}/{part_name(self.number)}"
+
+
+class PartFile(NamedTuple):
+    """schema: of all columns.  table: of those that were asked for."""
+
+    mark: Mark
+    rows: int
+    schema: pa.Schema
+    table: pa.Table
+
+
+class PartError(Exception):
+    """What is wrong with a file.  schema: its own, where it is Parquet that has no mark: of another program, or of an earlier version."""
+
+    def __init__(self, what: str, schema: pa.Schema | None = None) -> None:
+        super().__init__(what)
+        self.schema = schema
+
+
+def part_name(number: int) -> str:
+    return f"{number:08d}{SUFFIX}"
+
+
+def part_number(name: str) -> int | None:
+    """None for a file that is not called like a part."""
+    digits = name.removesuffix(SUFFIX)
+    return int(digits) if digits.isdecimal() and len(digits) < 13 and name == part_name(int(digits)) else None
+
+
+def encoded(table: pa.Table, mark: Mark) -> bytes:
+    """The file of a part."""
+    blank = f"tilefarm part {mark.dataset} {mark.number:08d} {0:016d} {'0' * _DIGEST}".encode()
+    data = _parquet(table, blank)
+    end = data.rindex(blank) + len(blank)
+    data[end - _DIGEST - 17 : end - _DIGEST - 1] = b"%016d" % len(data)
+    data[end - _DIGEST : end] = _digest(memoryview(data), end - _DIGEST)
+    return bytes(data)
+
+
+def _parquet(table: pa.Table, mark: bytes) -> bytearray:
+    """The same with a mark in its footer that names neither bytes nor a digest."""
+    # a dictionary of digests, texts or features has every value once: it is built, found too large, and dropped
+    names = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    # a part has a hundred short columns of numbers, and zstd sets up for each of them what takes longer than to write it
+    codecs = {field.name: "zstd" if pa.types.is_string(field.type) else "lz4" for field in table.schema}
+    sink = pa.BufferOutputStream()
+    # nobody skips a part of some seconds by the least and the greatest of its columns
+    with pq.ParquetWriter(sink, table.schema, compression=codecs, use_dictionary=names, write_statistics=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_KEY: mark.decode()})
+    return bytearray(sink.getvalue())
+
+
+def read_part(path: Place, columns: Sequence[str] | None = None) -> PartFile:
+    """A file whose every byte is as it was written.  Raises `PartError`; what it read until then was never parsed as Parquet."""
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            raise PartError("no file there")
+        data = path.mapped()  # a file may be as large as it likes before its mark has been looked at
+    except OSError as error:
+        raise PartError(f"cannot be read: {error.strerror or error}") from None
+    return decoded(data, columns)
+
+
+def decoded(data: memoryview, columns: Sequence[str] | None = None) -> PartFile:
+    """A part from all bytes of its file.  Raises `PartError`."""
+    mark = _mark(data)
+    buffer = pa.BufferReader(pa.py_buffer(data))
+    try:
+        file = pq.ParquetFile(buffer)
+        if mark is None:
+            raise PartError("not a part that this program wrote", file.schema_arrow)
+        schema = file.schema_arrow
+        table = file.read(columns=None if columns is None else list(columns))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise PartError(f"cannot be read: {' '.join(str(error).split())[:200]}") from None
+    return PartFile(mark, file.metadata.num_rows, schema, table.replace_schema_metadata(schema.metadata))
+
+
+def _mark(data: memoryview) -> Mark | None:
+    """None where there is no mark; raises `PartError` where the bytes are not those that it was made of."""
+    size = len(data)
+    footer_bytes = int.from_bytes(data[-_TAIL : -len(_MAGIC)], "little") if size >= _TAIL else 0
+    if size < _TAIL + len(_MAGIC) or data[-len(_MAGIC) :] != _MAGIC or footer_bytes > size - _TAIL:
+        raise PartError("cut off, or not Parquet" if size else "empty")
+    begin = size - _TAIL - footer_bytes
+    found = list(_MARK.finditer(data[begin : size - _TAIL]))
+    if len(found) != 1:
+        return None
+    dataset, number, size_bytes, digest = found[0].groups()
+    if int(size_bytes) != size:
+        raise PartError(f"{size} bytes, was written with {int(size_bytes)}")
+    if _digest(data, begin + found[0].start(4)) != digest:
+        raise PartError("changed since it was written (its digest differs)")
+    return Mark(dataset.decode(), int(number))
+
+
+def _digest(data: memoryview, at: int) -> bytes:
+    """Of a file's bytes with zeros where its digest stands."""
+    found = hashlib.sha256(data[:at])
+    found.update(b"0" * _DIGEST)
+    found.update(data[at + _DIGEST :])
+    return found.hexdigest().encode()

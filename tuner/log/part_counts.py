@@ -1,0 +1,51 @@
+"""`RUN/parts.json`: how many parts each dataset of a run has, and how many rows were in them.
+
+Numbers of parts tell of one that is missing between two others.  Of the last ones nothing would tell, nor of rows that were in a part that
+is there no more.  Written whenever parts were published, so it is never ahead of them; of a driver that was killed it may be behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import write_whole
+from tuner.log.digests import canonical_json, text_digest
+from tuner.platform.files import Place
+
+FILE = "parts.json"
+VERSION = 1
+
+
+class Count(NamedTuple):
+    """parts: that were published.  rows: the most that there ever were."""
+
+    parts: int = 0
+    rows: int = 0
+
+
+def read_counts(run: Place) -> dict[str, Count] | None:
+    """By dataset; None where there is no such file, as beside a dataset that was copied alone.  Raises `BadInputError`."""
+    path = run / FILE
+    if not path.is_file():
+        return None
+    try:
+        raw: Any = json.loads(path.read_bytes().decode())
+        datasets, version, digest = raw["datasets"], raw["version"], raw["digest"]
+        if version == VERSION and digest == text_digest(canonical_json(datasets)):
+            return {str(name): Count(int(parts), int(rows)) for name, (parts, rows) in datasets.items()}
+    except OSError as error:
+        raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        version = VERSION
+    what = "damaged; `tilefarm log repair RUN` writes it anew" if version == VERSION else f"version {version!r}, expected {VERSION}"
+    raise BadInputError(f"{path}: {what}")
+
+
+def write_counts(run: Place, counts: Mapping[str, Count]) -> None:
+    """Raises `BadInputError` where it cannot be written."""
+    datasets = {name: list(count) for name, count in counts.items()}
+    text = canonical_json({"version": VERSION, "datasets": datasets, "digest": text_digest(canonical_json(datasets))})
+    write_whole(run / FILE, [text.encode(), b"\n"])

@@ -1,0 +1,260 @@
+"""A run's log and tasks while it grows: batches in, whole parts out, by a thread of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from simulator.npu.errors import BadInputError
+from tuner.log.columns import Columns, from_bytes
+from tuner.log.dataset import DatasetWriter
+from tuner.log.drift import Drift, drifted
+from tuner.log.part_counts import write_counts
+from tuner.log.schema import FEATURE_PREFIX, ORIGIN, RESULTS, FeatureSet, log_schema, task_schema
+from tuner.log.task_numbers import TaskNumbers
+from tuner.log.wire_format import EPOCH, apart, gathered
+from tuner.platform.files import Place
+from tuner.platform.interfaces import World
+
+PUBLISH_AFTER_S = 10.0  # a part of a hundred columns costs the driver as much as its first thousand rows
+PUBLISH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is the same in every row of a run."""
+
+    run: str
+    model: str
+    machine: str
+    simulator: str
+    runner: str = "simulator"
+    seed: int = 0
+    tag: str = ""
+
+
+class Batch(NamedTuple):
+    """Measurements as whoever made them wrote them down: columns of `EPOCH`, and what the log alone has of their tasks, each once.
+
+    tasks, rows: columns of `tasks/` and `log/`, `packed`, the latter with `levels` rows for each.
+    """
+
+    epoch: bytes
+    tasks: bytes
+    rows: bytes
+    levels: int
+
+    def opened(self) -> OpenedBatch:
+        """Raises `BadInputError` where the columns are others."""
+        epoch = from_bytes(self.epoch, EPOCH)
+        names = epoch.texts("task")
+        places = [at for at, name in enumerate(names) if name]
+        return OpenedBatch(self, epoch, [names[at] for at in places], np.array(places, np.intp), len(names))
+
+
+class OpenedBatch(NamedTuple):
+    """names: of the tasks.  places: of each among the `measured` measurements."""
+
+    batch: Batch
+    epoch: Columns
+    names: list[str]
+    places: NDArray[np.intp]
+    measured: int
+
+
+class _Chosen(NamedTuple):
+    """Some tasks of a batch.  seqs: their numbers in the log."""
+
+    opened: OpenedBatch
+    tasks: NDArray[np.bool_]
+    seqs: NDArray[np.int64]
+
+    @property
+    def places(self) -> NDArray[np.bool_]:
+        """bool [measurements]."""
+        opened = self.opened
+        return self.tasks if len(opened.places) == opened.measured else _mask(opened.places[self.tasks], opened.measured)
+
+
+class RunLog:
+    """`tasks/` and `log/` of one run: a task is durable before a row that names it.
+
+    Thread-safe; a step beside the driver publishes what is due, and what goes wrong there (a full disk) is raised by
+    the driver's next call.  Batches are opened when they are published, many at once: a table of a hundred columns costs the same for one
+    row as for a thousand.  Rows that an earlier session of the run has published are dropped when a resumed search measures them again.
+    beside: ids of other searches, one after the other, that write to the same folder.  numbers: of the run's tasks.  boards: earlier rows'
+    boards and canaries, in their order.
+    """
+
+    def __init__(
+        self, run_folder: Place, world: World, origin: Origin, feature_sets: Sequence[FeatureSet] = (), beside: Collection[str] = ()
+    ) -> None:
+        self.origin, self._clock, self._threads = origin, world.clock, world.threads
+        self._lock = self._threads.lock()  # of what waits
+        self._publishing = self._threads.lock()  # of the writers; taken first where both are
+        self._run_folder, tmp = run_folder, run_folder / ".tmp"
+        self._tasks = DatasetWriter(run_folder / "tasks", task_schema(feature_sets), tmp, ("task",))
+        self._rows = DatasetWriter(run_folder / "log", log_schema(), tmp, ("run", "seq", "task", "board", "canary_cycles"))
+        self._note_counts()
+        self._known_tasks: set[str] = set(self._tasks.earlier["task"].to_pylist())
+        earlier = self._rows.earlier
+        if others := sorted(set(pc.unique(earlier["run"].cast(pa.string())).to_pylist()) - {origin.run, *beside}):
+            raise BadInputError(f"{self._rows.folder}: holds rows of run {others[0]}, not of {origin.run}")
+        mine = earlier.filter(pc.equal(earlier["run"].cast(pa.string()), origin.run))
+        self.numbers = TaskNumbers(mine["seq"], mine["task"])
+        boards = mine.filter(pc.is_valid(mine["canary_cycles"])).sort_by("seq")
+        self.boards = list(zip(boards["board"].cast(pa.string()).to_pylist(), boards["canary_cycles"].to_pylist(), strict=True))
+        self._drift = Drift(self.boards)
+        self._new_tasks: list[_Chosen] = []
+        self._new_rows: list[_Chosen] = []
+        self._pending = 0  # rows
+        self._oldest_s = 0.0
+        self._failure: Exception | None = None
+        self._publisher = self._threads.repeat("log-publisher", self._publish_due, PUBLISH_AFTER_S / 10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Rows by dataset that were there once and are not: a damaged part was repaired."""
+        with self._publishing:
+            return {writer.folder.name: writer.lost for writer in (self._tasks, self._rows) if writer.lost}
+
+    def append(self, opened: OpenedBatch, kept: NDArray[np.intp], seqs: NDArray[np.int64]) -> int:
+        """Those of a batch's tasks that are `kept`, with these numbers; returns how many were not there yet."""
+        self._raise_failure()
+        earlier = self.numbers.published
+        new = kept if not len(earlier) else kept[there := ~np.isin(seqs, earlier)]
+        with self._lock:
+            names, unknown = opened.names, list[int]()
+            for at in kept.tolist():
+                if names[at] not in self._known_tasks:
+                    self._known_tasks.add(names[at])
+                    unknown.append(at)
+            if not self._pending:
+                self._oldest_s = self._clock.monotonic_s()
+            if unknown:
+                self._new_tasks.append(_Chosen(opened, _mask(unknown, len(names)), seqs[:0]))
+            if len(new):
+                self._new_rows.append(_Chosen(opened, _mask(new, len(names)), seqs if new is kept else seqs[there]))
+                self._pending += len(new) * opened.batch.levels
+        if self._pending >= PUBLISH_ROWS:
+            self._publish_aside()
+        return len(new)
+
+    def flush(self) -> None:
+        """On return every row handed in is acknowledged."""
+        self._raise_failure()
+        self._publish_aside()
+
+    def close(self) -> None:
+        """Flush and stop the publisher."""
+        self._publisher.close()
+        self.flush()
+
+    def _publish_aside(self) -> None:
+        """Ctrl-C interrupts the main thread wherever it is: there, between a part and the note that its rows wait no longer, the part
+        would be written again."""
+        self._threads.apart(self._publish)
+
+    def _publish(self) -> None:
+        """Whatever waits now; what cannot be written goes on waiting."""
+        with self._publishing:
+            with self._lock:
+                tasks, rows, asked_s = list(self._new_tasks), list(self._new_rows), self._clock.monotonic_s()
+            if tasks:
+                self._tasks.publish_table(_described(tasks, self._tasks.schema))
+                with self._lock:
+                    del self._new_tasks[: len(tasks)]
+            if rows:
+                self._rows.publish_table(self._numbered(rows))
+                with self._lock:
+                    del self._new_rows[: len(rows)]
+                    self._pending -= sum(len(chosen.seqs) * chosen.opened.batch.levels for chosen in rows)
+                    self._oldest_s = asked_s
+            if tasks or rows:
+                self._note_counts()
+
+    def _note_counts(self) -> None:
+        write_counts(self._run_folder, {writer.folder.name: writer.count for writer in (self._tasks, self._rows)})
+
+    def _numbered(self, rows: Sequence[_Chosen]) -> pa.Table:
+        """Rows with what the driver knows of them."""
+        schema, run = self._rows.schema, self.origin.run
+        levels = rows[0].opened.batch.levels  # of a run: in all of its batches
+        kept = np.repeat(np.concatenate([chosen.tasks for chosen in rows]), levels)
+        columns = gathered([chosen.opened.batch.rows for chosen in rows], kept, schema)
+        status = columns["status"]
+        bad = np.array([text != "ok" for text in status.dictionary.to_pylist()], np.bool_)[status.indices.to_numpy()]
+        places = np.repeat(np.concatenate([chosen.places for chosen in rows]), levels)
+        columns |= apart([chosen.opened.epoch.arrow("values") for chosen in rows], RESULTS, places, bad)
+        seqs = np.repeat(np.concatenate([chosen.seqs for chosen in rows]), levels)
+        names, indices = columns["level"].dictionary.to_pylist(), columns["level"].indices.to_numpy()
+        ids = row_ids(run, seqs.tolist(), [names[i] for i in indices.tolist()], columns["attempt"].to_numpy().tolist())
+        columns |= {"row_id": pa.array(ids, pa.string()), "seq": pa.array(seqs), **_drifts(self._drift, columns)}
+        columns |= {name: pa.repeat(pa.scalar(getattr(self.origin, name), schema.field(name).type), len(seqs)) for name in ORIGIN}
+        return pa.table(columns, schema=schema)
+
+    @property
+    def _due(self) -> bool:
+        """Time to publish: so long since the oldest row that waits."""
+        return self._pending > 0 and self._clock.monotonic_s() - self._oldest_s >= PUBLISH_AFTER_S
+
+    def _publish_due(self) -> float | None:
+        if self._due:
+            try:
+                self._publish()
+            except Exception as error:  # noqa: BLE001  handed to the driver's thread, whatever it is
+                self._failure = error
+                return None
+        return PUBLISH_AFTER_S / 10
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+
+def _drifts(drift: Drift, columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Nothing drifts where there is no canary, as with the simulator."""
+    canaries = columns["canary_cycles"]
+    if canaries.null_count == len(canaries):
+        return {"drift": pa.nulls(len(canaries), pa.float64()), "drifted": pa.repeat(False, len(canaries))}
+    found = [drift.of(*row) for row in zip(columns["board"].to_pylist(), canaries.to_pylist(), strict=True)]
+    return {"drift": pa.array(found, pa.float64()), "drifted": pa.array([drifted(each) for each in found])}
+
+
+def row_ids(run: str, seqs: Iterable[int], levels: Sequence[str], attempts: Iterable[int]) -> list[str]:
+    """Identities of rows (32 hex digits): the same measurement made again after a resume has the same one."""
+    head = json.dumps(run, ensure_ascii=False)
+    quoted = {level: json.dumps(level, ensure_ascii=False) for level in set(levels)}
+    texts = (f"[{head},{seq},{quoted[level]},{attempt}]" for seq, level, attempt in zip(seqs, levels, attempts, strict=True))
+    return [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
+
+
+def _mask(places: Sequence[int] | NDArray[np.intp], count: int) -> NDArray[np.bool_]:
+    mask = np.zeros(count, np.bool_)
+    mask[places] = True
+    return mask
+
+
+def _described(parts: Sequence[_Chosen], schema: pa.Schema) -> pa.Table:
+    """Rows of `tasks/`."""
+    kept = np.concatenate([chosen.tasks for chosen in parts])
+    columns = gathered([chosen.opened.batch.tasks for chosen in parts], kept, schema)
+    features = [name for name in schema.names if name.startswith(FEATURE_PREFIX)]
+    if features:
+        values = [chosen.opened.epoch.arrow("features") for chosen in parts]
+        columns |= apart(values, features, np.concatenate([chosen.places for chosen in parts]))
+    return pa.table(columns, schema=schema)

@@ -1,0 +1,78 @@
+"""Measuring within limits, where others listen: the log, what an epoch learns, whoever else wants to know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from tuner.measure.request import Measurement, Measurer, Request
+
+
+class Enough(Exception):
+    """Raised by a `Session` that may measure no more: no error, the job returns what it has."""
+
+
+class Limit(NamedTuple):
+    """programs, readings: that may be measured, None for any number; what was begun below it is finished.
+
+    deadline: on `time.monotonic` of this process.  cost: readings of a measurement.
+    """
+
+    programs: int | None = None
+    deadline: float | None = None
+    readings: int | None = None
+    cost: Callable[[Measurement], int] | None = None
+
+
+class Listener(Protocol):
+    """Hears of every measurement, in the order of the requests."""
+
+    def heard(self, request: Request, measurement: Measurement) -> None: ...
+
+
+class Session:
+    """Puts requests to a measurer, as far as the limit allows, and tells the listeners of each measurement.
+
+    programs: tasks of programs so far; readings: of all tasks.  Other genes may be the same plan: that takes nothing off the limit.
+    """
+
+    def __init__(self, measurer: Measurer, listeners: Sequence[Listener] = (), limit: Limit = Limit()) -> None:  # noqa: B008
+        self.measurer, self.listeners, self.limit = measurer, listeners, limit
+        self.programs: set[str] = set()
+        self.readings = 0
+        self._counted: set[str] = set()
+
+    def __call__(self, requests: Sequence[Request]) -> list[Measurement]:
+        """One measurement of each, in their order.  Raises `Enough`."""
+        found: list[Measurement] = []
+        while True:
+            if self._spent():
+                raise Enough
+            part = requests[len(found) :]
+            if not part:
+                return found
+            if part[0].kind == "program" and self.limit.programs is not None:
+                part = part[: self.limit.programs - len(self.programs)]
+            for request, measurement in zip(part, self.measurer(part), strict=True):
+                found.append(measurement)
+                if request.kind == "program" and measurement.task:
+                    self.programs.add(measurement.task)
+                self._count(measurement)
+                for listener in self.listeners:
+                    listener.heard(request, measurement)
+                if (self.limit.deadline is not None or self.limit.readings is not None) and self._spent():
+                    raise Enough
+
+    def _count(self, measurement: Measurement) -> None:
+        if self.limit.cost is not None and measurement.task and measurement.task not in self._counted:
+            self._counted.add(measurement.task)
+            self.readings += self.limit.cost(measurement)
+
+    def _spent(self) -> bool:
+        limit = self.limit
+        if limit.programs is not None and len(self.programs) >= limit.programs:
+            return True
+        if limit.readings is not None and self.readings >= limit.readings:
+            return True
+        return limit.deadline is not None and time.monotonic() >= limit.deadline

@@ -1,0 +1,154 @@
+"""A runner that asks a command: the worked example of a runner, and enough for most boards.
+
+`COMMAND... CONTAINER LEVEL` is run with the path of the container and the name of the level behind its own words; one that sees to grants
+has behind those what the level grants, as JSON: `{"l1_bytes": 524288, "shared_bytes": 0, "cores": 1}`.  The last line that it
+prints is one JSON object: `{"cycles": 12345}` or `{"seconds": 1.2e-5}`, with `"board"` and `"firmware"` where it knows them.  It runs in a
+process group of its own, which is killed when it has said enough, when its time is over, and when this process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tuner.measure.runner_api import Encoded, Reading
+
+MOST_BYTES = 1 << 16  # of output
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+@dataclass
+class CommandRunner:
+    """words: of the command.  timeout_s: for one run of it.  grants: whether it sees to them."""
+
+    words: tuple[str, ...]
+    timeout_s: float = 10.0
+    grants: bool = False
+    _board: tuple[str, str] | None = field(default=None, init=False)
+
+    def board(self) -> tuple[str, str] | None:
+        """As it said last: board and firmware, `unknown` where it says one of the two."""
+        return self._board
+
+    def __call__(self, program: Encoded, level: str) -> Reading:
+        with tempfile.TemporaryDirectory(prefix="tilefarm-runner-") as room:
+            container = Path(room) / "program.tfnpu"
+            container.write_bytes(program.container)
+            try:
+                granted = [json.dumps(program.granted(level)._asdict())] if self.grants else []
+                ended = run([*self.words, str(container), level, *granted], self.timeout_s)
+            except OSError as error:
+                return Reading(None, "crash", f"{self.words[0]}: cannot be started: {error.strerror or error}")
+        reading = reading_of(ended, program, self.timeout_s)
+        if reading.cycles is not None:
+            said = json.loads(_last(ended.out))
+            told = [str(said.get(key) or "") for key in ("board", "firmware")]
+            self._board = (told[0] or "unknown", told[1] or "unknown") if any(told) else None
+        return reading
+
+
+class Ended(NamedTuple):
+    """code: None where it did not end by itself.  too_much: it said more than anybody reads."""
+
+    code: int | None
+    out: str
+    err: str
+    too_much: bool
+
+
+def run(words: Sequence[str], timeout_s: float) -> Ended:
+    """Run to the end, the time's or the output's; nothing of its group is left after it.  Raises OSError where it cannot be started."""
+    end_s = time.monotonic() + timeout_s
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=_die_with_me
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    texts = {process.stdout: bytearray(), process.stderr: bytearray()}
+    try:
+        with selectors.DefaultSelector() as waiting:
+            for pipe in texts:
+                os.set_blocking(pipe.fileno(), False)
+                waiting.register(pipe, selectors.EVENT_READ)
+            while waiting.get_map() and (left_s := end_s - time.monotonic()) > 0:
+                over = process.poll() is not None  # whoever it left behind may hold the pipes open
+                ready = waiting.select(0 if over else min(left_s, 0.05))
+                if over and not ready:
+                    break
+                for key, _ in ready:
+                    source: Any = key.fileobj
+                    data = source.read(MOST_BYTES)
+                    if not data:
+                        waiting.unregister(source)
+                    texts[source] += data or b""
+                if any(len(text) > MOST_BYTES for text in texts.values()):
+                    break
+        too_much = any(len(text) > MOST_BYTES for text in texts.values())
+        if not too_much and (left_s := end_s - time.monotonic()) > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(left_s)  # it closed its output, and may go on
+        code = process.poll()
+    finally:
+        _kill_group(process)
+    out, err = (bytes(text).decode("utf-8", "replace") for text in texts.values())
+    return Ended(code, out, err, too_much)
+
+
+def reading_of(ended: Ended, program: Encoded, timeout_s: float) -> Reading:
+    """What a command's end says."""
+    last = _last(ended.err) or _last(ended.out)
+    if ended.too_much:
+        return Reading(None, "invalid", f"more than {MOST_BYTES:,} bytes of output: {_last(ended.out)[:100] or last[:100]}")
+    if ended.code is None:
+        return Reading(None, "timeout", f"no end within {timeout_s:g} s" + (f": {last}" if last else ""))
+    if ended.code:
+        how = f"killed by {signal.Signals(-ended.code).name}" if ended.code < 0 else f"ended with {ended.code}"
+        return Reading(None, "crash", how + (f": {last}" if last else ""))
+    line = _last(ended.out)
+    try:
+        said = json.loads(line)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or len(said.keys() & {"cycles", "seconds"}) != 1:
+        return Reading(None, "invalid", f'the last line is {line[:200]!r}, expected {{"cycles": N}} or {{"seconds": S}}')
+    if "cycles" in said:
+        cycles = said["cycles"]
+        if isinstance(cycles, int) and not isinstance(cycles, bool) and 0 < cycles < 1 << 62:
+            return Reading(cycles)
+        return Reading(None, "invalid", f"cycles {cycles!r}, expected a whole number above 0")
+    seconds = said["seconds"]
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds) and 0 < seconds < 1e6:
+        return Reading.of_seconds(float(seconds), program.machine)
+    return Reading(None, "invalid", f"seconds {seconds!r}, expected a number above 0")
+
+
+def _last(text: str) -> str:
+    """The last line with something in it."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def _die_with_me() -> None:
+    """In the child: SIGKILL when the parent's thread ends, however it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # all of it has ended
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,279 @@
+"""What a worker does: a genome in, its plan, features and measurements at every contention level out.  Pure, and runs without Ray.
+
+A segment is measured alone (its borders drained), to guide the search; a program is measured whole, and only programs become champions.
+How long they take is the target's to say (`tuner.measure.target`).
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.cost.features import raw_features
+from compiler.plan.plan import Infeasible, SegmentPlan
+from compiler.space.decode import decode, decode_all, plan_of, sharing, spaces_of
+from compiler.space.gene import Gene, Genome
+from compiler.space.initial import single_operators
+from compiler.space.persistent import FREE, Space
+from compiler.space.shared_memory import with_shared
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
+from tuner.config import NPU
+from tuner.log.digests import canonical_json
+from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.log.schema import RESULTS, STATUSES
+from tuner.measure.npu_target import Npu
+from tuner.measure.replay import Answer
+from tuner.measure.request import Measurement, Request
+from tuner.measure.roofline import Roofline
+from tuner.measure.runner_api import Reading
+from tuner.measure.runners import RunnerSpec
+from tuner.measure.store_lookup import Memo
+from tuner.measure.target import Target, Timed, find_target
+
+_CYCLES, _ROOFLINE = RESULTS.index("cycles"), RESULTS.index("roofline_cycles")
+_KEPT_GENES = 20_000
+_COLLECT = (20_000, 10, 10)  # Python's own: 700, 10, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A gene's plan and its features."""
+
+    plan: SegmentPlan
+    raw: NDArray[np.float64]
+
+    @cached_property
+    def text(self) -> str:
+        """The plan as canonical JSON: a program that differs in one segment from another is written with the others' texts."""
+        return canonical_json(self.plan.model_dump(mode="json"))
+
+
+# alone, with what it has of tensors that are held, and with what it has in the shared memory
+_Key = Gene | tuple[Gene, Space] | tuple[Gene, Space, tuple[str, ...], tuple[str, ...]]
+_Looked = TypeVar("_Looked", Known, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Board:
+    """A runner that measures, and the values of the weights (see `Packed`): it is given whole programs."""
+
+    runner: RunnerSpec
+    constants: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class EvaluatorSpec:
+    """Makes an Evaluator where it is called: in this process or in an actor.
+
+    board: of the NPU, None for the simulator alone.  target: its name, see `find_target`.
+    """
+
+    unit: Unit
+    levels: tuple[str, ...]
+    board: Board | None = None
+    target: str = NPU
+
+    def __call__(self) -> Evaluator:
+        """Ready to answer: one program is measured first, which compiles the kernels where nobody has yet.
+
+        What a worker has and remembers are hundreds of thousands of objects, next to none of them garbage that only a collector finds.
+        Looking at all of them again and again took a third of the time in which genes are scored: what is there by now is left
+        out, and the rest is looked at more rarely.  Garbage of the start stays: to find it takes seconds in a process that holds much else.
+        """
+        npu = Npu(self.unit, self.levels, records=self.board is not None) if self.target == NPU else None
+        evaluator = Evaluator(self.unit, self.levels, npu or find_target(self.target)(self.unit, self.levels))
+        genome = single_operators(self.unit)
+        if not isinstance(genome, Infeasible):
+            evaluator.measure(Request("program", genome))
+        if self.board is not None and npu is not None and (bench := self.board.runner()) is not None:
+            plan = None if isinstance(genome, Infeasible) else decode_all(self.unit, genome)
+            npu.bring(bench, self.board.constants, None if isinstance(plan, Infeasible) else plan, self.board.runner.canary)
+        gc.freeze()
+        gc.set_threshold(*_COLLECT)
+        return evaluator
+
+
+class Evaluator:
+    """Holds the unit and the plans of genes seen; the target times them, the NPU unless another one is given.
+
+    memo: what other runs measured, of the NPU alone: what others time is their own.  published: see `answer_by`.
+    """
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...], target: Target | None = None) -> None:
+        self.unit, self.levels = unit, levels
+        self.target: Target = Npu(unit, levels) if target is None else target
+        self.structures = Structures(unit)
+        self._known: OrderedDict[_Key, Known | None] = OrderedDict()
+        self._roofline = Roofline(unit)
+        self._digest = unit.digest
+        self._empty = canonical_json({"unit": self._digest, "plan": plan_of(unit, []).model_dump(mode="json")})
+        self.memo: Memo | None = None
+        self.published: Mapping[str, Answer] = {}
+        self._died = False
+
+    def measure(self, request: Request) -> Measurement:
+        genome = tuple([gene if isinstance(gene, Gene) else Gene(*gene) for gene in request.genome])
+        request = Request(request.kind, genome, request.measure)
+        if self._died and request.measure:  # what took its worker along has no plan
+            task = request.task(payload := request.without_plan(self._digest))
+            if (found := self.published.get(task)) is not None:
+                return self._answered(found, task, payload, None)
+        if request.kind == "program" and not request.measure:
+            return self._foreseen(genome)
+        known = []
+        spaces = spaces_of(self.unit, genome) if request.kind == "program" else [FREE] * len(genome)
+        for gene, space in zip(genome, spaces, strict=True):
+            segment = self._look_at(gene, space)
+            if segment is None:
+                error = f"operators {gene.start}..{gene.stop - 1} in {gene.blocks} blocks: no tiling fits L1"
+                return Measurement("infeasible", error, request.task(request.without_plan(self._digest)) if request.measure else "")
+            known.append(segment)
+        if request.kind != "segment":
+            known = self._together(genome, known, spaces)
+        raw = known[0].raw if len(known) == 1 else np.sum([segment.raw for segment in known], 0)
+        if not request.measure:
+            return Measurement("ok", features=raw)
+        if request.kind == "segment":
+            return self._segment(request, known[0].plan, raw)
+        if request.kind == "stage":
+            return self._stage(request, [segment.plan for segment in known], raw)
+        plan = plan_of(self.unit, [segment.plan for segment in known])
+        return self._measured(request, partial(self.target.program, plan), range(len(self.unit.operators)), self._payload(known), raw)
+
+    def _foreseen(self, genome: Genome) -> Measurement:
+        """A program by the simulator, whoever measures; of another target than the NPU nothing."""
+        if not isinstance(self.target, Npu):
+            return Measurement("ok")
+        plan = decode_all(self.unit, genome)
+        values = plan if isinstance(plan, Infeasible) else self.target.simulated(plan)
+        return Measurement("infeasible", str(values)) if isinstance(values, Infeasible) else Measurement("ok", values=values)
+
+    def _answered(self, known: Answer, task: str, payload: str, raw: NDArray[np.float64] | None) -> Measurement:
+        values = known.values if known.status == 0 else None
+        return Measurement(STATUSES[known.status], known.error if known.status else None, task, payload, raw, values, attempt=known.attempt)
+
+    @property
+    def said(self) -> BoardSaid:
+        """Of the board that measured last; nothing where there is none."""
+        return self.target.said if isinstance(self.target, Npu) else NOTHING_SAID
+
+    def failed(self, request: Request, status: Literal["crash", "timeout"], error: str) -> Measurement:
+        """The measurement of what raised, or took its worker along."""
+        return Measurement(status, error, request.task(request.without_plan(self._digest)))
+
+    def answer_by(self, published: Mapping[str, Answer], died: bool | None = None) -> None:
+        """Measure nothing of this again, which the run has, by task.  died: whether some of it took its worker along; None: look."""
+        if died is None:
+            died = any(STATUSES[each.status] in ("crash", "timeout") for each in published.values())
+        self.published, self._died = published, died
+
+    def plan(self, gene: Gene) -> SegmentPlan | None:
+        known = self._look_at(gene)
+        return None if known is None else known.plan
+
+    def cycles_alone(self, plan: SegmentPlan, start: int) -> NDArray[np.int64] | None:
+        """int64 [levels]: a segment measured alone; None where it does not fit."""
+        found = self.target.alone(plan, start)
+        return found[:, _CYCLES] if isinstance(found, np.ndarray) else None
+
+    def _look_at(self, gene: Gene, space: Space = FREE) -> Known | None:
+        """A gene alone: all that can be in the shared memory is there.  space: what it has of tensors that are held."""
+        bare = gene._replace(held=0) if gene.held else gene
+        key: _Key = bare if space == FREE else (bare, space)
+        try:
+            found = self._known[key]
+        except KeyError:
+            return self._look(bare, space, key)
+        self._known.move_to_end(key)
+        return found
+
+    def _look(self, gene: Gene, space: Space, key: _Key) -> Known | None:
+        """For the first time."""
+        if gene.same_end:  # the same, but that it lies elsewhere
+            other = self._look_at(gene._replace(same_end=False), space)
+            if other is None:
+                return self._keep(key, None)
+            return self._keep(key, Known(other.plan.model_copy(update={"same_end": True}), other.raw))
+        plan = decode(self.unit, gene, *space)
+        if plan is None:
+            return self._keep(key, None)
+        (plan,) = with_shared(sharing(self.unit, [gene]), [(plan, gene.start)])
+        return self._keep(key, Known(plan, raw_features(self.unit, plan, gene.start)))
+
+    def _together(self, genome: Sequence[Gene], known: Sequence[Known], spaces: Sequence[Space]) -> list[Known]:
+        """Segments of one program: they divide the shared memory."""
+        starts = [gene.start for gene in genome]
+        plans = with_shared(sharing(self.unit, genome), [(each.plan, start) for each, start in zip(known, starts, strict=True)])
+        found = []
+        for gene, alone, plan, space in zip(genome, known, plans, spaces, strict=True):
+            if plan is alone.plan:
+                found.append(alone)
+                continue
+            key = (gene._replace(held=0), space, plan.shared, plan.staged)
+            if (there := self._known.get(key)) is not None:
+                self._known.move_to_end(key)
+                found.append(there)
+            else:
+                found.append(self._keep(key, Known(plan, raw_features(self.unit, plan, gene.start))))
+        return found
+
+    def _keep(self, key: _Key, known: _Looked) -> _Looked:
+        self._known[key] = known
+        if len(self._known) > _KEPT_GENES:
+            self._known.popitem(last=False)
+        return known
+
+    def _payload(self, segments: Sequence[Known]) -> str:
+        """Canonical JSON of a program's task."""
+        before, name, behind = self._empty.partition('"segments":[')
+        return f"{before}{name}{','.join([segment.text for segment in segments])}{behind}"
+
+    def _segment(self, request: Request, plan: SegmentPlan, raw: NDArray[np.float64]) -> Measurement:
+        gene = request.genome[0]
+        # of the first the structure says; what stays, whatever it is called, follows from it; alone it lies at the bottom of L1
+        names = {"operators", "shared", "staged", "same_end"}
+        content: dict[str, Any] = plan.model_dump(mode="json", exclude=names) | {"cores": list(range(len(plan.cores)))}
+        payload = canonical_json({"structure": self.structures.structure(gene.start, gene.stop), "plan": content})
+        return self._measured(request, partial(self.target.alone, plan, gene.start), range(gene.start, gene.stop), payload, raw)
+
+    def _stage(self, request: Request, plans: list[SegmentPlan], raw: NDArray[np.float64]) -> Measurement:
+        payload = canonical_json({"unit": self._digest, "stage": [plan.model_dump(mode="json") for plan in plans]})
+        segments = [(plan, gene.start) for plan, gene in zip(plans, request.genome, strict=True)]
+        operators = [k for gene in request.genome for k in range(gene.start, gene.stop)]
+        return self._measured(request, partial(self.target.stage, segments), operators, payload, raw)
+
+    def _measured(
+        self, request: Request, timed: Callable[[], Timed], operators: Sequence[int], payload: str, raw: NDArray[np.float64]
+    ) -> Measurement:
+        """As the run has it, or another run measured it; else by the target."""
+        task = request.task(payload)
+        if (known := self.published.get(task)) is not None:
+            return self._answered(known, task, payload, raw)
+        stored = None if self.memo is None else self.memo.find(task, self.said)
+        if self.memo is not None and stored is not None and not self.memo.again(request, task, stored.values):
+            return Measurement("ok", None, task, payload, raw, stored.values, stored.pack)
+        measured = self._timed(timed, operators, task, payload, raw)
+        if self.memo is not None:
+            self.memo.measured(request, task, measured.values, stored)
+        return measured
+
+    def _timed(
+        self, timed: Callable[[], Timed], operators: Sequence[int], task: str, payload: str, raw: NDArray[np.float64]
+    ) -> Measurement:
+        """By the target."""
+        values = timed()
+        if isinstance(values, Infeasible):
+            return Measurement("infeasible", str(values), task, payload, raw)
+        if isinstance(values, Reading):
+            return Measurement("invalid" if values.status == "ok" else values.status, values.error, task, payload, raw)
+        fits = values[:, _CYCLES] > 0
+        values[:, _ROOFLINE] = [self._roofline.of(operators, level) if fit else 0 for level, fit in zip(self.levels, fits, strict=True)]
+        return Measurement("ok", None, task, payload, raw, values)

@@ -1,0 +1,303 @@
+"""A schedule as the event loop wants it: what `simulator.timing.prepare` makes of the linked program, without its records.
+
+Evaluating a program needs times only, and records are 128 bytes each.  Equal to the last cycle, which a test holds; what is shipped is
+measured from its own streams (`compiler.build`).
+
+Every queue has its place in one array, with room behind it, so that what a schedule has in common with the one before stays where it is.
+Flags have no gaps: *slot* k is the k-th edge, whatever its number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from compiler.schedule.instruction_numbers import EDGES
+from compiler.schedule.segment_accesses import Bytes8, Ints, Ints32
+from compiler.schedule.segment_table import RECORDS, TRANSFERS, part_of
+from compiler.schedule.stream_writer import Schedule
+from simulator.incremental_timing import Entries
+from simulator.pointer import pointer
+from simulator.timing_converge import Alike, alike
+from simulator.timing_state import BUS_BITS, ENGINES, FIXED, KIND_BITS, KIND_MASK, SET, SET_REMOTE, TRANSFER, WAIT
+
+_FIXED, _TRANSFER, _WAIT, _SET, _SET_REMOTE = FIXED, TRANSFER, WAIT, SET, SET_REMOTE
+EVERY = 1 << 10  # instructions from one row of cursors to the next
+_ENGINES = ENGINES - 1  # that a schedule has queues for: SCALAR takes no instruction
+
+
+@njit(cache=True)
+def _fill(
+    first: int,
+    start: int,
+    core: Bytes8,
+    engine: Bytes8,
+    edge_start: Ints32,
+    edge_to: Ints32,
+    set_head: Ints32,
+    set_next: Ints32,
+    cost: Ints,
+    transfer: Bytes8,
+    slot: Ints32,
+    word: Ints,
+    limit: Ints,
+    before: Ints,
+    cursor: Ints,
+    same: Ints,
+    cursors: Ints,
+    slots_from: Ints,
+    row: int,
+) -> int:
+    """Entries of a part, whose first instruction is `first`, from its instruction `start` on.
+
+    slot: int32 [edges].  limit, before, cursor, same: int64 [queues], where a queue's room ends, where its entries of the last schedule
+    end, where its next one goes, and up to where they are what they were (or -1: so far they are).  cursors, slots_from: as `Entries` has
+    them, from row `row` on, of number `EVERY` and its multiples.  Returns their next row, or -1 where there was no room.
+    """
+    words, nexts, begins, slots = pointer(word), pointer(set_next), pointer(edge_start), pointer(slot)
+    ends, olds, at_of, equal = pointer(limit), pointer(before), pointer(cursor), pointer(same)
+    cores, engines = pointer(core), pointer(engine)
+    for j in range(start, cost.shape[0]):
+        i = first + j
+        while i >= row * EVERY:
+            for q in range(cursor.shape[0]):
+                cursors[row, q] = at_of[q]
+            slots_from[row] = slots[EDGES * first] + begins[i] - EDGES * first
+            row += 1
+        q = np.int64(cores[i]) * ENGINES + engines[i]
+        at, end = at_of[q], ends[q]
+        if at + begins[i + 1] - begins[i] >= end:
+            return -1
+        for edge in range(begins[i], begins[i + 1]):
+            value = np.int64(slots[edge]) << KIND_BITS | _WAIT
+            if equal[q] < 0 and (at >= olds[q] or words[at] != value):
+                equal[q] = at
+            words[at] = value
+            at += 1
+        if transfer[j]:
+            value = cost[j] << BUS_BITS | np.int64(transfer[j]) << KIND_BITS | _TRANSFER
+        else:
+            value = cost[j] << KIND_BITS | _FIXED
+        if equal[q] < 0 and (at >= olds[q] or words[at] != value):
+            equal[q] = at
+        words[at] = value
+        at += 1
+        out = np.int64(set_head[i])
+        while out >= 0:
+            if at >= end:
+                return -1
+            value = np.int64(slots[out]) << KIND_BITS | (_SET if cores[edge_to[out]] == cores[i] else _SET_REMOTE)
+            if equal[q] < 0 and (at >= olds[q] or words[at] != value):
+                equal[q] = at
+            words[at] = value
+            at += 1
+            out = nexts[out]
+        at_of[q] = at
+    return row
+
+
+@njit(cache=True)
+def _move(then: Ints, begin: int, stop: int, shift: int, more: int, word: Ints) -> None:
+    """Entries begin .. stop of the schedule before, so much further behind, with numbers of flags so much higher."""
+    old, new = pointer(then), pointer(word)
+    for at in range(begin, stop):
+        new[at + shift] = old[at] + (more if old[at] & KIND_MASK >= _WAIT else 0)
+
+
+@njit(cache=True)
+def _fill_parts(
+    parts: Ints,
+    number: Ints,
+    row: int,
+    alike: int,
+    core: Bytes8,
+    engine: Bytes8,
+    edge_start: Ints32,
+    edge_from: Ints32,
+    edge_to: Ints32,
+    set_head: Ints32,
+    set_next: Ints32,
+    slot: Ints32,
+    source: Ints32,
+    word: Ints,
+    limit: Ints,
+    before: Ints,
+    cursor: Ints,
+    same: Ints,
+    cursors: Ints,
+    slots_from: Ints,
+    rows: int,
+    then: Ints,
+    places: Ints,
+    places_then: Ints,
+) -> tuple[int, int]:
+    """`_fill` of all parts of a table (`compiler.schedule.segment_table`), with numbers (`compiler.schedule.instruction_numbers`), from a
+    row of cursors on.
+
+    alike: the first of the parts that are what they were in the schedule before, edges and all.  slot, source: int32 [edges], flag of every
+    edge, and instruction that sets each flag.  rows: of cursors that there were; then: entries of the schedule before.
+    places, places_then: int64 [parts + 1, queues], cursor in front of each part.  Returns rows of cursors, or -1 where there was no room,
+    and flags.
+    """
+    begun, slots, count, moved = row * EVERY, 0, parts.shape[0], 0
+    for p in range(count):
+        first, stop = EDGES * number[p, 0], number[p, 1]
+        if p == alike:
+            moved = slots - slot[first]
+        if begun < number[p, 0] + parts[p, RECORDS] and (p < alike or moved != 0):
+            slot[first] = slots  # of a part without edges too
+            for edge in range(first, stop):
+                slot[edge] = slots + edge - first
+                source[slots + edge - first] = edge_from[edge]
+        slots += stop - first
+    for p in range(alike):
+        first = number[p, 0]
+        if begun >= first + parts[p, RECORDS] or begun > first:
+            places[p] = places_then[p]
+        else:
+            places[p] = cursor
+        if begun < first + parts[p, RECORDS]:
+            part = part_of(parts[p])
+            known = core, engine, edge_start, edge_to, set_head, set_next, part.cost, part.transfer, slot
+            row = _fill(first, max(0, begun - first), *known, word, limit, before, cursor, same, cursors, slots_from, row)
+            if row < 0:
+                return row, slots
+    if alike == count:
+        places[count] = cursor
+        return row, slots
+    first, further = number[alike, 0], count - places_then.shape[0] + 1
+    shift = cursor - places_then[alike - further]
+    while row < rows and row * EVERY <= first:
+        cursors[row], slots_from[row] = cursor, slot[EDGES * first]
+        row += 1
+    for k in range(row, rows):
+        cursors[k] += shift
+        slots_from[k] += moved
+    for p in range(alike, count + 1):
+        places[p] = places_then[p - further] + shift
+    for q in range(cursor.shape[0]):
+        stop = places[count, q]
+        if stop > limit[q]:
+            return -1, slots
+        if moved != 0 or shift[q] != 0:
+            _move(then, cursor[q] - shift[q], stop - shift[q], shift[q], moved << KIND_BITS, word)
+        if same[q] < 0 and shift[q] != 0:  # some entry differs: none but the last has this number
+            same[q] = cursor[q]
+            while same[q] < min(stop, before[q]) and then[same[q]] == word[same[q]]:
+                same[q] += 1
+        elif same[q] < 0 and moved != 0:
+            same[q] = cursor[q]
+            while same[q] < stop and word[same[q]] & KIND_MASK < _WAIT:
+                same[q] += 1
+        cursor[q] = stop
+    return rows, slots
+
+
+@njit(cache=True)
+def _lengths(parts: Ints, number: Ints, core: Bytes8, engine: Bytes8, edge_start: Ints32, edge_from: Ints32, length: Ints) -> None:
+    """length: int64 [queues], all 0 before: entries of every queue."""
+    for p in range(parts.shape[0]):
+        for i in range(number[p, 0], number[p, 0] + parts[p, RECORDS]):
+            length[np.int64(core[i]) * ENGINES + engine[i]] += 1 + edge_start[i + 1] - edge_start[i]
+        for edge in range(EDGES * number[p, 0], number[p, 1]):
+            source = edge_from[edge]
+            length[np.int64(core[source]) * ENGINES + engine[source]] += 1
+
+
+class Preparer:
+    """Holds the entries of the last schedule; schedules of one synchroniser come to it one after the other, all of them."""
+
+    def __init__(self) -> None:
+        self._word, self._queues = np.empty(0, np.int64), np.empty((0, 2), np.int64)
+        self._limit, self._cursors, self._slots_from = np.empty(0, np.int64), np.empty((0, 0), np.int64), np.empty(0, np.int64)
+        self._rows, self._slot, self._source = 0, np.empty(0, np.int32), np.empty(0, np.int32)  # of cursors; of every edge, of every slot
+        self._places = np.empty((0, 0), np.int64)  # of every part, and of what would come behind all
+        # of the last schedule: entries that the next one may write over, and where; engines of its streams, and where these lie
+        self._then, self._known, self._slots = np.empty(0, np.int64), np.empty((0, 2), np.int64), 0
+        self._engine, self._streams = np.empty(0, np.uint8), np.empty((0, 2), np.int64)
+
+    def forget(self) -> None:
+        """The next schedule has nothing in common with the last one."""
+        self._limit = np.empty(0, np.int64)
+
+    def entries(self, schedule: Schedule) -> tuple[Entries, Ints, Ints, Alike | None]:
+        """A schedule on the cores that it uses: the first len(schedule.lengths) of the machine.
+
+        Also int64 [queues] and int64 [cores]: up to which entry, and up to which row, they are those of the schedule before, the end of a
+        stream counted as a row; and with what both end.  Arrays are written again by the next call.
+        """
+        s, cores, slots_then = schedule, len(schedule.lengths), self._slots
+        same = None
+        if len(self._limit) == cores * ENGINES and len(s.engine) // EVERY < len(self._cursors) and len(s.edge_from) <= len(self._slot):
+            same = self._filled(s, min(s.kept, int(s.changed.min())), s.same_parts)
+        stays = same is not None
+        if same is None:
+            self._lay_out(s, cores)
+            same = self._filled(s, 0, len(s.parts))
+            assert same is not None, "a queue has as many entries as were counted"
+            same[:] = -1  # what was there is elsewhere
+        start = np.array(s.stream_start, np.int64)
+        streams = np.column_stack((start, start + s.lengths))
+        behind = None
+        if stays and len(streams) == len(self._streams):
+            behind = alike(
+                self._word,
+                self._queues,
+                s.stream,
+                streams,
+                self._then,
+                self._known,
+                self._engine,
+                self._streams,
+                self._slots - slots_then,
+                self._places[-1] - self._places[s.same_parts],
+                np.array(s.same_end, np.int64),
+            )
+        if len(self._engine) != len(s.stream):
+            self._engine, stays = np.empty_like(s.stream), False
+        for (begin, end), there in zip(streams.tolist(), s.same_rows, strict=True):
+            at = begin + there if stays else begin
+            self._engine[at:end] = s.stream[at:end]
+        self._streams, slots = streams, self._slots
+        marks, slots_from, source = self._cursors[: self._rows], self._slots_from[: self._rows], self._source[:slots]
+        transfers = int(s.parts[:, TRANSFERS].sum())
+        entries = Entries(self._word, self._queues, s.stream, streams, slots, transfers, source, marks, slots_from, EVERY)
+        return entries, same, start + s.same_rows, behind
+
+    def _lay_out(self, s: Schedule, cores: int) -> None:
+        """Room for the entries of a schedule, and some more."""
+        length = np.zeros(cores * ENGINES, np.int64)
+        _lengths(s.parts, s.number, s.core, s.engine, s.edge_start, s.edge_from, length)
+        room = 2 * length + EVERY  # next to none of it is ever touched
+        self._limit = np.cumsum(room)
+        begin = self._limit - room
+        self._queues = np.column_stack((begin, begin))
+        if self._limit[-1] > len(self._word):
+            self._word = np.empty(self._limit[-1], np.int64)
+        rows = len(s.engine) // EVERY * 2 + 2
+        self._cursors, self._slots_from = np.empty((rows, cores * ENGINES), np.int64), np.zeros(rows, np.int64)
+        self._cursors[0], self._rows = begin, 1
+        if len(s.edge_from) > len(self._slot):
+            self._slot, self._source = np.empty((2, 2 * len(s.edge_from)), np.int32)
+
+    def _filled(self, s: Schedule, kept: int, alike: int) -> Ints | None:
+        """Entries of instructions from `kept` on, or a little before; those of parts from `alike` on are there, elsewhere.
+
+        Returns int64 [queues], up to where they are what they were; None where there is no room.
+        """
+        row = min(kept // EVERY, self._rows - 1)
+        cursor, same = self._cursors[row].copy(), np.full(len(self._limit), -1, np.int64)
+        if len(self._then) < len(self._word):
+            self._then = np.empty_like(self._word)
+        self._known = np.column_stack((cursor, self._queues[:, 1]))
+        for begin, end in self._known.tolist():
+            self._then[begin:end] = self._word[begin:end]
+        edges = s.edge_start, s.edge_from, s.edge_to, s.set_head, s.set_next, self._slot, self._source
+        known = self._word, self._limit, self._queues[:, 1].copy(), cursor, same, self._cursors, self._slots_from
+        places = np.empty((len(s.parts) + 1, len(self._limit)), np.int64)
+        then = self._rows, self._then, places, self._places
+        rows, self._slots = _fill_parts(s.parts, s.number, row, alike, s.core, s.engine, *edges, *known, *then)
+        if rows < 0:
+            return None
+        self._queues[:, 1], self._rows, self._places = cursor, max(1, rows), places
+        return np.where(same < 0, cursor, same)

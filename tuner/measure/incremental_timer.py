@@ -1,0 +1,137 @@
+"""Times of programs by the simulator, where a search asks for many that are alike.
+
+A program is scheduled, prepared and simulated from where it differs from one that was timed before, and simulated to where it is that one
+again; everything else is as it was then, to the last bit, so what is remembered changes no time.  A timer remembers one program and writes
+the next one over it.  A few timers are kept, because a search turns from one parent to another; a program goes to the one whose program
+begins and ends most like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from compiler.pipeline import Compiler, CorePart
+from compiler.schedule.stream_writer import Schedule
+from compiler.schedule.synchronize import Synchroniser
+from simulator.incremental_timing import ResumingRuns, Times
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Engine
+from simulator.timing_state import Ints
+from tuner.measure.incremental_prepare import Preparer
+
+KEPT = 4  # timers
+_INSTRUCTIONS = 1 << 21  # in all of them: each takes some hundred bytes
+_ALIKE = 0.1  # of a program's instructions; with less in common the one that was asked least recently is given up
+
+
+class ProgramTimes(NamedTuple):
+    """busy_cycles: int64 [7] by `Engine`, summed over cores.  load_store_cycles: as `simulator.timing.Timing` has it."""
+
+    cycles: int
+    busy_cycles: Ints
+    load_store_cycles: int
+
+
+class Timer:
+    """Times one program after the other, each from where it differs from the last.
+
+    resuming: False times each from its beginning.
+    """
+
+    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
+        self._compiler, self._clock, self._resuming = compiler, clock, resuming
+        self._synchroniser = Synchroniser(compiler.target, compiler.synchroniser.footprints)
+        self._preparer = Preparer()
+        self._runs: dict[tuple[str, int], ResumingRuns] = {}
+        self._parts: list[CorePart] = []
+        self.instructions = 0  # of the last program
+
+    def alike(self, parts: Sequence[CorePart]) -> int:
+        """Instructions with which a program begins and ends as the last one does."""
+        begin, same = _begin_alike(parts, self._parts)
+        _, behind = _begin_alike(parts[: begin - len(parts) - 1 : -1], self._parts[: begin - len(self._parts) - 1 : -1])
+        return same + behind
+
+    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
+        """Of the program that these parts are, at some levels of the clock's machine."""
+        return self.simulated(self.scheduled(parts), levels)
+
+    def scheduled(self, parts: list[CorePart]) -> Schedule:
+        """Valid until the next call."""
+        if not self._resuming:
+            self._synchroniser.forget_borders()
+            self._preparer.forget()
+        self._parts, self.instructions = parts, _instructions(parts)
+        return self._compiler.schedule(parts, self._synchroniser)
+
+    def simulated(self, schedule: Schedule, levels: Sequence[str]) -> dict[str, ProgramTimes]:
+        """schedule: of the parts that were scheduled last; each is simulated once."""
+        footprints = [part.lowered.footprint for part in self._parts]
+        program, words, rows, alike = self._preparer.entries(schedule)
+        cores = len(schedule.lengths)
+        for (_, of_cores), runs in self._runs.items():
+            if of_cores == cores:
+                runs.differs(words, rows, alike)
+            else:
+                runs.forget()
+        busy = np.concatenate([footprint.totals for footprint in footprints]).reshape(-1, 2, len(Engine))[:, 0].sum(0)
+        busy[Engine.SCALAR] += sum(schedule.lengths) * self._clock.issue_cycles
+        found = {}
+        for level in levels:
+            key = level, cores
+            if key not in self._runs:
+                self._runs[key] = ResumingRuns(self._clock, self._clock.contention[level], cores, self._resuming)
+            found[level] = _of_level(busy, self._runs[key].run(program))
+        return found
+
+
+def _begin_alike(parts: Sequence[CorePart], others: Sequence[CorePart]) -> tuple[int, int]:
+    """With how many parts, and instructions of these, both begin."""
+    count = same = 0
+    for new, old in zip(parts, others, strict=False):
+        if new.lowered is not old.lowered or new.core != old.core:
+            break
+        count, same = count + 1, same + new.lowered.records
+    return count, same
+
+
+def _instructions(parts: Sequence[CorePart]) -> int:
+    return sum([part.lowered.records for part in parts])
+
+
+def _of_level(busy: Ints, times: Times) -> ProgramTimes:
+    return ProgramTimes(times.cycles, busy + times.moved.sum(0), times.load_store_cycles)
+
+
+class Timers:
+    """A few of them, as if it were one."""
+
+    def __init__(self, compiler: Compiler, clock: Machine, resuming: bool = True) -> None:
+        self._compiler, self._clock, self._resuming = compiler, clock, resuming
+        self._timers = list[Timer]()  # the one that was asked last is last
+
+    def times(self, parts: list[CorePart], levels: Sequence[str]) -> dict[str, ProgramTimes]:
+        """As `Timer.times`."""
+        found = self.chosen(parts).times(parts, levels)
+        while len(self._timers) > 1 and sum(timer.instructions for timer in self._timers) > _INSTRUCTIONS:
+            self._timers.pop(0)
+        return found
+
+    def chosen(self, parts: list[CorePart]) -> Timer:
+        """The one that times a program."""
+        timer = self._of(parts)
+        if timer in self._timers:
+            self._timers.remove(timer)
+        self._timers.append(timer)
+        return timer
+
+    def _of(self, parts: list[CorePart]) -> Timer:
+        alike = [timer.alike(parts) for timer in self._timers]
+        if max(alike, default=0) > _ALIKE * _instructions(parts):
+            return self._timers[alike.index(max(alike))]
+        if self._timers and len(self._timers) == (KEPT if self._resuming else 1):
+            return self._timers[0]
+        return Timer(self._compiler, self._clock, self._resuming)

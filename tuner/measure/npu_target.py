@@ -1,0 +1,134 @@
+"""The NPU as a target: plans become records, those are put in order, and the simulator, or a runner, says what that takes.
+
+Where a runner measures, its cycles take the place of the simulator's, which still says what a board does not: bytes, busy cycles, peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.ops.lower_graph import Packed
+from compiler.pipeline import Compiler, CorePart, needs_of
+from compiler.plan.plan import Infeasible, Plan, SegmentPlan
+from compiler.target.target_graph import Unit
+from simulator.npu.machine import Machine
+from simulator.npu.parts import Engine
+from tuner.log.drift import NOTHING_SAID, BoardSaid
+from tuner.log.schema import RESULTS
+from tuner.measure.canary import Canary
+from tuner.measure.encode import encoded
+from tuner.measure.incremental_timer import ProgramTimes, Timer, Timers
+from tuner.measure.runner_api import Bench, Kind, Reading
+from tuner.measure.target import Timed
+
+_BUSY = [Engine.MTE1, Engine.MTE2, Engine.MTE3, Engine.CUBE, Engine.VECTOR, Engine.FIXPIPE, Engine.SCALAR]
+
+
+class Npu:
+    """A `Target`.  Holds the compiler's caches.
+
+    clock: the machine whose time is taken, the unit's by default; another one stands for a board that is not as it was described.
+    bench: the runner, None for the simulator alone; it is given records and constants, which are kept for nothing else.
+    canary: see `bring`.  resuming: False times each program from its beginning, which is slower and says the same.
+    """
+
+    def __init__(
+        self,
+        unit: Unit,
+        levels: tuple[str, ...],
+        cache_bytes: int = 128 << 20,
+        records: bool = False,
+        clock: Machine | None = None,
+        resuming: bool = True,
+    ) -> None:
+        self.unit, self.levels = unit, levels
+        self.compiler = Compiler(unit, cache_bytes, records)
+        self.clock = clock or unit.machine
+        self._granted = {level: unit.machine.granted(level) for level in levels}
+        self._alone, self._programs = Timer(self.compiler, self.clock, False), Timers(self.compiler, self.clock, resuming)
+        same = self.clock is unit.machine  # then a change goes on from what was measured
+        self._described = self._programs if same else Timers(self.compiler, unit.machine, resuming)
+        self.bench: Bench | None = None
+        self.canary: Canary | None = None
+        self.constants: NDArray[np.uint8] = np.zeros(0, np.uint8)
+
+    def alone(self, plan: SegmentPlan, start: int) -> Timed:
+        return self._timed("segment", (plan,), self.compiler.alone(plan, start))
+
+    def stage(self, segments: Sequence[tuple[SegmentPlan, int]]) -> Timed:
+        return self._timed("stage", [plan for plan, _ in segments], self.compiler.some(segments))
+
+    def program(self, plan: Plan) -> Timed:
+        return self._timed("program", plan.segments, self.compiler.parts(plan))
+
+    def bring(self, bench: Bench, constants: NDArray[np.uint8], canary: Plan | None, readings: int) -> None:
+        """A runner from now on, and a plan of which it reads a program now and then, at the first level that it fits."""
+        self.bench, self.constants = bench, constants
+        parts = Infeasible("program", "none") if canary is None else self.compiler.parts(canary)
+        if canary is None or isinstance(parts, Infeasible):
+            self.canary = Canary(bench, None, self.levels[0])
+            return
+        needs = needs_of(parts)
+        fits = [level for level in self.levels if needs.fits(self._granted[level])]
+        values = self._simulated(self._programs, parts, fits, needs.shared_bytes)
+        expected = {level: int(values[self.levels.index(level), 0]) for level in fits}
+        program = encoded(Packed(self.unit, constants), "program", self.compiler.link(parts), canary.segments, expected)
+        self.canary = Canary(bench, program if fits else None, (fits or self.levels)[0], readings)
+
+    @property
+    def said(self) -> BoardSaid:
+        """Of the board that measured last."""
+        return NOTHING_SAID if self.canary is None else self.canary.said
+
+    def simulated(self, plan: Plan) -> NDArray[np.int64] | Infeasible:
+        """A program by the simulator alone, on the machine as it is described."""
+        parts = self.compiler.parts(plan)
+        if isinstance(parts, Infeasible):
+            return parts
+        granting = self._fits("program", parts)
+        return granting if isinstance(granting, Infeasible) else self._simulated(self._described, parts, *granting)
+
+    def _fits(self, kind: Kind, parts: list[CorePart]) -> tuple[list[str], int] | Infeasible:
+        """Levels that grant what it needs, and what it needs of the shared memory."""
+        needs = needs_of(parts)
+        fits = [level for level in self.levels if needs.fits(self._granted[level])]
+        if not fits:
+            return Infeasible(kind, f"{needs.beyond(self._granted[self.levels[0]])} at {self.levels[0]}, and so at every other level")
+        return fits, needs.shared_bytes
+
+    def _timed(self, kind: Kind, plans: Sequence[SegmentPlan], parts: list[CorePart] | Infeasible) -> Timed:
+        """By the simulator, and then by the runner."""
+        if isinstance(parts, Infeasible):
+            return parts
+        granting = self._fits(kind, parts)
+        if isinstance(granting, Infeasible):
+            return granting
+        fits, _ = granting
+        values = self._simulated(self._programs if kind == "program" else self._alone, parts, *granting)
+        if self.bench is not None:
+            at = [self.levels.index(level) for level in fits]
+            expected = dict(zip(fits, values[at, 0].tolist(), strict=True))
+            program = encoded(Packed(self.unit, self.constants), kind, self.compiler.link(parts), plans, expected)
+            if self.canary is not None:
+                self.canary.look(self.bench.repeats * len(fits))
+            found = self.bench.cycles(program, fits)
+            if isinstance(found, Reading):
+                return found
+            values[at, 0] = found
+        return values
+
+    def _simulated(self, timers: Timer | Timers, parts: list[CorePart], fits: Sequence[str], shared_bytes: int) -> NDArray[np.int64]:
+        """fits: levels that grant what it needs; rows of the others are zeros.  shared_bytes: that it needs of the shared memory."""
+        timings = timers.times(parts, fits)
+        moved = np.concatenate([part.lowered.moved for part in parts]).reshape(len(parts), -1).sum(0).tolist()
+        peaks = [*np.concatenate([part.lowered.peaks for part in parts]).reshape(len(parts), -1).max(0).tolist(), shared_bytes]
+        nothing = [0] * len(RESULTS)
+        return np.array([_row(timings[level], moved, peaks) if level in timings else nothing for level in self.levels], np.int64)
+
+
+def _row(timing: ProgramTimes, moved: list[int], peaks: list[int]) -> list[int]:
+    """One level's results in the order of `RESULTS`.  moved: see `Lowered`."""
+    return [timing.cycles, 0, *moved, *timing.busy_cycles[_BUSY].tolist(), timing.load_store_cycles, *peaks]

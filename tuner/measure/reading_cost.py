@@ -1,0 +1,35 @@
+"""What measurements cost: readings, task x level x repeat, which a board pays for.
+
+A row of the log is a task at a level, and has `runner.repeats` readings, whatever came of them: a task that failed was asked for.  What
+does not fit a level was not.  So what a run has spent follows from its rows, whoever measured, and whatever was measured again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.config import BUILT_IN, TuneConfig
+from tuner.log.schema import STATUSES
+from tuner.measure.request import CYCLES, Measurement
+
+_OK, _INFEASIBLE = STATUSES.index("ok"), STATUSES.index("infeasible")
+
+
+def repeats_of(config: TuneConfig) -> int:
+    """Readings of a task at a level."""
+    return 1 if config.runner.name == BUILT_IN else config.runner.repeats
+
+
+def readings_of(measurement: Measurement, levels: int, repeats: int) -> int:
+    """Of one measurement that was asked for."""
+    if measurement.values is not None:
+        return repeats * int((measurement.values[:, CYCLES] > 0).sum())
+    return 0 if measurement.status == "infeasible" else repeats * levels
+
+
+def readings_of_each(status: NDArray[np.int8], values: NDArray[np.int64], repeats: int) -> NDArray[np.int64]:
+    """The same of many.  status: places in `STATUSES` [tasks].  values: [tasks, levels, len(RESULTS)], 0 where not ok."""
+    fits, levels = (values[:, :, CYCLES] > 0).sum(1), values.shape[1]
+    found: NDArray[np.int64] = repeats * np.where(status == _OK, fits, np.where(status == _INFEASIBLE, 0, levels)).astype(np.int64)
+    return found

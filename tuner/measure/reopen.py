@@ -1,0 +1,43 @@
+"""What a run tuned, opened again: its model on its machine, and its plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compiler.model import Opened
+from compiler.plan.plan import Plan
+from simulator.npu.errors import BadInputError
+from simulator.npu.machine import Machine
+from tuner.platform.local_files import LocalPlace
+from tuner.runs.folder import IDENTITY, read_json
+from tuner.runs.model_source import SavedSource, read_source
+from tuner.zoo.load import open_network
+from tuner.zoo.names import is_made
+
+
+def open_tuned(run: Path) -> tuple[Opened, SavedSource]:
+    """A run's model on its machine, compiled down to the unit.  Raises `BadInputError` where the model file is not what was tuned."""
+    saved = read_source(LocalPlace(run))
+    if not is_made(saved.source.model) and not saved.source.model.is_file():
+        raise BadInputError(f"{run}: its model {saved.source.model} is not there any more")
+    opened = open_network(saved.source)
+    found = opened.digest
+    if found != saved.model_digest:
+        raise BadInputError(f"{saved.source.model}: changed since the run (digest {found}, the run tuned {saved.model_digest})")
+    identity = run / IDENTITY
+    if identity.is_file():
+        there = read_json(identity)
+        machine = there.get("machine_digest") if isinstance(there, dict) else None
+        if machine != opened.machine.digest:
+            raise BadInputError(f"{identity}: made for machine {machine}, {run / 'source.json'} has {opened.machine.digest}")
+    return opened, saved
+
+
+def plans_of(folder: Path, machine: Machine) -> dict[str, Plan]:
+    """`<level>.json` for every level of the machine.  Raises `BadInputError` for one that is missing or malformed."""
+    if not folder.is_dir():
+        raise BadInputError(f"{folder}: no such folder of plans")
+    missing = [level for level in machine.contention if not (folder / f"{level}.json").is_file()]
+    if missing:
+        raise BadInputError(f"{folder}: has no plan {missing[0]}.json; expected one for each of {', '.join(machine.contention)}")
+    return {level: Plan.load(folder / f"{level}.json") for level in machine.contention}

@@ -1,0 +1,63 @@
+"""The simulator as a runner like any other: decodes the container and times what it finds.
+
+For trying a runner's way through the farm without a board (`--runner tuner.measure.simulator_runner:measure`), and as the shortest example
+of one. The built-in runner, which is used where none is named, does not go through bytes.
+
+`SimulatedBoard` is one that is not as it was described: another machine, whose clock is noisy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from simulator.npu.container import Container, program
+from simulator.npu.container_file import decode
+from simulator.npu.machine import Machine
+from simulator.npu.program import Program
+from simulator.timing import simulate_levels
+from tuner.measure.runner_api import Encoded, Reading
+
+
+@lru_cache(maxsize=4)  # the same program is read again, and at other levels
+def _decoded(data: bytes) -> Container:
+    """Refuses a program that needs more than its level grants."""
+    return decode(data)
+
+
+def measure(encoded: Encoded, level: str) -> Reading:
+    """What the simulator says of the bytes."""
+    container = _decoded(encoded.container)
+    return Reading(simulate_levels(program(container, level), container.machine, [level])[level].cycles)
+
+
+measure.grants = True  # type: ignore[attr-defined]
+
+
+@dataclass
+class SimulatedBoard:
+    """A machine behind a runner: the bytes are those of the machine as described, the time is that of `machine`.
+
+    noise: standard deviation of a reading, in parts of it; normal, of its logarithm.  A reading's noise follows from the seed, the program,
+    the level and how often it was asked for before, and from nothing else.
+    """
+
+    machine: Machine
+    noise: float = 0.03
+    seed: int = 0
+    _times: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict, repr=False)
+    _asked: Counter[tuple[int, str]] = field(default_factory=Counter, repr=False)
+
+    def __call__(self, encoded: Encoded, level: str) -> Reading:
+        key = (hash(encoded.container), level)
+        if key not in self._times:
+            streams = program(_decoded(encoded.container), level)
+            timing = simulate_levels(Program(self.machine.digest, streams.streams, streams.memory), self.machine, [level])[level]
+            self._times[key] = timing.cycles, int(streams.digest[:16], 16)
+        cycles, digest = self._times[key]
+        self._asked[key] += 1
+        places = (self.seed, digest, list(self.machine.contention).index(level), self._asked[key])
+        return Reading(max(1, round(cycles * float(np.exp(self.noise * np.random.default_rng(places).standard_normal())))))

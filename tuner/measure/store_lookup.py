@@ -1,0 +1,106 @@
+"""What other runs measured, for whoever measures: an exact memo below everything that decides.
+
+A hit is what measuring would say, so a search goes on as if it had measured: it counts in the budget, and has its row.  Three kinds of
+requests are measured whatever is known of them:
+
+- one in a hundred, by digest, to see whether what lies there is right;
+- programs that would be the best at a level of all that were measured here, since a champion is never taken on trust;
+- programs of single operators, of which the baseline is one.
+
+Where a second measurement says something else, the pack is not asked again here, and the driver is told of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuner.log.columns import from_bytes
+from tuner.log.drift import BoardSaid
+from tuner.log.schema import RESULTS
+from tuner.measure.grants import NEVER
+from tuner.measure.request import CYCLES, Request, told
+from tuner.store.pack_store import STORED
+
+AGAIN = 100  # one hit of so many is measured again
+NOISE = 0.1  # to either side, of two readings of a runner
+WORKER = "store/"  # who measured, in the log; behind it the beginning of the pack's name
+NAMED = 12  # hex digits of it
+
+
+def checked(task: str) -> bool:
+    """Whether a task is measured again, wherever it is met."""
+    return int(task[:8], 16) % AGAIN == 0
+
+
+class Hit(NamedTuple):
+    """values: int64 [levels, len(RESULTS)], of the caller's own.  pack: its name."""
+
+    values: NDArray[np.int64]
+    pack: str
+
+
+class Memo:
+    """packed: columns of `STORED`.  exact: what is measured twice is the same twice, as with the simulator; else a board says who it is.
+
+    refused: packs of which nothing is taken.
+    """
+
+    def __init__(self, packed: bytes, levels: int, exact: bool) -> None:
+        columns = from_bytes(packed, STORED)
+        tasks = columns["task"].reshape(-1, 2)
+        self._first, self._second = np.ascontiguousarray(tasks[:, 0]), tasks[:, 1]
+        self._values = columns["values"].reshape(-1, levels, len(RESULTS))
+        self._pack, self._packs, self._exact = columns["pack"], columns.texts("packs"), exact
+        self._boards = None if exact else list(zip(columns.texts("board"), columns.texts("firmware"), strict=True))
+        self._best = [(NEVER, "")] * levels  # cycles and task, as champions are compared
+        self.refused: set[str] = set()
+        self.differing: list[tuple[str, str]] = []
+
+    def find(self, task: str, said: BoardSaid) -> Hit | None:
+        """said: of the board that measures here."""
+        first, second = int(task[:16], 16), int(task[16:], 16)
+        at = int(np.searchsorted(self._first, np.uint64(first)))
+        while at < len(self._first) and self._first[at] == first:
+            if self._second[at] == second and (self._boards is None or self._is(at, said)):
+                pack = self._packs[self._pack[at]]
+                return None if pack in self.refused else Hit(self._values[at].copy(), pack)
+            at += 1
+        return None
+
+    def _is(self, at: int, said: BoardSaid) -> bool:
+        assert self._boards is not None
+        return said.board is not None and self._boards[at] == (said.board, said.firmware)
+
+    def again(self, request: Request, task: str, values: NDArray[np.int64]) -> bool:
+        """Whether it is measured, whatever is known."""
+        if checked(task):
+            return True
+        if request.kind != "program":
+            return False
+        if all(gene.stop - gene.start == 1 for gene in request.genome):
+            return True
+        return any((cycles, task) < best for cycles, best in zip(told(values[:, CYCLES]).tolist(), self._best, strict=True))
+
+    def measured(self, request: Request, task: str, values: NDArray[np.int64] | None, stored: Hit | None) -> None:
+        """What came of a measurement here; None where it failed.  stored: what was known of it."""
+        if request.kind == "program" and values is not None:
+            found = [(cycles, task) for cycles in told(values[:, CYCLES]).tolist()]
+            self._best = list(map(min, self._best, found))
+        if stored is not None and not self._alike(values, stored.values):
+            self.refused.add(stored.pack)
+            self.differing.append((stored.pack, task))
+
+    def _alike(self, values: NDArray[np.int64] | None, stored: NDArray[np.int64]) -> bool:
+        if values is None:
+            return not self._exact  # a board may be away
+        if self._exact:
+            return np.array_equal(values, stored)
+        return bool((np.abs(values[:, CYCLES] - stored[:, CYCLES]) <= NOISE * stored[:, CYCLES]).all())
+
+    def reported(self) -> tuple[tuple[str, str], ...]:
+        """Packs that said something else than was measured here, with the task, each once."""
+        found, self.differing = tuple(self.differing), []
+        return found

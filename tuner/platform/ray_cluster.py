@@ -1,0 +1,306 @@
+"""A guest's manners on a Ray cluster: find one or start one, ask for room, and leave it as it was found."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+# before ray is imported: no usage report over the network, no advice on the user's terminal
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+os.environ.setdefault("RAY_DEDUP_LOGS", "1")
+# nor a record of every job, which the driver would send to the head: the log has one
+os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+# Ray ends a driver whose head is gone after a minute, in which nothing happens; nobody restarts a head that soon
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "20")
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from simulator import terminal
+from simulator.npu.errors import BadInputError
+from tuner.platform.actors import ClusterGoneError
+from tuner.platform.cpus import usable_cpus
+from tuner.platform.module_path import folders, is_pythons
+from tuner.platform.ray_files import provide_token, ray_folder, token_path
+
+CONNECT_S = 3.0
+HEALTH_S = 6.0  # CONNECT_S + HEALTH_S < 10: an address where nothing answers is refused within that
+WATCH_S = 1.0
+HEAD_MARGIN_S = 2.0
+HEAD_GONE = "RAY_gcs_rpc_server_reconnect_timeout_s"
+STORE_BYTES = 256 << 20
+# Every process would report what it runs to the dashboard, which is not there.  Workers are as nice as the driver: with Ray's own 15 they
+# get what any other process of the computer leaves
+SETTINGS = {"task_events_report_interval_ms": 0, "worker_niceness": 0}
+OPEN_CLUSTER = "TILEFARM_OPEN_CLUSTER"
+ONE_THREAD = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Ray runs methods beside the main thread, and glibc gives every thread a heap of its own, which grows and shrinks in small steps: a
+# worker, whose segments are arrays that come and go, takes longer with it
+ONE_HEAP = {"MALLOC_ARENA_MAX": "1"}
+
+_ERROR = re.compile(r"[\w.]*(Error|Exception)\b|.*\b(ERROR|No such file|not found|denied)\b")
+
+Say = Callable[[str], None]
+
+
+class Watch:
+    """Of what a driver hangs on: the head of its cluster, and the raylet of its own computer.
+
+    Ray ends a process whose head has gone, or that asks a raylet that has gone for something, without a word of what to do then.  So the
+    driver asks here, and ends itself before that.  A head may come back: a thread tries it every second, says that it does not answer, and
+    gives it up a little before Ray would.
+    """
+
+    def __init__(self, head: str, raylet: str, say: Say = terminal.say) -> None:
+        host, _, port = head.rpartition(":")
+        self._at, self._head, self._say = (host.strip("[]"), int(port)), head, say
+        self._raylet = socket.socket(socket.AF_UNIX)  # says nothing and hears nothing until the other end is closed
+        self._raylet.setblocking(False)
+        self._raylet.connect(raylet)
+        self._patience_s = max(WATCH_S, float(os.environ[HEAD_GONE]) - HEAD_MARGIN_S)
+        self._head_gone = False
+        self._stop = threading.Event()
+        threading.Thread(target=self._watch, name="head-watch", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._raylet.close()
+
+    def gone(self) -> str | None:
+        """What does not answer any more; None while all is there."""
+        if self._head_gone:
+            return f"its head at {self._head} does not answer"
+        try:
+            self._raylet.recv(1)
+        except BlockingIOError:
+            return None
+        except OSError:  # reset; ended in order is no error, and no bytes
+            pass
+        return "the raylet of this computer has ended"
+
+    def answers(self) -> bool:
+        """Whether all is there at this moment: what is asked of a head that is silent waits until Ray ends the process."""
+        return self.gone() is None and self._head_answers()
+
+    def _head_answers(self) -> bool:
+        try:
+            socket.create_connection(self._at, timeout=CONNECT_S).close()
+        except OSError:
+            return False
+        return True
+
+    def _watch(self) -> None:
+        silent_since: float | None = None
+        said = False
+        while not self._stop.wait(WATCH_S):
+            now = time.monotonic()
+            if not self._head_answers():
+                if silent_since is None:
+                    silent_since = now
+                elif not said:  # twice
+                    said = True
+                    self._say(f"the Ray head at {self._head} does not answer; waiting {self._patience_s:g} s for it")
+                self._head_gone = now - silent_since >= self._patience_s
+            else:
+                if said:
+                    self._say(f"the Ray head at {self._head} is back")
+                silent_since, said, self._head_gone = None, False, False
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A driver's tie to Ray.  `owned`: this object made it, so closing it ends it (and a local cluster with it)."""
+
+    owned: bool
+    watch: Watch | None = None
+
+    @property
+    def answers(self) -> bool:
+        """See `Watch.answers`."""
+        return self.watch is None or self.watch.answers()
+
+    def check(self) -> None:
+        """Raise `ClusterGoneError` where Ray has ended under this driver."""
+        if self.watch is not None and (gone := self.watch.gone()):
+            raise ClusterGoneError(f"the Ray cluster went away ({gone}); what was measured is kept, --resume goes on with it")
+
+    def close(self) -> None:
+        if self.watch is not None:
+            self.watch.close()
+        if self.owned and ray.is_initialized():
+            ray.shutdown()
+
+
+def connect(address: str | None = None, local_cpus: int | None = None) -> Connection:
+    """A running Ray if this process has one, else `address` or RAY_ADDRESS, else a local one.
+
+    Raises `BadInputError` within 10 s where nothing answers.
+    """
+    if ray.is_initialized():
+        return Connection(owned=False)
+    wanted = address or os.environ.get("RAY_ADDRESS") or "local"
+    option, handler = "--address" if address else "RAY_ADDRESS", signal.getsignal(signal.SIGTERM)
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    # Ray prints every worker's death on stdout, log_to_driver or not; a program may read JSON there, and the farm says it itself
+    ray._private.worker.print_to_stdstream = _swallow
+    # of a driver under `uv run` Ray has uv make an environment for every worker, without what the driver has; RAY_ENABLE_UV_RUN_RUNTIME_ENV
+    # is read as Ray is imported, maybe by somebody else
+    ray._private.ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
+    if wanted == "local":
+        provide_token()
+        ray.init(
+            address="local",
+            num_cpus=max(local_cpus or 1, usable_cpus()),
+            include_dashboard=False,
+            object_store_memory=STORE_BYTES,
+            _temp_dir=str(ray_folder()),
+            _system_config=SETTINGS,
+            **quiet,
+        )
+        _tighten_token()
+        return _joined(handler)
+    if wanted != "auto":
+        require_token(wanted, option)
+        probe(wanted, option)
+    try:
+        ray.init(address=wanted, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise BadInputError(f"{option} {wanted}: no Ray cluster: {' '.join(str(error).split())}") from None
+    return _joined(handler)
+
+
+def _joined(handler: Any) -> Connection:
+    """handler: of SIGTERM, before Ray had it end a driver at once, with the signal's number as its exit code."""
+    if handler not in (None, signal.SIG_DFL) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+    watch = Watch(ray.get_runtime_context().gcs_address, ray._private.worker.global_worker.node.raylet_socket_name)
+    return Connection(owned=True, watch=watch)
+
+
+def _swallow(*_: object, **__: object) -> None:
+    pass
+
+
+def require_token(address: str, option: str = "--address") -> None:
+    """Refuse an open cluster on a network: whoever reaches its port runs code on every node."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        local = all(ip_address(found[4][0]).is_loopback for found in socket.getaddrinfo(host, None))
+    except OSError:  # `probe` says what is wrong with it
+        return
+    if local or _is_mine(host) or os.environ.get("RAY_AUTH_MODE") == "token" or os.environ.get(OPEN_CLUSTER) == "1":
+        return
+    raise BadInputError(
+        f"{option} {address}: not on this computer, and without a token; set RAY_AUTH_MODE=token there and here "
+        f"(`ray get-auth-token`), or {OPEN_CLUSTER}=1 where everybody on the network may run code on it"
+    )
+
+
+def _is_mine(host: str) -> bool:
+    """An address of this computer: what can be bound is."""
+    try:
+        with socket.socket() as own:
+            own.bind((socket.gethostbyname(host), 0))
+        return True
+    except OSError:
+        return False
+
+
+def probe(address: str, option: str = "--address") -> None:
+    """Refuse an address that does not answer: Ray itself tries for a minute, then ends the process.  option: where it was given."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "://" in address:
+        raise BadInputError(f"{option} {address!r}: expected host:port of a Ray head, 'auto' or 'local'")
+    refused = f"{option} {address}: no Ray head answers there; start one with `ray start --head`, or leave {option} out"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise BadInputError(f"{refused} ({error})") from None
+    check = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        done = subprocess.run(check, timeout=HEALTH_S, capture_output=True, text=True, check=False)
+    except subprocess.TimeoutExpired:
+        raise BadInputError(f"{refused} (not within {HEALTH_S:.0f} s)") from None
+    if done.returncode and "AuthToken" in done.stderr:
+        # Ray's rule, kept: a token is never sent to an address that was merely given
+        raise BadInputError(f"{option} {address}: the Ray head there wants a token; set RAY_AUTH_MODE=token (see `ray get-auth-token`)")
+    if done.returncode:
+        raise BadInputError(refused)
+
+
+def _tighten_token() -> None:
+    """Ray leaves the secret of its local clusters readable by every user of the computer."""
+    token = token_path()
+    if token is not None and token.is_file() and token.stat().st_uid == os.getuid() and token.stat().st_mode & 0o077:
+        token.chmod(0o600)
+
+
+def cpus() -> tuple[int, int]:
+    """Free CPUs and all CPUs of the cluster."""
+    return int(ray.available_resources().get("CPU", 0)), int(ray.cluster_resources().get("CPU", 0))
+
+
+def reserve(workers: int, wait_s: float, name: str, say: Say = terminal.say, resource: str | None = None) -> Any:
+    """One placement group with a CPU (and one unit of a custom `resource`) per worker.
+
+    Says what it waits for; raises `BadInputError` when there is no room within `wait_s` seconds.
+    """
+    bundle = {"CPU": 1.0} | ({resource: 1.0} if resource else {})
+    group = placement_group([bundle] * workers, strategy="PACK", name=name)
+    end_s = time.monotonic() + wait_s
+    patience_s = 1.0  # on a cluster with room it takes less, and nothing is said
+    while not group.wait(timeout_seconds=max(0.0, min(patience_s, end_s - time.monotonic()))):
+        free, total = cpus()
+        if time.monotonic() >= end_s:
+            remove_placement_group(group)
+            raise BadInputError(
+                f"--workers {workers}: no room within {wait_s:g} s (free {free} of {total} CPUs); ask for fewer, or a longer --wait"
+            )
+        say(f"waiting for {workers} CPUs (free {free} of {total})")
+        patience_s = min(30.0, patience_s * 2)
+    return group
+
+
+def start_trouble() -> str:
+    """Why workers do not start: the last error in Ray's logs on this computer, else the folder of those."""
+    logs = Path(ray._private.worker.global_worker.node.get_logs_dir_path())
+    names = ("worker-*.err", "runtime_env_setup-*.log", "raylet.err")
+    for path in sorted((path for name in names for path in logs.glob(name)), key=lambda path: path.stat().st_mtime, reverse=True):
+        with path.open(errors="replace") as file:
+            errors = [line.strip() for line in file if _ERROR.match(line)]
+        if errors:
+            return f"{errors[-1]} ({path})"
+    return f"Ray's logs are in {logs}"
+
+
+def release(group: Any) -> None:
+    """Give a reservation back."""
+    if ray.is_initialized():
+        remove_placement_group(group)
+
+
+def worker_environment() -> dict[str, str]:
+    """Environment of a worker: one thread in every library, one heap, and the modules that this driver sees.
+
+    The driver's `sys.path` (without what Python itself adds) goes along, so that workers import the same tree, installed
+    or not; a `working_dir` would be packed and shipped at every start.
+    """
+    paths = [folder for folder in folders() if os.path.isdir(folder)]
+    root = str(Path(__file__).resolve().parents[2])
+    if root not in paths and not is_pythons(root):
+        paths.insert(0, root)
+    # ${...}: what a node of the cluster has set for itself stays
+    return {"PYTHONPATH": os.pathsep.join([*paths, "${PYTHONPATH}"]), **dict.fromkeys(ONE_THREAD, "1"), **ONE_HEAP}

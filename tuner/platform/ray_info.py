@@ -1,0 +1,115 @@
+"""What a running Ray has, asked by a process of its own: `python -m tuner.platform.ray_info [ADDRESS]` prints a JSON value, starts nothing.
+
+Ray ends the process that asks where it does not like the answer (a token, a version), which must not be the user's command.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simulator.npu.errors import BadInputError
+
+TIMEOUT_S = 30.0
+_OWN = ("CPU", "GPU", "memory", "object_store_memory")
+
+
+class RayNode(NamedTuple):
+    """resources: custom ones, which `tune --resource` names."""
+
+    name: str
+    cpus: int
+    resources: dict[str, float]
+
+
+class RayFacts(NamedTuple):
+    """address: of the head."""
+
+    address: str
+    version: str
+    cpus: int
+    free_cpus: int
+    nodes: tuple[RayNode, ...]
+
+
+def ray_facts(address: str | None) -> RayFacts | None:
+    """Of the Ray at `address`, else RAY_ADDRESS, else the one that runs on this computer; None where there is none.
+
+    Raises `BadInputError` where one is named that does not answer.
+    """
+    if address is None and "RAY_ADDRESS" not in os.environ:
+        if not _runs_here():
+            return None
+        address = "auto"
+    command = [sys.executable, "-m", "tuner.platform.ray_info", *([address] if address else [])]
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
+    except subprocess.TimeoutExpired:
+        raise BadInputError(f"Ray says nothing within {TIMEOUT_S:.0f} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise BadInputError(lines[-1] if lines else f"asking Ray ended with {done.returncode}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return RayFacts(**{**found, "nodes": tuple(RayNode(**node) for node in found["nodes"])})
+
+
+def on_this_computer(address: str | None) -> bool:
+    """Whether workers at `address`, else RAY_ADDRESS, are started here."""
+    return (address or os.environ.get("RAY_ADDRESS") or "local") == "local"
+
+
+def _runs_here() -> bool:
+    """Whether a process of this computer was told where a head is: so Ray looks for one too, but takes half a second to import."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"--gcs-address=" in path.read_bytes():
+                return True
+        except OSError:  # it has ended
+            continue
+    return False
+
+
+def _ask(address: str | None) -> dict[str, Any]:
+    from tuner.platform.ray_cluster import connect, cpus
+
+    logging.disable(logging.CRITICAL)
+    connection = connect(address)
+    import ray
+
+    try:
+        free, total = cpus()
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        return {
+            "address": ray.get_runtime_context().gcs_address,
+            "version": ray.__version__,
+            "cpus": total,
+            "free_cpus": free,
+            "nodes": [
+                {"name": node["NodeManagerHostname"], "cpus": int(node["Resources"].get("CPU", 0)), "resources": _custom(node["Resources"])}
+                for node in nodes
+            ],
+        }
+    finally:
+        connection.close()
+
+
+def _custom(resources: dict[str, float]) -> dict[str, float]:
+    return {
+        name: amount
+        for name, amount in sorted(resources.items())
+        if name not in _OWN and not name.startswith(("node:", "accelerator_type:"))
+    }
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_ask(sys.argv[1] if len(sys.argv) > 1 else None)))
+    except BadInputError as problem:
+        sys.exit(str(problem))

@@ -1,0 +1,259 @@
+"""One session of a run: what lies between a model that was opened and champions that become files.
+
+What is outside the program comes in as `Surroundings`: in the world as it is they are `tuner.driver`'s, under simulation those of a seed
+(`tests.simulated`).  So what is composed here, and in which order it is undone, is what both of them run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import simulator
+from compiler.diagnostics.float_range import beyond_lines
+from compiler.model import Opened
+from compiler.space.gene import Genome
+from compiler.space.operator_order import ordered
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import write_whole
+from tuner.config import TuneConfig
+from tuner.farm.actions import DEATHS_ALONE
+from tuner.farm.champion_cache import KnownChampions, read_known
+from tuner.farm.commit_log import Deadline, RunBudget
+from tuner.farm.coordinator import Jobs, SerialJobs
+from tuner.farm.crash_journal import Attempts
+from tuner.farm.initial_model import Prior, proposer_line
+from tuner.farm.initial_plans import Start, compiled_genomes, read_start
+from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.measurement_budget import Spending
+from tuner.farm.plugin_identity import replugged
+from tuner.farm.pool import ActorPool, JobWorker
+from tuner.farm.recorder import FEATURE_SETS, Facts
+from tuner.farm.search_run import OneSearch
+from tuner.farm.store_client import Storing
+from tuner.farm.subgraph_searches import Searched, dealt, searches, weights_of, write_searches
+from tuner.farm.warm_start import sources
+from tuner.log.digests import digest
+from tuner.log.writer import Origin, RunLog
+from tuner.measure.evaluator import Board, EvaluatorSpec
+from tuner.measure.grants import same_grants
+from tuner.measure.host import mac_share, work_lines
+from tuner.measure.reading_cost import repeats_of
+from tuner.measure.runners import runner_name, runner_spec
+from tuner.platform.actors import Actors, Worker
+from tuner.platform.files import Place
+from tuner.platform.interfaces import Clock, World
+from tuner.plugins import Plugin
+from tuner.request import TuneRequest
+from tuner.runs.folder import IDENTITY, SETTINGS, RunFolder, RunIdentity, SearchFolder, began_with
+from tuner.runs.mirror import Mirror
+from tuner.runs.model_source import write_source
+from tuner.search.replay_strategy import KnownPrograms
+from tuner.store.packs import Conditions
+
+P = TypeVar("P", bound=Place)
+MakeSpec = Callable[[EvaluatorSpec, Facts, TuneConfig, Mapping[str, float], int], JobRunnerSpec]
+MakeActors = Callable[[Callable[[], Worker], TuneConfig, TuneRequest, str], AbstractContextManager[Actors]]
+
+
+@dataclass(frozen=True)
+class Surroundings(Generic[P]):
+    """out: the run's folder.  mirror, store: what a URL names.  actors: of a farm, by how a worker is made, configuration, request and run.
+
+    say: takes a line for a person.  spec: what makes a job runner.
+    """
+
+    world: World
+    out: P
+    mirror: Callable[[str], Place]
+    store: Callable[[str], Place]
+    actors: MakeActors
+    say: Callable[[str], None]
+    spec: MakeSpec = JobRunnerSpec
+
+
+class SessionEnd(NamedTuple, Generic[P]):
+    """searches: one for each of `runs`, which are spent, their logs closed."""
+
+    folder: RunFolder[P]
+    searches: Sequence[Searched]
+    runs: Sequence[OneSearch]
+
+
+@contextmanager
+def session(
+    around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest, begun_s: float, plugins: Sequence[Plugin] = (),
+    prior: Prior | None = None,
+) -> Iterator[SessionEnd[P]]:  # fmt: skip
+    """A new run, or one that goes on, until every search has spent its budget; the folder is locked, and mirrored, until it is left.
+
+    begun_s: on the clock; from when on a time budget counts.  plugins: in use (`tuner.farm.plugin_identity`).  prior: a model that it
+    begins with.  Raises as `tuner.driver.tune`.
+    """
+    world, machine, out = around.world, opened.machine, around.out
+    start = read_start(request.start, opened, config.search.order, out, request.resume)
+    known = _known(around, opened, config, request)
+    identity = RunIdentity(
+        opened.name,
+        opened.digest,
+        machine.name,
+        machine.digest,
+        digest([config.digest, request.dtype]),
+        simulator.VERSION,
+        request.seed,
+        tuple(machine.contention),
+        request.tag,
+        sources(request.warm_start, out, request.resume),
+        start.said,
+        "" if prior is None else prior.said,
+        tuple(plugins),
+        known.said,
+    )
+    with ExitStack() as stack:
+        explain = {"config_digest": partial(_changed, config, request), "plugins": partial(replugged, request.out, plugins)}
+        folder = stack.enter_context(RunFolder(out, identity, request.resume, explain=explain))
+        write_source(folder.path, opened.source, opened.digest, request.style)
+        if prior is not None:
+            prior.copy(folder.models)
+        write_whole(folder.path / SETTINGS, [config.to_yaml().encode()])
+        if request.mirror is not None:
+            stack.enter_context(Mirror(folder.path, around.mirror(request.mirror), world, around.say))
+        if not request.quiet:
+            operators = sum(len(unit.operators) for unit in opened.units)
+            around.say(
+                f"{opened.name} on {machine.name}, {opened.computes}: {operators} operators, {mac_share(opened.part)}; starting workers"
+            )
+            beyond = beyond_lines(opened.weights_beyond, opened.source.dtype)
+            proposes = known.line if known.said else proposer_line(config, prior)
+            for line in (*work_lines(opened), *beyond, *start.lines(), proposes):
+                around.say(line)
+        found = searches(opened, folder.run)
+        write_searches(folder.path, opened, found)
+        spending = Spending.of(config, len(machine.contention), len(found))
+        if spending.measurements is not None and not request.quiet:
+            around.say(spending.line(len(found)))
+        runs = [
+            _searched(around, opened, search, budget, beside, folder, config, request, start, prior, known.of(at))
+            for at, search, budget, beside in zip(
+                range(len(found)),
+                found,
+                _budgets(world.clock, opened, found, config, spending, begun_s),
+                ({s.run for s in found} - {search.run} for search in found),
+                strict=True,
+            )
+        ]
+        yield SessionEnd(folder, found, runs)
+
+
+def _known(around: Surroundings[P], opened: Opened, config: TuneConfig, request: TuneRequest) -> KnownChampions:
+    """What a store knows of the champions, where they may stand for a search."""
+    if request.store is None or not request.champions:
+        if request.resume and (around.out / IDENTITY).is_file() and began_with(around.out, "champions"):
+            raise BadInputError(f"--store: {around.out} began with champions of a store; name it again")
+        return KnownChampions()
+    machine, runner = opened.machine, runner_name(config)
+    levels = tuple(machine.contention)
+    conditions = Conditions(machine.name, machine.digest, levels, simulator.VERSION, runner, repeats_of(config))
+    return read_known(around.store(request.store), opened, config, conditions, around.out, request.resume)
+
+
+def _changed(config: TuneConfig, request: TuneRequest) -> list[str]:
+    """What makes the digest of the settings another one than that of the run that is there."""
+    path = request.out / SETTINGS
+    if not path.is_file():
+        return []
+    return config.changed_since(path) or [f"another dtype than {request.dtype}"]
+
+
+def _budgets(
+    clock: Clock, opened: Opened, found: Sequence[Searched], config: TuneConfig, spending: Spending, begun_s: float
+) -> list[RunBudget]:
+    """What every search may spend: of a time its part, one after the other."""
+    candidates, seconds = config.budget.candidates, config.budget.seconds
+    weights = weights_of(opened, found) if len(found) > 1 else [1]
+    grants = len(same_grants(opened.machine, tuple(opened.machine.contention)))
+    if candidates is not None:
+        return [RunBudget(count) for count in dealt(candidates, weights, grants)]
+    if spending.measurements is not None:
+        return [RunBudget(readings=most) for most in spending.limits(weights, grants)]
+    assert seconds is not None
+    ends = (begun_s + seconds * sum(weights[: i + 1]) / sum(weights) for i in range(len(found)))
+    return [RunBudget(deadline=Deadline(clock, at_s)) for at_s in ends]
+
+
+def _searched(
+    around: Surroundings[P], opened: Opened, search: Searched, budget: RunBudget, beside: set[str], folder: RunFolder[P],
+    config: TuneConfig, request: TuneRequest, start: Start, prior: Prior | None, known: Sequence[Genome],
+) -> OneSearch:  # fmt: skip
+    """One search, until its budget is spent, or those programs that are known; its log is closed, its champions are known."""
+    (packed, constants), levels = opened.packed[search.pieces[0]], tuple(opened.machine.contention)
+    unit = ordered(packed, config.search.order)
+    piece = opened.names[search.pieces[0]] if len(opened.names) > 1 else None
+    if piece is not None and not request.quiet:
+        for_all = f", for {len(search.pieces)} pieces that compute the same" if len(search.pieces) > 1 else ""
+        around.say(f"{piece}: {unit.operators[0].name}..{unit.operators[-1].name}, {len(unit.operators)} operators{for_all}")
+    world = around.world
+    board = None if (runner := runner_spec(config)) is None else Board(runner, constants)
+    origin = Origin(search.run, opened.name, opened.machine.name, simulator.VERSION, runner_name(config), request.seed, request.tag)
+    with ExitStack() as stack:
+        log = stack.enter_context(RunLog(folder.path, world, origin, FEATURE_SETS, beside))
+        facts = Facts(origin, unit, levels, repeats_of(config))
+        evaluator = EvaluatorSpec(unit, levels, board, config.target.name)
+        storing = None
+        if request.store is not None:
+            tell = (lambda _: None) if request.quiet else around.say
+            storing = Storing(around.store(request.store), folder.path, facts, tell)
+        place = folder.place(piece)
+        if prior is not None:
+            prior.copy(place.models)
+        made = around.spec(evaluator, facts, config, config.level_weights, request.seed)
+        given = start.of(search.pieces[0])
+        if known:
+            made, budget = replace(made, strategy=KnownPrograms), RunBudget(len(known) + len(same_grants(opened.machine, levels)))
+
+        def first() -> dict[Genome, str]:
+            others = dict.fromkeys(known, "store") if known else compiled_genomes(unit, levels, config)
+            return dict.fromkeys(given or (), "start") | {genome: by for genome, by in others.items() if genome not in (given or ())}
+
+        jobs = stack.enter_context(_jobs(around, made, request, place))
+        assert isinstance(folder.identity, RunIdentity)
+        said = folder.identity.warm_start
+        run = OneSearch(
+            world,
+            facts,
+            config,
+            request,
+            place,
+            log,
+            jobs,
+            budget,
+            said,
+            None if given is None and not known else first,
+            None if prior is None else prior.kept,
+            storing,
+        )
+        idle = jobs.workers - run.schedule.islands
+        if idle > 0 and not request.quiet:
+            around.say(
+                f"{idle} of {jobs.workers} workers have nothing to do: search.islands is {run.schedule.islands}, one worker for each"
+            )
+        with run.progress():
+            run.search_until_spent()
+    return run
+
+
+@contextmanager
+def _jobs(around: Surroundings[P], spec: JobRunnerSpec, request: TuneRequest, place: SearchFolder) -> Iterator[Jobs]:
+    farm, clock = spec.config.farm, around.world.clock
+    if farm.backend == "serial":
+        attempts = Attempts(place.checkpoint, clock, farm.item_timeout_s)
+        with SerialJobs(spec, attempts) as serial:
+            if attempts.failing and not request.quiet:
+                around.say(f"{len(attempts.failing)} tasks each ended {DEATHS_ALONE} sessions, and are not tried again ({attempts.path})")
+            yield serial
+        return
+    with around.actors(partial(JobWorker, spec), spec.config, request, spec.facts.origin.run) as actors:
+        yield ActorPool(actors, clock, around.say, farm.item_timeout_s)

@@ -1,0 +1,100 @@
+"""Where a run stands: a state as JSON, and the findings that it is made of.  Written whole or not at all, and never ahead of the log.
+
+Findings only ever grow, so they lie in a file of their own, to which every checkpoint adds the new ones; the state says how far the file
+counts, and the digest of that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.files import write_whole
+from tuner.log.digests import canonical_json, text_digest
+from tuner.log.writer import RunLog
+from tuner.runs.folder import read_json
+from tuner.platform.files import Place
+
+VERSION = 17
+FILE = "state.json"
+FINDINGS = "findings.bin"
+_LENGTH = struct.Struct("<Q")
+
+
+class Checkpoint:
+    """Of one run.  folder: `RUN/checkpoint`."""
+
+    def __init__(self, folder: Place, log: RunLog) -> None:
+        self.folder, self.log = folder, log
+        self._size, self._digest = 0, hashlib.sha256()
+
+    def save(self, state: Mapping[str, Any], findings: Sequence[bytes]) -> None:
+        """Publish the log, then write `state`: anything JSON can hold, with `numbers`, those of the tasks that it counts (`Ranges`).
+
+        findings: those that are new."""
+        self.log.flush()
+        data, findings_file = b"".join(_LENGTH.pack(len(each)) + each for each in findings), self.folder / FINDINGS
+        try:
+            findings_file.put([data], self._size)  # over what a killed session wrote and did not count
+            findings_file.fsync()
+            if not self._size:  # its name, too: a crash may keep that of the state, which is newer, and lose this one
+                self.folder.fsync()
+        except OSError as error:
+            raise BadInputError(f"{findings_file}: cannot be written: {error.strerror or error}") from None
+        self._size += len(data)
+        self._digest.update(data)
+        text = canonical_json(state)
+        found = {"bytes": self._size, "digest": self._digest.hexdigest()}
+        head = {
+            "version": VERSION,
+            "digest": text_digest(text),
+            "run": self.log.origin.run,
+            "findings": found,
+        }
+        write_whole(self.folder / FILE, [f'{{"head":{canonical_json(head)},"state":{text}}}\n'.encode()])
+
+    def load(self) -> tuple[dict[str, Any], list[bytes]] | None:
+        """The state saved last and all findings, None where nothing was; `BadInputError` for what is not this log's, or damaged."""
+        path = self.folder / FILE
+        if not path.exists():
+            return None
+        raw = read_json(path)
+        try:
+            head, state = raw["head"], raw["state"]
+            version, run, expected = head["version"], head["run"], head["digest"]
+        except (TypeError, KeyError):
+            raise BadInputError(f"{path}: not a checkpoint") from None
+        if version != VERSION:
+            raise BadInputError(f"{path}: version {version!r}; this program reads {VERSION}")
+        if not isinstance(state, dict) or text_digest(canonical_json(state)) != expected:
+            raise BadInputError(f"{path}: damaged (digest differs); remove it to start from the log alone")
+        if run != self.log.origin.run:
+            raise BadInputError(f"{path}: made for run {run}, not for {self.log.origin.run}; remove it to start from the log alone")
+        lost, missing = self.log.lost.get("tasks", 0), self.log.numbers.missing(state["numbers"])
+        if lost or missing:
+            # what the search knows of them is here; what it has to log, and to find in its log, is not
+            counts = " and ".join(f"{count} {what}" for count, what in ((missing, "measured tasks"), (lost, "rows of tasks/")) if count)
+            raise BadInputError(
+                f"{path}: counts what is not there, since {counts} were lost; remove it, and --resume measures from the start, "
+                f"and logs what is missing"
+            )
+        return state, self._findings(int(head["findings"]["bytes"]), str(head["findings"]["digest"]))
+
+    def _findings(self, size: int, digest: str) -> list[bytes]:
+        path = self.folder / FINDINGS
+        try:
+            data = path.read_bytes()[:size]
+        except OSError as error:
+            raise BadInputError(f"{path}: cannot be read: {error.strerror or error}") from None
+        self._size, self._digest = size, hashlib.sha256(data)
+        if len(data) != size or self._digest.hexdigest() != digest:
+            raise BadInputError(f"{path}: damaged (digest differs); remove {FILE} to start from the log alone")
+        out, at = [], 0
+        while at < size:
+            (length,) = _LENGTH.unpack_from(data, at)
+            out.append(data[at + _LENGTH.size : at + _LENGTH.size + length])
+            at += _LENGTH.size + length
+        return out

@@ -1,0 +1,88 @@
+"""What a search came to, as data frames: for notebooks, and for the figures that are drawn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tuner.runs.subgraph_runs import best_so_far
+
+
+def over_time(programs: pd.DataFrame, served: dict[str, int], baseline: Mapping[str, int], by_time: bool = False) -> pd.DataFrame:
+    """The best program so far of every level, a row per measured program: level, program, seconds, cycles, speedup.
+
+    programs: rows of whole programs that ran, in the order in which they were asked for.  served: see `tuner.runs.subgraph_runs.copies`.
+    baseline: level -> cycles.  by_time: in the order in which they were measured, since islands do not wait for each other.  program: from
+    1; seconds: since the first.
+    """
+    columns = ("level", "program", "seconds", "cycles", "speedup")
+    found = []
+    for level, base in baseline.items():
+        rows = programs[programs["level"].astype("str") == level]
+        if by_time:
+            rows = rows.sort_values("time", kind="stable")
+        rows = best_so_far(rows, served)
+        if not len(rows):
+            continue
+        cycles = rows["cycles"].to_numpy(np.int64)
+        seconds = (rows["time"] - rows["time"].iloc[0]).dt.total_seconds().to_numpy()
+        values = (level, np.arange(1, len(rows) + 1), seconds, cycles, base / cycles)
+        found.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=list(columns))
+
+
+def champions(rows: Iterable[tuple[str, int, int, str]]) -> pd.DataFrame:
+    """Of (level, cycles, those of the baseline, digest of the plan), with the speed-up over the baseline."""
+    frame = pd.DataFrame(rows, columns=["level", "cycles", "baseline_cycles", "plan"])
+    return frame.assign(speedup=frame["baseline_cycles"] / frame["cycles"])
+
+
+def whole_programs(log: pd.DataFrame) -> pd.DataFrame:
+    """Rows of whole programs that ran."""
+    rows: Any = log[(log["kind"] == "program") & (log["status"] == "ok")]
+    return rows
+
+
+def asked_programs(log: pd.DataFrame, served: Mapping[str, int]) -> pd.DataFrame:
+    """Those rows in the order in which they were asked for.  served: see `tuner.runs.subgraph_runs.copies`."""
+    rows = whole_programs(log)
+    order = {run: i for i, run in enumerate(served)}  # searches of pieces come one after the other
+    rows = rows.assign(search=rows["run"].astype("str").map(lambda run: order.get(run, 0)))
+    return rows.sort_values(["search", "seq", "level"], kind="stable")
+
+
+def gains(log: pd.DataFrame) -> pd.DataFrame:
+    """What proposers brought: level, proposer, programs, gain, the most over all levels first.
+
+    gain: octaves by which a search's best program became faster with theirs.  Moves that made a program together share it equally.
+    """
+    rows = whole_programs(log).sort_values("seq", kind="stable")
+    names = pd.Series([by.split(",") if isinstance(by, str) else ["not said"] for by in rows["proposed_by"]], rows.index)
+    count = names.map(len)
+    by = [rows["run"].astype("str"), rows["level"].astype("str")]
+    best = rows["cycles"].astype("float64").groupby(by).cummin()
+    gain = np.log2(best.groupby(by).shift().fillna(best) / best)
+    shares = pd.DataFrame({"level": by[1], "proposer": names, "programs": 1 / count, "gain": gain / count})
+    found = shares.explode("proposer").groupby(["level", "proposer"], sort=False, as_index=False).sum()
+    order = found.groupby("proposer")["gain"].transform("sum")
+    return found.assign(order=order).sort_values(["order", "proposer"], ascending=[False, True], kind="stable").drop(columns="order")
+
+
+class ProgramCycles(NamedTuple):
+    """tasks: of programs, as they were asked for.  cycles: float64 [programs, levels], NaN where one was not measured."""
+
+    tasks: tuple[str, ...]
+    cycles: NDArray[np.float64]
+
+
+def program_cycles(log: pd.DataFrame, levels: Sequence[str]) -> ProgramCycles:
+    """Of every whole program of one search that ran at some level.  log: its rows, with seq, task, level, cycles, kind and status."""
+    rows = whole_programs(log)
+    table = rows.assign(level=rows["level"].astype("str"), task=rows["task"].astype("str"))
+    wide = table.pivot_table(index=["seq", "task"], columns="level", values="cycles", aggfunc="first", observed=True)
+    wide = wide.reindex(columns=list(levels)).sort_index()
+    return ProgramCycles(tuple(wide.index.get_level_values("task")), wide.to_numpy(np.float64, na_value=np.nan))

@@ -1,0 +1,131 @@
+"""Runs as their folders tell: what stands there, and in which state it is.  Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from simulator.npu.errors import BadInputError
+from tuner.runs.folder import IDENTITY, LOCK, SETTINGS, read_json
+from tuner.runs.subgraph_runs import copies, search_folders
+from tuner.platform.files import Place
+from tuner.platform.remote_files import place
+
+SUMMARY = "summary.json"
+SUMMARY_VERSION: Literal[4] = 4
+INDEX = "index.parquet"  # of a sweep
+Kind = Literal["run", "sweep", "study"]
+State = Literal["done", "unconfirmed", "running", "stopped", "unfinished"]
+ENDED = ("done", "unconfirmed")  # states of a run that has all its files
+
+
+@dataclass(frozen=True, eq=False)
+class RunEntry:
+    """identity: run.json.  summary: summary.json, None before the end.
+
+    `unconfirmed`: done, but values of its programs are not onnxruntime's.  `stopped`: it can be resumed.  `unfinished`: running or stopped,
+    which a URL does not tell.
+    """
+
+    path: Place
+    identity: dict[str, Any]
+    summary: dict[str, Any] | None
+    state: State
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        return tuple(self.identity["levels"])
+
+
+def kind_of(path: Place) -> Kind:
+    """What a folder's identity is of.  Raises `BadInputError` where there is none."""
+    if not (path / IDENTITY).is_file():
+        raise BadInputError(f"{path}: no {IDENTITY} here; expected a folder that `tilefarm tune`, `study` or `sweep` wrote")
+    identity = read_json(path / IDENTITY)
+    if isinstance(identity, dict) and "machines" in identity:
+        return "sweep"
+    return "study" if isinstance(identity, dict) and "study_digest" in identity else "run"
+
+
+def open_run(where: Place | Path | str) -> RunEntry:
+    """Raises `BadInputError` where there is no run, or one whose summary is of another version."""
+    path = place(where)
+    kind = kind_of(path)
+    if kind == "sweep":
+        raise BadInputError(f"{path}: a sweep; give one of its runs (`tilefarm ls {path}` lists them)")
+    if kind == "study":
+        raise BadInputError(f"{path}: a study, which keeps no runs; `tilefarm report {path}` shows it")
+    identity = read_json(path / IDENTITY)
+    if not isinstance(identity, dict) or not {"run", "model", "machine", "levels", "seed"} <= identity.keys():
+        raise BadInputError(f"{path / IDENTITY}: not the identity of a tuning run")
+    summary = _read_summary(path / SUMMARY) if (path / SUMMARY).is_file() else None
+    state = state_of(path, summary is not None)
+    return RunEntry(path, identity, summary, summary["status"] if summary is not None and state == "done" else state)
+
+
+def _read_summary(path: Place) -> dict[str, Any]:
+    summary = read_json(path)
+    version = summary.get("schema_version") if isinstance(summary, dict) else None
+    if version != SUMMARY_VERSION:
+        raise BadInputError(f"{path}: of version {version!r}, expected {SUMMARY_VERSION}; tune again in another folder")
+    return dict(summary)
+
+
+def find_runs(where: Place | Path | str) -> Iterator[RunEntry]:
+    """Every run in a folder or below it, by path."""
+    folder = place(where)
+    if not folder.is_dir():
+        raise BadInputError(f"{folder}: not a folder")
+    for found in sorted(folder.glob(f"**/{IDENTITY}"), key=lambda path: str(path).split("/")):
+        try:
+            yield open_run(found.parent)
+        except BadInputError:
+            continue  # a study's identity, somebody else's file of that name, or a run of another version
+
+
+def state_of(path: Place, ended: bool) -> State:
+    """Whether a driver holds the lock."""
+    held = (path / LOCK).is_locked()
+    if held:
+        return "running"
+    if ended:
+        return "done"
+    return "stopped" if held is not None else "unfinished"
+
+
+def baseline_of(run: RunEntry) -> dict[str, int]:
+    """Level -> cycles of the baseline: as the summary has it, before that as the last checkpoint does; {} while there is none."""
+    if run.summary is not None:
+        return {level: int(row["baseline_layerwise_cycles"]) for level, row in run.summary["levels"].items()}
+    folder, total = run.path / "checkpoint", dict.fromkeys(run.levels, 0)
+    for name, count in zip(search_folders(run.path), list(copies(run.path).values()) or [1], strict=True):
+        path = (folder / name if name else folder) / "state.json"
+        try:
+            baselines = [cycles for _, cycles, _ in read_json(path)["state"]["champions"]["baselines"]]
+            # of programs of single operators one is the baseline of every level, and the others need what it does not grant
+            total = {level: total[level] + count * min(map(int, mine)) for level, *mine in zip(run.levels, *baselines, strict=True)}
+        except (BadInputError, KeyError, TypeError, ValueError):  # none yet, or of another version
+            return {}
+    return total
+
+
+class AskedBudget(NamedTuple):
+    """A budget, as it was asked for last: one of the two, or neither, where it is one of time."""
+
+    candidates: int | None = None
+    measurements: int | None = None
+
+
+def budget_of(path: Place) -> AskedBudget:
+    """As the folder's settings say."""
+    import yaml
+
+    if not (path / SETTINGS).is_file():
+        return AskedBudget()
+    try:
+        settings = yaml.safe_load((path / SETTINGS).read_bytes().decode())
+        return AskedBudget(*(settings["budget"].get(name) for name in AskedBudget._fields))
+    except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError):
+        raise BadInputError(f"{path / SETTINGS}: not the settings of a run") from None

@@ -1,0 +1,172 @@
+"""Rows of an older schema version become rows of today's, in a new folder.
+
+What a version changed is data: `STEPS` has, for a dataset, the step from each version to the next.  A release that raises `SCHEMA_VERSION`
+adds one entry here and nothing else; versions in between are walked through one by one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from simulator.npu.errors import BadInputError
+from simulator.npu.level import GRANTED
+from tuner.runs.repair import verify, write_datasets
+from tuner.log.part_counts import read_counts
+from tuner.log.dataset import DATASETS, part_numbers, schema_version, whole
+from tuner.log.part import part_name
+from tuner.log.schema import SCHEMA_VERSION, FeatureSet, log_schema, task_schema
+from tuner.platform.files import Place
+from tuner.platform.remote_files import place
+
+Value = Callable[[pa.Table], pa.Array] | str | int | float | None
+
+
+class MigrationStep(NamedTuple):
+    """From one version of a dataset to the next: columns are renamed, then added, then dropped.
+
+    renamed: old name -> new one.  added: name -> one value for all rows, or a function of the table so far.  Order, types, units and the
+    number of the version follow from today's schema.
+    """
+
+    renamed: Mapping[str, str] = {}
+    added: Mapping[str, Value] = {}
+    dropped: tuple[str, ...] = ()
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """The rows of `table`, one version on."""
+        table = table.rename_columns([self.renamed.get(name, name) for name in table.column_names])
+        for name, value in self.added.items():
+            column = value(table) if callable(value) else pa.array([value] * table.num_rows)
+            table = table.append_column(name, column)
+        return table.drop_columns(list(self.dropped))
+
+
+Steps = Mapping[str, Mapping[int, MigrationStep]]
+
+
+def _nothing_shared(table: pa.Table) -> pa.Array:
+    """Nobody counted what moved from and to a memory that cores share: 0, and null where nothing was measured."""
+    return pc.if_else(pc.is_valid(table["cycles"]), pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
+
+
+_MEDIAN = re.compile(r"\(median of (\d+)\)$")
+
+
+def _repeats(table: pa.Table) -> pa.Array:
+    """As the name of the runner says; 0 for what did not fit."""
+    names, status = table["runner"].cast(pa.string()).to_pylist(), table["status"].cast(pa.string()).to_pylist()
+    found = {name: int(median[1]) if (median := _MEDIAN.search(name)) else 1 for name in set(names)}
+    return pa.array([0 if how == "infeasible" else found[name] for name, how in zip(names, status, strict=True)], pa.int64())
+
+
+def _never(table: pa.Table) -> pa.Array:
+    """No canary was read."""
+    return pa.repeat(False, table.num_rows)
+
+
+STEPS: Steps = {
+    "tasks": {1: MigrationStep(), 2: MigrationStep(), 3: MigrationStep(), 4: MigrationStep(), 5: MigrationStep()},
+    "log": {
+        1: MigrationStep(),
+        2: MigrationStep(added={"level_latency_cycles": 0, **dict.fromkeys(f"level_{key}" for key in GRANTED)}),
+        3: MigrationStep(added=dict.fromkeys(("shared_read_bytes", "shared_write_bytes", "peak_shared_bytes"), _nothing_shared)),
+        4: MigrationStep(
+            added={"readings": _repeats, **dict.fromkeys(("board", "firmware", "canary_cycles", "drift")), "drifted": _never},
+        ),
+        5: MigrationStep(added={"proposed_by": None}),
+    },
+}
+"""Dataset -> version that a step starts from -> step.  Version 1 is the first."""
+
+
+class Migrated(NamedTuple):
+    """What became of a dataset: the version that it had, and its rows."""
+
+    version: int
+    rows: int
+
+
+def migrate(run: Place | Path | str, out: Place | Path | str, steps: Steps = STEPS) -> dict[str, Migrated]:
+    """Write both datasets of `run` to the new folder `out` with today's schemas; `run` stays as it is.
+
+    Raises `BadInputError` where `out` exists, a part cannot be read, a dataset is newer than this program, or no step leads here, and
+    leaves nothing behind then.
+    """
+    run, out = place(run), place(out)
+    if out.exists():
+        raise BadInputError(f"--out {out}: exists; give a new folder")
+    plans = {name: _plan(run / name, name, steps) for name in DATASETS}
+    tables = {name: (schema, _walked(run / name, path, schema)) for name, (_, path, schema) in plans.items()}
+    try:
+        rows = write_datasets(out, tables, read_counts(run) or {})
+        if faults := verify(out):
+            raise BadInputError(f"{run}: {faults[0].file}: {faults[0].what} ({len(faults)} faults) after the last step; nothing is kept")
+    except BaseException:
+        out.remove()
+        raise
+    return {name: Migrated(version, rows[name]) for name, (version, *_) in plans.items()}
+
+
+def _plan(folder: Place, name: str, steps: Steps) -> tuple[int, list[MigrationStep], pa.Schema]:
+    """(version, steps from it to today's, today's schema)."""
+    numbers = part_numbers(folder)
+    if not numbers:
+        whole(folder, name, ())  # says why there are none
+    if gaps := sorted({*range(len(numbers))} - {*numbers}):
+        raise BadInputError(f"{folder / part_name(gaps[0])}: missing; `log repair` first")
+    there = _read(folder, 0).schema
+    version = schema_version(there, folder)
+    if version > SCHEMA_VERSION:
+        raise BadInputError(f"{folder}: schema {version} is newer than this program, which writes {SCHEMA_VERSION}")
+    if version == SCHEMA_VERSION:
+        whole(folder, name, ())
+    missing = [number for number in range(version, SCHEMA_VERSION) if number not in steps[name]]
+    if missing:
+        raise BadInputError(f"{folder}: schema {version}: this program has no step from {missing[0]} to {missing[0] + 1}")
+    return version, [steps[name][number] for number in range(version, SCHEMA_VERSION)], _today(there, folder, name)
+
+
+def _today(there: pa.Schema, folder: Place, name: str) -> pa.Schema:
+    if name == "log":
+        return log_schema()
+    try:
+        sets = json.loads((there.metadata or {})[b"feature_sets"])
+    except (KeyError, ValueError):
+        raise BadInputError(f"{folder}: its schema does not say which features its columns are (feature_sets)") from None
+    return task_schema([FeatureSet(key, tuple(features)) for key, features in sets.items()])
+
+
+def _walked(folder: Place, path: list[MigrationStep], schema: pa.Schema) -> Iterator[pa.Table]:
+    for number in part_numbers(folder):
+        table = _read(folder, number)
+        for step in path:
+            table = step.of(table)
+        at = table.column_names.index("schema_version") if "schema_version" in table.column_names else -1
+        if at >= 0:
+            table = table.set_column(at, "schema_version", pa.array([SCHEMA_VERSION] * table.num_rows, pa.int16()))
+        if set(table.column_names) != set(schema.names):
+            wrong = sorted(set(table.column_names) ^ set(schema.names))
+            raise BadInputError(f"{folder / part_name(number)}: columns {', '.join(wrong[:4])} are not those of today's schema")
+        try:
+            yield pa.Table.from_arrays([table[field.name].cast(field.type) for field in schema], schema=schema)
+        except pa.ArrowException as error:
+            raise BadInputError(f"{folder / part_name(number)}: {' '.join(str(error).split())}") from None
+
+
+def _read(folder: Place, number: int) -> pa.Table:
+    path = folder / part_name(number)
+    try:
+        if path.is_file():  # a pipe would be waited for
+            return pq.ParquetFile(pa.BufferReader(path.mapped())).read()
+        what = "no file there"
+    except (OSError, pa.ArrowException) as error:
+        what = f"cannot be read: {' '.join(str(error).split())}"
+    raise BadInputError(f"{path}: {what}; `log repair` first")

@@ -1,0 +1,29 @@
+"""What a study's folder tells of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulator.npu.errors import BadInputError
+from tuner.runs.folder import read_json
+from tuner.runs.list_runs import SUMMARY
+from tuner.platform.files import Place
+
+VERSION = 3  # of batches and summary
+
+
+def study_summary(path: Place) -> dict[str, Any]:
+    """Its summary.json.  Raises `BadInputError` where there is none, or one of another version."""
+    file = path / SUMMARY
+    if not file.is_file():
+        raise BadInputError(f"{file}: not there; a study writes it when it begins")
+    summary = read_json(file)
+    if not isinstance(summary, dict) or summary.get("version") != VERSION:
+        version = summary.get("version") if isinstance(summary, dict) else None
+        raise BadInputError(f"{file}: a study of version {version!r}, expected {VERSION}; run it again in another folder")
+    return summary
+
+
+def setting_text(value: float | str) -> str:
+    """A setting's value, for tables."""
+    return value if isinstance(value, str) else f"{value:.4g}"

@@ -1,0 +1,74 @@
+"""How far a sweep is, by its table and the folders of its runs.  Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from simulator.npu.errors import BadInputError
+from tuner.log.part import Mark, PartError, read_part
+from tuner.runs.folder import IDENTITY
+from tuner.runs.list_runs import ENDED, INDEX, RunEntry, State, open_run, state_of
+from tuner.runs.progress import Standing, standing
+from tuner.platform.files import Place
+
+INDEX_MARK = Mark("index", 0)  # in the table's file, as in a part of a log
+
+
+@dataclass(frozen=True)
+class SweepStanding:
+    """runs: of all cells, by state of the table (done, unconfirmed, failed, waiting).
+
+    begun: those that go on, or, where nobody can tell, have begun.
+    left_s: until all runs are done with as many at once as now; None while nothing tells, or the sweep does not go on.
+    """
+
+    state: State
+    runs: dict[str, int]
+    begun: tuple[tuple[RunEntry, Standing], ...]
+    left_s: float | None
+
+    @property
+    def total(self) -> int:
+        return sum(self.runs.values())
+
+    @property
+    def ended(self) -> int:
+        """Those that have all their files."""
+        return sum(self.runs[state] for state in ENDED)
+
+
+def read_index(path: Place, columns: list[str] | None = None) -> pd.DataFrame:
+    """The table of a sweep's folder.  Raises `BadInputError` where it is not there, or not as it was written."""
+    try:
+        part = read_part(path / INDEX, columns)
+        if part.mark == INDEX_MARK:
+            return part.table.to_pandas()
+        what = f"is {part.mark.file}"
+    except PartError as error:
+        what = str(error)
+    raise BadInputError(f"{path / INDEX}: {what}; take it away, and `tilefarm sweep --resume` writes it anew")
+
+
+def sweep_standing(path: Place) -> SweepStanding:
+    """Raises `BadInputError` where the table is not there or cannot be read."""
+    index = read_index(path, ["path", "state", "wall_s"]).drop_duplicates("path")
+    counts = {name: int((index["state"] == name).sum()) for name in (*ENDED, "failed", "waiting")}
+    waiting = [path / name for name in index.loc[index["state"] == "waiting", "path"] if (path / name / IDENTITY).is_file()]
+    runs = [run for run in map(open_run, waiting) if run.state in ("running", "unfinished")]
+    begun = tuple((run, standing(run)) for run in runs)
+    ended = index["state"].isin(ENDED)
+    state = state_of(path, bool(ended.all()))
+    left_s = _left_s(counts["waiting"], index.loc[ended, "wall_s"].tolist(), [now for _, now in begun])
+    return SweepStanding(state, counts, begun, left_s if state == "running" else None)
+
+
+def _left_s(waiting: int, took_s: Sequence[float], begun: Sequence[Standing]) -> float | None:
+    """What a run takes is the mean of those that are done, else of what the running ones are on the way to."""
+    each_s = took_s or [now.left_s / (1 - now.share) for now in begun if now.left_s is not None]
+    if not each_s or not begun:
+        return None
+    mean_s = sum(each_s) / len(each_s)
+    return mean_s * (waiting - sum(now.share for now in begun)) / len(begun)

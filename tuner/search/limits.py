@@ -1,0 +1,67 @@
+"""What the configuration permits and prefers: the same for every island of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from compiler.space.gene import Gene, Genome, recut, widths
+from compiler.space.mutators import MOVES, Move
+from compiler.target.target_graph import Unit
+from tuner.config import TuneConfig
+
+
+class Rules:
+    """moves: those that make children.  several: numbers of cores that a segment may run on.  placing: whether placement proposes.
+
+    wide: whether every segment is on all cores, always.
+
+    islands: how many there are.  order: levels, those that count most first.  at: what each level is.  granted: what each leaves.
+    less: whether some level leaves less than all.
+    """
+
+    def __init__(self, unit: Unit, levels: tuple[str, ...], config: TuneConfig, weights: Mapping[str, float]) -> None:
+        self.unit, self.levels, self.config = unit, levels, config
+        use, several = config.use, unit.machine.cores > 1 and config.use.cores
+        self.islands = config.islands
+        self.at = [unit.machine.contention[level] for level in levels]
+        self.granted = [unit.machine.granted(level) for level in levels]
+        self.less = any(granted != unit.machine.whole for granted in self.granted)
+        self.level_weights = np.array([weights.get(level, 1.0) for level in levels])
+        self.order = [int(i) for i in np.argsort(-self.level_weights, kind="stable")]
+        switches = (
+            ("change_window", use.window),
+            ("toggle_halo", use.halo_cache),
+            ("change_passes", use.passes),
+            ("toggle_held", use.held),
+            ("cut_on_chip", use.held),
+            ("change_prefetch", use.prefetch),
+            ("change_ahead", use.prefetch),
+            ("change_cores", several),
+            ("change_split", several),
+        )
+        off = {name for name, on in switches if not on}
+        if config.search.moves is not None:
+            off |= set(MOVES) - set(config.search.moves)
+        self.moves: dict[str, Move] = {name: move for name, move in MOVES.items() if name not in off}
+        self.several = len(widths(unit)) if several else 1
+        self.placing = several and use.placement and use.segmentations
+        self.wide = several and not self.placing
+
+    def permitted(self, gene: Gene) -> Gene:
+        """The gene without what a switch rules out."""
+        if not self.config.use.block_fusion and gene.stop - gene.start > 1:
+            gene = recut(gene, blocks=1, cores=gene.cores[: self.unit.images // gene.images])
+        if not self.config.use.passes:
+            gene = recut(gene, passes=1, input_passes=1)
+        if not self.config.use.held and gene.held:
+            gene = gene._replace(held=0)
+        if not self.config.use.lookahead:
+            gene = gene._replace(lookahead=1, overtake=False, urgent=True)
+        if not self.config.use.prefetch:
+            gene = gene._replace(prefetch=1, spread=False, ahead_kib=0)
+        return gene if self.config.use.cores else recut(gene, cores=(0,), split="rows")
+
+    def all_permitted(self, genome: Genome) -> Genome:
+        return tuple(map(self.permitted, genome))

@@ -1,0 +1,261 @@
+"""Where the segments of a program run: placed genomes, from what the table knows of segments on so many cores.
+
+A cut of the operators is given (a segmentation, or that of a good program); its segments become a graph of work (`compiler.placement`), and
+list schedules and stages say on which cores each of them runs.  They propose programs and never judge them, as the segmentations do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler.placement.clusters import Quotient, contract, linear_clusters
+from compiler.placement.dag import Dag
+from compiler.placement.list_schedule import Widths, allocate, list_schedule
+from compiler.placement.port_model import Wiring, core_masks, replayed
+from compiler.placement.segment_graph import Cores, segment_edges, segment_wiring, share_out
+from compiler.placement.stages import Pruning, Stage, StagePartition, States, partition, reachable
+from compiler.space.gene import Gene, Genome, widths
+from simulator.npu.cycles import port_units
+from simulator.npu.level import SHARE_UNIT
+from tuner.config import PlacementSettings
+from tuner.measure.request import PLACEMENT, Request
+from tuner.search.annealer import Annealer
+from tuner.search.ask_tell import Asking, translated
+from tuner.search.table import SegmentTable
+
+Cut = Sequence[tuple[int, int]]
+_STEPS = 16  # from a state, on average, after which a search for stages is given up
+_NEVER = 1 << 60  # cycles of a stage that does not fit
+_DOUBT = 0.05  # by how much programs may take more than expected: 0 to 2% where all cores run one segment, more where the port is short
+
+
+def cut_of(genome: Genome) -> tuple[tuple[int, int], ...]:
+    """Where a genome's segments begin and end."""
+    return tuple((gene.start, gene.stop) for gene in genome)
+
+
+def one_after_another(genome: Genome) -> bool:
+    """Whether all genes have a core in common, so that no segment runs beside another."""
+    return bool(set[int].intersection(*(set(gene.cores) for gene in genome)))
+
+
+@dataclass(frozen=True)
+class CutGraph:
+    """A cut, and what is known of its segments at a level: by number of cores the best gene, its cycles and the bytes that it moves.
+
+    port: bytes per cycle of DDR.  delay: cycles of a flag between cores.
+    """
+
+    genes: tuple[dict[int, Gene], ...]
+    times: tuple[Widths, ...]
+    moved: tuple[dict[int, int], ...]
+    edges: tuple[tuple[int, int], ...]
+    wiring: Wiring
+    cores: int
+    port: float
+    delay: int
+
+    @cached_property
+    def dag(self) -> Dag:
+        """With times on the fewest cores that are known."""
+        return Dag.of([times[min(times)] for times in self.times], self.edges)
+
+    def genome(self, placed: Sequence[Cores]) -> Genome:
+        """The best genes for the cores that each segment was given."""
+        return tuple(genes[len(cores)]._replace(cores=cores) for genes, cores in zip(self.genes, placed, strict=True))
+
+    def expected(self, placed: Sequence[Cores]) -> float:
+        """Cycles of the program."""
+        times = np.array([times[len(cores)] for times, cores in zip(self.times, placed, strict=True)], np.float64)
+        moved = np.array([moved[len(cores)] for moved, cores in zip(self.moved, placed, strict=True)], np.float64)
+        return replayed(times, moved, self.wiring, core_masks(placed), self.port, self.delay)
+
+
+@dataclass(frozen=True)
+class StagedProgram:
+    """Stages of clusters of segments, as placed genomes.
+
+    stages: genes of each, in the order in which they run.  genome: all of them.
+    listed: list schedules with as many cores for each segment.
+    clusters: nodes of the graph that was partitioned.
+    """
+
+    partition: StagePartition
+    clusters: int
+    stages: tuple[Genome, ...]
+    genome: Genome
+    listed: tuple[Genome, ...]
+
+
+class Placer:
+    """Places the segments of one unit's programs; remembers the stages that were measured."""
+
+    def __init__(self, table: SegmentTable, levels: Sequence[str], config: PlacementSettings) -> None:
+        self.table, self.config = table, config
+        self.unit = table.structures.unit
+        machine = self.unit.machine
+        self.cores, self.delay = [machine.granted(level).cores for level in levels], machine.flags.between_cores_cycles
+        self.ports = [port_units(machine, machine.contention[level].share_units) / SHARE_UNIT for level in levels]
+        self._known: dict[object, NDArray[np.int64] | None] = {}
+
+    def expected(self, genome: Genome, cycles: NDArray[np.float64], border: NDArray[np.float64]) -> NDArray[np.float64]:
+        """float64 [levels] of a program.  cycles: float64 [segments, levels], each alone.  border: what overlapping saves one of them."""
+        wiring = segment_wiring(self.unit, [gene.start for gene in genome])
+        moved = np.array([self.table.moved(gene) for gene in genome], np.float64)
+        cores = core_masks([gene.cores for gene in genome])
+        prices = np.maximum(cycles - border, 0.5 * cycles)
+        return np.array(
+            [replayed(prices[:, level].copy(), moved, wiring, cores, port, self.delay) for level, port in enumerate(self.ports)]
+        )
+
+    def pieces(self, cut: Cut, level: int, border: float) -> CutGraph | None:
+        """The pieces of a cut, of all operators or some consecutive ones; None where a segment was never measured.
+
+        A wider form that takes no less is left out.
+        """
+        genes, times, moved = [], [], []
+        for start, stop in cut:
+            by_width: dict[int, Gene] = {}
+            cycles: dict[int, int] = {}
+            for width in widths(self.unit):
+                found = self.table.best(start, stop, level, width)
+                price = 0 if found is None else round(max(found[0] - border, 0.5 * found[0]))
+                if found is not None and price < min(cycles.values(), default=price + 1):
+                    by_width[width], cycles[width] = found[1], price
+            if not by_width:
+                return None
+            genes.append(by_width)
+            times.append(cycles)
+            moved.append({width: self.table.moved(gene) for width, gene in by_width.items()})
+        edges = segment_edges(self.unit, tuple(by_width[min(by_width)] for by_width in genes))
+        wiring = segment_wiring(self.unit, [start for start, _ in cut], cut[-1][1])
+        return CutGraph(tuple(genes), tuple(times), tuple(moved), tuple(edges), wiring, self.cores[level], self.ports[level], self.delay)
+
+    def proposals(
+        self,
+        level: int,
+        border: float,
+        good: Sequence[Genome],
+        rng: np.random.Generator,
+        known: Callable[[Genome], bool] = lambda _: False,
+        staged: Sequence[Genome] = (),
+    ) -> list[Genome]:
+        """Placed genomes for a level, none that is `known`: walks, list schedules and those `staged`, the fastest first as far as the
+        estimate knows; none at all where not even the first is expected to gain what it has to over the segmentation on all cores.
+
+        A program that is expected to be slower than another by more than the estimate is ever off is not worth a measurement.
+        good: measured genomes, the best first: their cuts are placed again, and a walk starts from each.
+        """
+        segmentations = [self.table.segmentation(level, border, width=self.cores[level])]
+        for noise, longest in ((0.0, None), (0.05, 4)):
+            segmentations.append(self.table.segmentation(level, border, noise, rng, longest, width=1))
+        wide, *others = [None if segmentation is None else segmentation[0] for segmentation in segmentations]
+        cuts = dict.fromkeys(cut_of(genome) for genome in (*others, *good[:1]) if genome is not None)
+        pieces = [found for cut in cuts if (found := self.pieces(cut, level, border)) is not None]
+        listed = sorted(placed for found in pieces for placed in self.listed(found))
+        annealer = Annealer(self.table, level, border, self.ports[level], self.delay, self.cores[level])
+        starts = [genome for genome in (wide, *(genome for _, genome in listed[:1]), *good[:1]) if genome is not None]
+        steps = self.config.annealing // len(self.ports)
+        walks = [annealer.annealed(start, steps, rng, noise) for start, noise in zip(starts, (0.0, 0.02, 0.02), strict=False)]
+        expected = {genome: annealer.expected(genome) for genome in (*walks, *(genome for _, genome in listed), *staged)}
+        least = min(expected.values(), default=0.0)
+        if wide is not None and least > (1 - self.config.gain) * annealer.expected(wide):
+            return []
+        limit = (1 + _DOUBT) * least
+        return [g for g in sorted(expected, key=lambda g: (expected[g], g)) if expected[g] <= limit and not known(g)]
+
+    def listed(self, pieces: CutGraph) -> list[tuple[float, Genome]]:
+        """Placements by list scheduling and what each is expected to take, the fastest first."""
+        settled = (allocate(pieces.dag, pieces.times, pieces.cores), [min(times) for times in pieces.times], None)
+        placed = [
+            list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, chosen, in_order).cores
+            for chosen in settled
+            for in_order in (False, True)
+        ]
+        return sorted((pieces.expected(cores), pieces.genome(cores)) for cores in dict.fromkeys(placed))
+
+    def staged(self, pieces: CutGraph, level: int, border: float, clustered: bool = True) -> Asking[StagedProgram | None]:
+        """The cheapest stages of linear clusters of segments.
+
+        None where more sets of them can remain than the configuration allows, or a segment is not known on one core.
+        """
+        if any(1 not in times for times in pieces.times):
+            return None
+        quotient = self.quotient(pieces, clustered)
+        clusters = quotient.clusters
+        states = self.states(quotient)
+        if states is None:
+            return None
+        times = [_together([pieces.times[i] for i in cluster]) for cluster in clusters]
+        moved = [sum(pieces.moved[i][1] for i in cluster) / self.ports[level] for cluster in clusters]
+
+        def placed(stage: Stage) -> dict[int, Cores]:
+            chosen = share_out(stage, times, pieces.cores)
+            groups = ((i, cores) for group, cores in zip(stage, chosen, strict=True) for c in group for i in clusters[c])
+            return {i: cores[: _fastest(pieces.times[i], len(cores))] for i, cores in groups}
+
+        def bound(stage: Stage) -> int:
+            load = [0] * pieces.cores
+            for group, cores in zip(stage, share_out(stage, times, pieces.cores), strict=True):
+                for core in cores:
+                    load[core] += sum(times[c][len(cores)] for c in group)
+            return round(border + max(*load, sum(moved[c] for group in stage for c in group)))
+
+        def ask(stages: Sequence[Stage]) -> Asking[list[int]]:
+            return self._measured(pieces, [placed(stage) for stage in stages], [bound(stage) for stage in stages], level)
+
+        found = yield from translated(partition(quotient.dag, states, bound, self.config.stages), ask)
+        where = {i: (cores, at) for at, stage in enumerate(found.stages) for i, cores in placed(stage).items()}
+        chosen = [where[i][0] for i in range(len(pieces.dag))]
+        genome = pieces.genome(chosen)
+        stages = [tuple(gene for i, gene in enumerate(genome) if where[i][1] == at) for at in range(len(found.stages))]
+        settled = [len(cores) for cores in chosen]
+        again = [list_schedule(pieces.dag, pieces.times, pieces.cores, self.delay, settled, in_order).cores for in_order in (False, True)]
+        listed = tuple(pieces.genome(cores) for cores in dict.fromkeys(again))
+        return StagedProgram(found, len(clusters), tuple(stages), genome, listed)
+
+    def quotient(self, pieces: CutGraph, clustered: bool = True) -> Quotient:
+        """Linear clusters of the pieces, contracted as far as the longest path stays what it is; or the pieces themselves."""
+        return contract(pieces.dag, linear_clusters(pieces.dag, self.delay) if clustered else [], pieces.dag.span)
+
+    def states(self, quotient: Quotient) -> States | None:
+        """What the search for stages visits; None where that is more than the configuration allows."""
+        pruning = Pruning(self.config.group_clusters, self.config.groups)
+        return reachable(quotient.dag, pruning, self.config.states, self.config.states * _STEPS)
+
+    def _measured(self, pieces: CutGraph, stages: Sequence[dict[int, Cores]], bounds: Sequence[int], level: int) -> Asking[list[int]]:
+        """Cycles of placed stages.  Where nothing runs beside another, they are the sum that is known already."""
+        keys: list[object] = []
+        open_: dict[object, Genome] = {}
+        for placed in stages:
+            inside = {i: at for at, i in enumerate(sorted(placed))}
+            genes = tuple(pieces.genes[i][len(placed[i])]._replace(cores=placed[i]) for i in inside)
+            edges = tuple((inside[a], inside[b]) for a, b in pieces.edges if a in inside and b in inside)
+            key: object = (tuple((self.table.structures.key(gene), gene.cores) for gene in genes), edges)
+            keys.append(None if one_after_another(genes) else key)
+            if keys[-1] is not None and key not in self._known:
+                open_[key] = genes
+        measurements = yield [Request("stage", genes, proposal=PLACEMENT) for genes in open_.values()]
+        for key, measurement in zip(open_, measurements, strict=True):
+            self._known[key] = measurement.cycles
+        out = []
+        for key, bound in zip(keys, bounds, strict=True):
+            known = None if key is None else self._known[key]
+            out.append(bound if key is None else _NEVER if known is None else int(known[level]))
+        return out
+
+
+def _together(times: Sequence[Widths]) -> Widths:
+    """Cycles of pieces one after the other on so many cores, of which each uses as many as make it fastest."""
+    every = set[int].union(*(set(t) for t in times))
+    return {width: sum(t[_fastest(t, width)] for t in times) for width in sorted(every)}
+
+
+def _fastest(times: Widths, cores: int) -> int:
+    """On how many of so many cores a piece is fastest, the fewest of several."""
+    return min((width for width in times if width <= cores), key=lambda width: (times[width], width))

@@ -1,0 +1,59 @@
+"""What a board said in the finals, so that a session that goes on does not ask again.
+
+A line per turn, in the order in which a race asks for them: the same answers make the race ask the same again, up to where it was
+interrupted.  The first line says whose readings they are; of other finalists (a run that went on found better ones) it begins anew.  No
+fsync: what was handed to the kernel outlives the process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+from simulator.npu.errors import BadInputError
+from tuner.platform.files import Place
+from tuner.selection.race import Turn
+
+FILE = "finals.jsonl"
+VERSION = 2
+
+
+class Readings:
+    """folder: of the search's checkpoints.  plans: digests of the programs, by their numbers in a turn.  most: readings of the finals."""
+
+    def __init__(self, folder: Place, plans: Sequence[str], most: int | None = None) -> None:
+        self.path = folder / FILE
+        self._head = json.dumps({"version": VERSION, "plans": list(plans), "most": most}).encode() + b"\n"
+        self._end = 0  # bytes that count
+        self._known = self._load()
+
+    def measured(self, turns: Sequence[Turn], measure: Callable[[Sequence[Turn]], Iterator[list[int]]]) -> Iterator[list[int]]:
+        """Cycles of every turn: those that are known, then as `measure` tells them, each kept before it is told."""
+        known, self._known = self._known[: len(turns)], self._known[len(turns) :]
+        yield from known
+        asked = turns[len(known) :]
+        for turn, cycles in zip(asked, measure(asked), strict=True):
+            self._write(json.dumps([turn.level, turn.programs, cycles]).encode() + b"\n")
+            yield cycles
+
+    def forget(self) -> None:
+        """What the board said decided nothing."""
+        self.path.remove()
+
+    def _load(self) -> list[list[int]]:
+        there = self.path.read_bytes() if self.path.is_file() else b""
+        if not there.startswith(self._head):
+            self._write(self._head)
+            return []
+        whole = there[: there.rfind(b"\n") + 1]  # the last line may not be
+        self._end = len(whole)
+        self._write(b"")
+        return [json.loads(line)[2] for line in whole.splitlines()[1:]]
+
+    def _write(self, data: bytes) -> None:
+        """Behind what counts, over what does not."""
+        try:
+            self.path.put([data], self._end)
+        except OSError as error:
+            raise BadInputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+        self._end += len(data)

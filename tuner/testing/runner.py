@@ -1,0 +1,49 @@
+"""The contract of a runner (`tuner.measure.runner_api.Runner`), tried with a segment, a stage and a program of a small model."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from simulator.npu.machine_file import load_machine
+from tuner.measure.runner_api import Bench, Encoded, Reading, Runner
+from tuner.testing.samples import sample_programs
+
+
+class RunnerContract:
+    """To derive from.  machine: a preset's name or a YAML file, of what the runner runs on.  tries: of a reading that fails."""
+
+    machine = "edge"
+    tries = 3
+
+    def runner(self) -> Runner:
+        """The one that is tried."""
+        raise NotImplementedError
+
+    @cached_property
+    def bench(self) -> Bench:
+        return Bench(self.runner(), 1, self.tries)
+
+    @cached_property
+    def programs(self) -> list[Encoded]:
+        return sample_programs(self.machine)
+
+    def test_every_kind_of_program_is_read_at_every_level(self) -> None:
+        for program in self.programs:
+            found = self.bench.cycles(program, list(load_machine(self.machine).contention))
+            assert not isinstance(found, Reading), f"a {program.kind} of {len(program.container)} bytes: {found}"
+
+    def test_a_reading_is_one_of_its_own(self) -> None:
+        """Not only what `Bench` makes of it: a status with cycles, or without and with a reason."""
+        level = next(iter(load_machine(self.machine).contention))
+        found = self.bench.measure(self.programs[-1], level)
+        assert isinstance(found, Reading), f"answered {found!r}, expected a Reading"
+        assert (found.cycles is not None) == (found.status == "ok"), f"{found}: cycles where status is ok, and only there"
+        assert found.status == "ok" or found.error, f"{found}: no reason"
+
+    def test_what_is_no_program_has_no_cycles_and_does_no_harm(self) -> None:
+        level = next(iter(load_machine(self.machine).contention))
+        program = self.programs[-1]
+        failed = self.bench.once(program._replace(container=program.container[: len(program.container) // 2]), level)
+        assert failed.cycles is None, f"half of a container took {failed.cycles} cycles"
+        after = self.bench.once(program, level)
+        assert after.cycles is not None, f"after one that cannot be run, a good one failed: {after}"

@@ -1,0 +1,79 @@
+"""A search as a farm runs it, in one process: job runners whose jobs end in any order, and sessions that go on where one stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pandas as pd
+
+from tuner.cost_model.model_file import Models, Trained
+from tuner.farm.commit_log import RunBudget
+from tuner.farm.coordinator import Key
+from tuner.farm.jobs import Broadcast, EpochResult, Job, JobRunner, JobRunnerSpec, Training
+from tuner.farm.recorder import FEATURE_SETS
+from tuner.farm.search_run import OneSearch
+from tuner.log.read import read_log
+from tuner.log.writer import RunLog
+from tuner.platform.local_files import LocalPlace
+from tuner.platform.real import REAL
+from tuner.request import TuneRequest
+from tuner.runs.folder import SearchFolder
+
+VOLATILE = ["worker", "wall_s", "time", "attempt", "row_id"]  # columns of the log that say when, where and by whom
+
+
+class ShuffledJobs:
+    """`Jobs` of so many job runners.  Whose turn it is, and which of them runs a job, is drawn from a seed."""
+
+    def __init__(self, spec: JobRunnerSpec, workers: int, seed: int) -> None:
+        self.workers, self._random = workers, Random(seed)
+        self._job_runners: list[JobRunner] = [spec() for _ in range(workers)]
+        self._models = [0] * workers
+        self._broadcast = Broadcast()
+        self._started: list[tuple[Key, Job | Training]] = []
+
+    @property
+    def free(self) -> bool:
+        return len(self._started) < self.workers
+
+    def tell_answers(self, packed: bytes) -> None:
+        self._broadcast.answers = packed
+
+    def tell_stored(self, packed: bytes) -> None:
+        self._broadcast.stored = packed
+
+    def tell_epoch(self, findings: Sequence[bytes]) -> None:
+        self._broadcast.epochs.append(list(findings))
+
+    def tell_models(self, models: Models) -> None:
+        self._broadcast.models.append(models)
+
+    def start(self, key: Key, job: Job | Training) -> None:
+        self._started.append((key, job))
+
+    def finished(self, patience_s: float) -> list[tuple[Key, EpochResult | Trained]]:
+        del patience_s
+        key, job = self._started.pop(self._random.randrange(len(self._started)))
+        who = self._random.randrange(self.workers)
+        update = self._broadcast.update(job, (self._job_runners[who].known.version, self._models[who]))
+        self._models[who] = job.models or self._models[who]
+        return [(key, self._job_runners[who].work(job, update))]
+
+
+def searched(spec: JobRunnerSpec, folder: LocalPlace, candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
+    """The log of a search, without what may differ between equal ones; folder: empty, or of an earlier session of the same search."""
+    place = SearchFolder(folder, folder / "models", folder / "checkpoint", resumed=(folder / "checkpoint").is_dir())
+    for each in (place.models, place.checkpoint):
+        if not each.is_dir():
+            each.mkdir()
+    origin, name = spec.facts.origin, spec.facts.unit.machine.name
+    request = TuneRequest(Path(origin.model), name, folder, seed=spec.seed)
+    with RunLog(folder, REAL, origin, FEATURE_SETS) as log:
+        jobs = ShuffledJobs(spec, workers, seed)
+        search = OneSearch(REAL, spec.facts, spec.config, request, place, log, jobs, RunBudget(candidates))
+        search.search_until_spent()
+        search.ended("log")
+    rows = read_log(folder)
+    return rows.drop(columns=VOLATILE).sort_values(["seq", "level_index"]).reset_index(drop=True)

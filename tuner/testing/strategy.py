@@ -1,0 +1,164 @@
+"""The contract of a search strategy (`tuner.search.strategy.SearchStrategy`), tried on a small model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar, NamedTuple
+
+import pandas as pd
+
+from compiler.space.structural_hash import Structures
+from compiler.target.target_graph import Unit
+from tuner.config import TuneConfig, load_config
+from tuner.farm.jobs import JobRunnerSpec
+from tuner.farm.recorder import Facts
+from tuner.log.writer import Origin
+from tuner.measure.budgeted import Session
+from tuner.measure.evaluator import Evaluator, EvaluatorSpec
+from tuner.measure.request import Measurement, Request
+from tuner.platform.local_files import LocalPlace
+from tuner.search.ask_tell import Asking, translated
+from tuner.search.epoch import first_programs, run_epoch
+from tuner.search.epoch_report import Collector
+from tuner.search.knowledge import Knowledge
+from tuner.search.limits import Rules
+from tuner.search.strategy import SearchStrategy, StrategyContext
+from tuner.search.validate import fault
+from tuner.testing.pickles import is_pickle
+from tuner.testing.samples import sample_unit
+from tuner.testing.shuffled import searched
+
+EPOCHS = 5  # of every island, where they are looked at one by one
+MOST_ROUNDS = 1000  # of an epoch
+MOST_REQUESTS = 10_000  # of a round
+
+
+class Asked(NamedTuple):
+    """What an island asked in an epoch, round by round, and the state that it left."""
+
+    epoch: int
+    island: int
+    rounds: list[Sequence[Request]]
+    state: bytes
+
+
+class StrategyContract:
+    """To derive from.  strategy: the class that is tried.  settings: `a.b=c` texts over the default configuration.  machine: any.
+
+    candidates: programs of the searches that are compared.
+    """
+
+    strategy: ClassVar[type[SearchStrategy]]
+    settings: tuple[str, ...] = ()
+    machine = "edge"
+    candidates = 24
+
+    @cached_property
+    def config(self) -> TuneConfig:
+        few = ("search.islands=3", "segments.candidates=24", "segments.measured=8", "farm.checkpoint_every_s=0.001")
+        return load_config(None, (*few, *self.settings))
+
+    @property
+    def unit(self) -> Unit:
+        return sample_unit(self.machine).unit
+
+    @cached_property
+    def levels(self) -> tuple[str, ...]:
+        return tuple(self.unit.machine.contention)
+
+    def epochs(self) -> list[Asked]:
+        """Some epochs of all islands, each made anew from its state, one after the other."""
+        rules, evaluator = Rules(self.unit, self.levels, self.config, {}), Evaluator(self.unit, self.levels)
+        known, states = Knowledge(Structures(self.unit), len(self.levels)), [b""] * self.config.islands
+        out: list[Asked] = []
+        for epoch in range(EPOCHS):
+            found = []
+            for island in range(len(states) if epoch else 1):
+                collector, rounds = Collector(), list[Sequence[Request]]()
+                session = Session(lambda requests: map(evaluator.measure, requests), (known, collector))
+                with known.aside():
+                    if not epoch:
+                        run_epoch(first_programs(rules, collector), session, known, collector)
+                    else:
+                        strategy = self.strategy(StrategyContext(rules, island, 0), states[island] or None)
+                        strategy.tell(known, [None] * len(self.levels))
+                        watched = partial(self._watched, f"epoch {epoch}, island {island}", rounds)
+                        run_epoch(translated(strategy.ask(epoch), watched), session, known, collector)
+                        states[island] = strategy.state()
+                        collector.elites = list(strategy.elites())[: self.config.search.elites]
+                        out.append(Asked(epoch, island, rounds, states[island]))
+                found.append(collector.pack(island, len(self.levels)))
+            known.learn_epoch(found)
+        return out
+
+    def _watched(self, where: str, rounds: list[Sequence[Request]], requests: Sequence[Request]) -> Asking[Sequence[Measurement]]:
+        """Keeps a round, and lets it be measured."""
+        rounds.append(list(requests))
+        assert len(rounds) <= MOST_ROUNDS, f"{where}: more than {MOST_ROUNDS} rounds; an epoch has an end"
+        assert len(requests) <= MOST_REQUESTS, f"{where}: {len(requests)} requests in a round, expected {MOST_REQUESTS} at most"
+        for request in requests:
+            why = fault(self.unit, request)
+            assert why is None, f"{where}: {request.kind} {request.genome}: {why}"
+        return (yield requests)
+
+    @cached_property
+    def once(self) -> list[Asked]:
+        return self.epochs()
+
+    @cached_property
+    def spec(self) -> JobRunnerSpec:
+        facts = Facts(Origin("contract", "sample", self.unit.machine.name, "simulator"), self.unit, self.levels)
+        return JobRunnerSpec(EvaluatorSpec(self.unit, self.levels), facts, self.config, {}, 0, Rules, self.strategy)
+
+    def searched(self, *candidates: int, workers: int = 1, seed: int = 0) -> pd.DataFrame:
+        """The log of a search, in sessions that end after so many programs."""
+        with TemporaryDirectory(prefix="tilefarm-contract-") as name:
+            logs = [searched(self.spec, LocalPlace(Path(name)), count, workers, seed) for count in candidates]
+        return logs[-1]
+
+    @cached_property
+    def serial(self) -> pd.DataFrame:
+        return self.searched(self.candidates)
+
+    def test_it_has_a_version(self) -> None:
+        assert isinstance(self.strategy.version, str), f"version {self.strategy.version!r}, expected a text"
+        assert self.strategy.version, "version '', expected a text that is not empty"
+
+    def test_the_same_tells_give_the_same_asks(self) -> None:
+        for then, now in zip(self.once, self.epochs(), strict=True):
+            where = f"epoch {now.epoch}, island {now.island}"
+            assert then.rounds == now.rounds, f"{where}: told the same, it asked something else"
+            assert then.state == now.state, f"{where}: told the same, it left another state"
+
+    def test_a_state_comes_back(self) -> None:
+        rules = Rules(self.unit, self.levels, self.config, {})
+        for asked in self.once:
+            assert isinstance(asked.state, bytes), f"a state of {type(asked.state).__name__}, expected bytes"
+            assert not is_pickle(asked.state), "a state is a pickle, which runs what whoever wrote the checkpoint likes"
+            again = self.strategy(StrategyContext(rules, asked.island, 0), asked.state or None).state()
+            assert again == asked.state, f"epoch {asked.epoch}, island {asked.island}: made from a state, it gave another"
+
+    def test_it_asks_for_its_unit_alone_and_an_epoch_ends(self) -> None:
+        assert len(self.once) == (EPOCHS - 1) * self.config.islands
+
+    def test_it_asks_for_programs(self) -> None:
+        programs = {request.genome for asked in self.once for part in asked.rounds for request in part if request.kind == "program"}
+        assert programs, f"no program in {EPOCHS - 1} epochs of {self.config.islands} islands, which is all that a search is for"
+
+    def test_any_number_of_job_runners_gives_the_same_search(self) -> None:
+        """As one that runs job by job in their order: 2 and 4, whose jobs end in another."""
+        for workers, seed in ((2, 1), (4, 2)):
+            rows = self.searched(self.candidates, workers=workers, seed=seed)
+            assert rows.equals(self.serial), f"{workers} job runners, order {seed}: the log is another one"
+
+    def test_a_search_that_is_resumed_is_the_whole_search(self) -> None:
+        for first in (1, self.candidates // 2):
+            rows = self.searched(first, self.candidates, workers=2)
+            assert rows.equals(self.serial), f"stopped after {first} programs and resumed, the log is another one"
+
+    def test_it_is_closed_where_the_budget_ends(self) -> None:
+        programs = self.serial[self.serial["kind"] == "program"]["task"].nunique()
+        assert programs <= self.candidates, f"{programs} programs of {self.candidates}"

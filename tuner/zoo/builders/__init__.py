@@ -1,0 +1,73 @@
+"""Networks that are built here, layer by layer, at their real sizes: `made:inception_v3`.
+
+A name may carry options: `made:vit_b16,layers=2`.  `made:NAME-small` stands for the options of `Network.small`, a model for tests;
+further options override them.  Options are the keyword arguments of the function that builds the network.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from onnx import ModelProto
+
+from simulator.npu.errors import BadInputError
+from tuner.zoo.builders.drawn import drawn
+from tuner.zoo.builders.efficientnet import efficientnet_b0
+from tuner.zoo.builders.inception import inception_v3
+from tuner.zoo.builders.mobilenet import mobilenet_v1, mobilenet_v2
+from tuner.zoo.builders.nasnet import nasnet_mobile
+from tuner.zoo.builders.randwire import randwire
+from tuner.zoo.builders.resnet import resnet50, resnet101
+from tuner.zoo.builders.transformer import bert_base, vit_b16
+
+SMALL = "-small"
+Options = Mapping[str, int | float]
+
+
+class Network(NamedTuple):
+    """build: keyword options -> a model without weights.  small: the options of its small variant."""
+
+    build: Callable[..., ModelProto]
+    small: Options
+
+
+NETWORKS: dict[str, Network] = {
+    "bert_base": Network(bert_base, {"tokens": 32, "layers": 1, "width": 64, "heads": 2, "vocabulary": 100}),
+    "drawn": Network(drawn, {"size": 32, "blocks": 3, "widest": 64, "classes": 10}),
+    "efficientnet_b0": Network(efficientnet_b0, {"size": 64, "width": 0.25, "classes": 10}),
+    "inception_v3": Network(inception_v3, {"size": 75, "width": 0.125, "classes": 10}),
+    "mobilenet_v1": Network(mobilenet_v1, {"size": 64, "width": 0.25, "classes": 10}),
+    "mobilenet_v2": Network(mobilenet_v2, {"size": 64, "width": 0.25, "classes": 10}),
+    "nasnet_mobile": Network(nasnet_mobile, {"size": 64, "filters": 12, "repeats": 1, "classes": 10}),
+    "randwire": Network(randwire, {"size": 64, "nodes": 8, "channels": 20, "classes": 10}),
+    "resnet50": Network(resnet50, {"size": 64, "width": 0.25, "classes": 10}),
+    "resnet101": Network(resnet101, {"size": 64, "width": 0.25, "classes": 10}),
+    "vit_b16": Network(vit_b16, {"size": 64, "layers": 1, "width": 64, "heads": 2, "classes": 10}),
+}
+
+
+def build(name: str) -> ModelProto:
+    """The model without weights that a name (without `made:`) stands for.  Raises `BadInputError` for what it does not know."""
+    return understood(name)()
+
+
+def understood(name: str) -> Callable[[], ModelProto]:
+    """What builds the model of a name.  Raises `BadInputError` where there is no such network or option."""
+    base, *pairs = name.split(",")
+    network = NETWORKS.get(base.removesuffix(SMALL))
+    if network is None:
+        raise BadInputError(f"made:{name}: no such network is made; expected one of {', '.join(NETWORKS)}, or one of them with {SMALL}")
+    known = {key: item.default for key, item in inspect.signature(network.build).parameters.items()}
+    options: dict[str, int | float] = dict(network.small) if base.endswith(SMALL) else {}
+    for pair in pairs:
+        key, _, text = pair.partition("=")
+        if key not in known:
+            raise BadInputError(f"made:{name}: {base} has no option {key!r}; expected some of {', '.join(known)}")
+        try:
+            options[key] = type(known[key])(text)
+        except ValueError:
+            raise BadInputError(f"made:{name}: {key} {text!r}; a number such as {known[key]} is expected") from None
+    return partial(network.build, **options)

@@ -1,0 +1,119 @@
+"""A network that nobody has published, drawn from a seed: what a cost model for any network learns from.
+
+Blocks of the kinds that networks are made of, each with widths of its own, one after the other:
+
+| kind         | is                                                                                         |
+|--------------|--------------------------------------------------------------------------------------------|
+| chain        | one to three convolutions of 1x1 to 5x5 (or 1x7 and 7x1), with ReLU                          |
+| residual     | a bottleneck or two convolutions of 3x3, added to what came in (He et al. 2016)              |
+| dense        | two to four layers that read all before them (Huang et al. 2017)                             |
+| inverted     | wider, depthwise, narrower, with ReLU6 or SiLU (Sandler et al. 2018; Tan and Le 2019)         |
+| branches     | three ways side by side, one of them a pooling (Szegedy et al. 2015)                         |
+| attention    | self-attention and an MLP over the pixels as tokens, each added (Dosovitskiy et al. 2021)     |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx import ModelProto
+
+from tuner.zoo.builders.net import Net, Tensor
+from tuner.zoo.builders.transformer import attention, layer_norm, mlp
+
+Rng = np.random.Generator
+MOST_TOKENS = 256  # of attention: its scores are tokens squared
+LEAST_SIZE = 7  # of a feature map
+
+
+def drawn(seed: int = 0, size: int = 112, blocks: int = 8, widest: int = 512, classes: int = 100) -> ModelProto:
+    """size: of the image.  blocks: of the kinds above.  widest: channels of a convolution at most."""
+    rng, net = np.random.default_rng(seed), Net(f"drawn{seed}")
+    x = net.relu(net.conv(net.input("image", (1, 3, size, size)), _width(rng, 16, min(64, widest)), int(rng.choice([3, 5])), 2))
+    kinds = list(_KINDS)
+    for _ in range(blocks):
+        if x.shape[2] // 2 >= LEAST_SIZE and rng.random() < 0.4:
+            x = _smaller(net, x, rng, widest)
+        x = _KINDS[kinds[int(rng.integers(len(kinds)))]](net, x, rng, widest)
+        if x.channels > widest:
+            x = net.relu(net.conv(x, _width(rng, widest // 4, widest), 1))
+    return net.model(net.classifier(x, classes))
+
+
+def _width(rng: Rng, least: int, most: int) -> int:
+    """A multiple of 8, small ones as often as twice as large ones."""
+    return max(8, int(np.exp2(rng.uniform(np.log2(max(8, least)), np.log2(max(8, most))))) // 8 * 8)
+
+
+def _smaller(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+    if rng.random() < 0.3:
+        return net.max_pool(x, 3, 2, 1)
+    return net.relu(net.conv(x, _width(rng, x.channels, min(widest, 2 * x.channels)), 3, 2))
+
+
+def _chain(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+    for _ in range(int(rng.integers(1, 4))):
+        shape = ((1, 1), (3, 3), (3, 3), (5, 5), (1, 7), (7, 1))[int(rng.integers(6))]
+        x = net.relu(net.conv(x, _width(rng, x.channels // 2, min(widest, 2 * x.channels)), shape))
+    return x
+
+
+def _residual(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+    del widest
+    if rng.random() < 0.5:
+        inner = _width(rng, x.channels // 4, x.channels // 2)
+        y = net.conv(net.relu(net.conv(net.relu(net.conv(x, inner, 1)), inner, 3)), x.channels, 1)
+    else:
+        y = net.conv(net.relu(net.conv(x, _width(rng, x.channels // 2, x.channels), 3)), x.channels, 3)
+    return net.relu(net.add(y, x))
+
+
+def _dense(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+    growth = _width(rng, 8, 48)
+    for _ in range(int(rng.integers(2, 5))):
+        y = net.relu(net.conv(x, min(widest, 4 * growth), 1)) if rng.random() < 0.7 else x
+        x = net.concat(x, net.relu(net.conv(y, growth, 3)))
+    return x
+
+
+def _inverted(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+    act = net.silu if rng.random() < 0.4 else net.relu6
+    inner = min(widest, x.channels * int(rng.choice([2, 3, 4, 6])))
+    same = rng.random() < 0.6
+    y = act(net.conv(act(net.conv(x, inner, 1)), inner, int(rng.choice([3, 3, 5])), groups=inner))
+    y = net.conv(y, x.channels if same else _width(rng, x.channels // 2, x.channels), 1)
+    return net.add(y, x) if same else y
+
+
+def _branches(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+    narrow = min(widest, x.channels) // 2
+    one = net.relu(net.conv(x, _width(rng, narrow // 2, narrow), 1))
+    two = net.relu(
+        net.conv(net.relu(net.conv(x, _width(rng, narrow // 2, narrow), 1)), _width(rng, narrow // 2, narrow), int(rng.choice([3, 5])))
+    )
+    pool = net.max_pool(x, 3, 1, 1) if rng.random() < 0.5 else net.average_pool(x, 3, 1, 1)
+    return net.concat(one, two, net.relu(net.conv(pool, _width(rng, narrow // 4, narrow), 1)))
+
+
+def _attention_block(net: Net, x: Tensor, rng: Rng, widest: int) -> Tensor:
+    n, channels, high, wide = x.shape
+    if high * wide > MOST_TOKENS:
+        return _residual(net, x, rng, widest)
+    heads = int(rng.choice([1, 2, 4]))
+    if channels % (16 * heads):
+        x = net.conv(x, channels := -(-channels // (16 * heads)) * 16 * heads, 1)
+    tokens = net.transpose(net.reshape(x, n, channels, high * wide), 0, 2, 1)
+    tokens = net.add(tokens, attention(net, layer_norm(net, tokens, 1e-6), heads, None))
+    tokens = net.add(tokens, mlp(net, layer_norm(net, tokens, 1e-6)))
+    return net.reshape(net.transpose(tokens, 0, 2, 1), n, channels, high, wide)
+
+
+_KINDS: dict[str, Callable[[Net, Tensor, Rng, int], Tensor]] = {
+    "chain": _chain,
+    "residual": _residual,
+    "dense": _dense,
+    "inverted": _inverted,
+    "branches": _branches,
+    "attention": _attention_block,
+}

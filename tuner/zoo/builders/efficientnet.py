@@ -1,0 +1,39 @@
+"""EfficientNet-B0 (Tan and Le 2019, table 1): inverted residuals with squeeze-and-excite, and x * sigmoid(x) behind every convolution."""
+
+from __future__ import annotations
+
+from onnx import ModelProto
+
+from tuner.zoo.builders.mobilenet import layer, scaled
+from tuner.zoo.builders.net import Net, Tensor
+
+# (expansion, kernel, channels, repeats, first stride)
+B0 = ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2), (6, 3, 320, 1, 1))
+SQUEEZE = 4  # channels of a block's input to one of its squeeze
+
+
+def efficientnet_b0(size: int = 224, width: float = 1.0, classes: int = 1000) -> ModelProto:
+    """size: of the image.  width: factor on all channels."""
+    net = Net("efficientnet_b0")
+    x = layer(net, net.input("image", (1, 3, size, size)), scaled(32, width), 3, 2, 1, net.silu)
+    for expansion, kernel, channels, repeats, first in B0:
+        for i in range(repeats):
+            x = _block(net, x, expansion, kernel, scaled(channels, width), first if i == 0 else 1)
+    x = layer(net, x, scaled(1280, width), 1, 1, 1, net.silu)
+    return net.model(net.classifier(x, classes))
+
+
+def _block(net: Net, x: Tensor, expansion: int, kernel: int, channels: int, stride: int) -> Tensor:
+    inner = x.channels * expansion
+    y = layer(net, x, inner, 1, 1, 1, net.silu) if expansion > 1 else x
+    y = layer(net, y, inner, kernel, stride, inner, net.silu)
+    y = _excited(net, y, max(1, x.channels // SQUEEZE))
+    y = layer(net, y, channels, 1, 1, 1, None)
+    return net.add(x, y) if stride == 1 and x.channels == channels else y
+
+
+def _excited(net: Net, x: Tensor, squeezed: int) -> Tensor:
+    """Every channel times a number in 0..1 that follows from the means of all."""
+    means = net.node("GlobalAveragePool", [x.name], (*x.shape[:2], 1, 1))
+    gate = net.conv(net.silu(net.conv(means, squeezed, 1, bias=True)), x.channels, 1, bias=True)
+    return net.mul(x, net.sigmoid(gate))

@@ -1,0 +1,94 @@
+"""ViT-B/16 (Dosovitskiy et al. 2021) and BERT base (Devlin et al. 2019), node by node as exporters of opset 17 write them.
+
+Linear layers are MatMul and Add, heads are Reshape and Transpose, GELU is Div, Erf, Add, Mul, Mul.
+"""
+
+from __future__ import annotations
+
+import math
+
+from onnx import ModelProto, TensorProto
+
+from tuner.zoo.builders.net import Net, Tensor
+
+
+def vit_b16(size: int = 224, layers: int = 12, width: int = 768, heads: int = 12, class_token: int = 1, classes: int = 1000) -> ModelProto:
+    """size: of the image, a multiple of 16.  class_token: 0 takes the mean over the patches in its place."""
+    net = Net("vit_b16")
+    patches = net.conv(net.input("image", (1, 3, size, size)), width, 16, 16, 0, bias=True)
+    tokens = (size // 16) ** 2
+    x = net.transpose(net.reshape(patches, 1, width, tokens), 0, 2, 1)
+    if class_token:
+        x = net.concat(Tensor(net.weight(1, 1, width), (1, 1, width)), x)
+        tokens += 1
+    x = net.add(x, Tensor(net.weight(1, tokens, width), x.shape))
+    for _ in range(layers):
+        x = net.add(x, attention(net, layer_norm(net, x, 1e-6), heads, None))
+        x = net.add(x, mlp(net, layer_norm(net, x, 1e-6)))
+    x = layer_norm(net, x, 1e-6)
+    if class_token:
+        index = net.integers((0,))
+        x = net.reshape(net.node("Slice", [x.name, index, net.integers((1,)), net.integers((1,))], (1, 1, width)), 1, width)
+    else:
+        x = net.node("ReduceMean", [x.name], (1, width), axes=[1], keepdims=0)
+    return net.model(net.node("Gemm", [x.name, net.weight(classes, width), net.weight(classes)], (1, classes), transB=1))
+
+
+def bert_base(
+    tokens: int = 128, layers: int = 12, width: int = 768, heads: int = 12, lookup: int = 0, vocabulary: int = 30522
+) -> ModelProto:
+    """The encoder and its pooler, from embedded tokens [1, tokens, width].
+
+    lookup: 1 begins with token numbers (int64) and their embeddings instead, and adds an attention mask.
+    """
+    net = Net("bert_base")
+    mask = None
+    if lookup:
+        ids = net.input("input_ids", (1, tokens), TensorProto.INT64)
+        given = net.input("attention_mask", (1, tokens))
+        x = net.node("Gather", [net.weight(vocabulary, width), ids.name], (1, tokens, width), axis=0)
+        hidden = net.node("Sub", [net.number(1.0), given.name], (1, tokens))
+        row = net.node("Unsqueeze", [hidden.name, net.integers((1, 2))], (1, 1, 1, tokens))
+        mask = net.mul(row, net.number(-10000.0))
+    else:
+        x = net.input("embeddings", (1, tokens, width))
+    x = layer_norm(net, net.add(x, Tensor(net.weight(1, tokens, width), x.shape)), 1e-12)
+    for _ in range(layers):
+        x = layer_norm(net, net.add(attention(net, x, heads, mask), x), 1e-12)
+        x = layer_norm(net, net.add(mlp(net, x), x), 1e-12)
+    first = net.node("Slice", [x.name, net.integers((0,)), net.integers((1,)), net.integers((1,))], (1, 1, width))
+    pooler = [net.reshape(first, 1, width).name, net.weight(width, width), net.weight(width)]
+    pooled = net.node("Gemm", pooler, (1, width), transB=1)
+    return net.model(x, net.node("Tanh", [pooled.name], (1, width)))
+
+
+def layer_norm(net: Net, x: Tensor, epsilon: float) -> Tensor:
+    width = x.shape[-1]
+    return net.node("LayerNormalization", [x.name, net.weight(width), net.weight(width)], x.shape, axis=-1, epsilon=epsilon)
+
+
+def _linear(net: Net, x: Tensor, features: int) -> Tensor:
+    y = net.node("MatMul", [x.name, net.weight(x.shape[-1], features)], (*x.shape[:-1], features))
+    return net.node("Add", [net.weight(features), y.name], y.shape)
+
+
+def attention(net: Net, x: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    n, tokens, width = x.shape
+    size = width // heads
+    query, key, value = (net.reshape(_linear(net, x, width), n, tokens, heads, size) for _ in range(3))
+    query, value = net.transpose(query, 0, 2, 1, 3), net.transpose(value, 0, 2, 1, 3)
+    scores = net.node("MatMul", [query.name, net.transpose(key, 0, 2, 3, 1).name], (n, heads, tokens, tokens))
+    scores = net.node("Div", [scores.name, net.number(math.sqrt(size))], scores.shape)
+    if mask is not None:
+        scores = net.add(scores, mask)
+    weights = net.node("Softmax", [scores.name], scores.shape, axis=-1)
+    mixed = net.node("MatMul", [weights.name, value.name], (n, heads, tokens, size))
+    return _linear(net, net.reshape(net.transpose(mixed, 0, 2, 1, 3), n, tokens, width), width)
+
+
+def mlp(net: Net, x: Tensor) -> Tensor:
+    y = _linear(net, x, 4 * x.shape[-1])
+    scaled = net.node("Div", [y.name, net.number(math.sqrt(2))], y.shape)
+    error = net.node("Erf", [scaled.name], y.shape)
+    gelu = net.mul(net.mul(y, net.node("Add", [error.name, net.number(1.0)], y.shape)), net.number(0.5))
+    return _linear(net, gelu, x.shape[-1])
