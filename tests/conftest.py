@@ -51,7 +51,7 @@ FIRST = (
     "compiler/frontend/onnx_io/test_memory_budget", "compiler/frontend/onnx_io/test_load", "compiler/frontend/test_translate",
     "compiler/frontend/partition/test_convex", "compiler/rewrites", "properties/test_bad_files", "properties/test_hostile_models",
     "properties/test_rewrite_properties", "scripts/test_help", "scripts/test_make_models", "simulated/test_disk",
-    "simulator/test_kernel_cache", "tuner/selection/test_race", "tuner/measure/test_runners", "tuner/store/test_log", "tuner/platform",
+    "simulator/test_kernel_cache", "tuner/selection/test_race", "tuner/measure/test_runners", "tuner/log/test_log", "tuner/platform",
     "tuner/farm/test_isolated_map", "tuner/study/test_study", "tuner",
     "simulated/test_seeds", "docs", "scripts", "system", "fuzz", "properties",
 )  # fmt: skip

@@ -20,6 +20,7 @@ from tuner import plugins
 from tuner.config import TuneConfig, load_config
 from tuner.farm.board_finals import FinalsWorker
 from tuner.farm.plugin_identity import plugged
+from tuner.measure import simulator_runner
 from tuner.measure.command_runner import CommandRunner
 from tuner.measure.runner_api import Bench, Encoded, Reading
 from tuner.measure.runners import RunnerSpec, find_runner
