@@ -42,7 +42,7 @@ def quick_plans(opened: Opened, predict: Callable[[Unit], Predict] = by_estimate
     """
     by_piece = {}
     for name, compiler in zip(opened.names, opened.compilers, strict=True):
-        unit = ordered(compiler.target, "depth")
+        unit = ordered(compiler.unit, "depth")
         by_piece[name] = _fastest(compiler, unit, quick_genomes(compiler, unit, predict(unit), told=told))
     return {level: joined({name: plans[level] for name, plans in by_piece.items()}) for level in opened.machine.contention}
 
@@ -278,7 +278,7 @@ def _plan(unit: Unit, genome: Genome) -> Plan:
 
 def _segment_cycles(compiler: Compiler, plan: Plan, level: str) -> NDArray[np.int64] | Infeasible:
     program = compiler.compile(plan)
-    return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.target.capabilities, level, len(plan.segments))
+    return program if isinstance(program, Infeasible) else segment_cycles(program, compiler.unit.machine, level, len(plan.segments))
 
 
 def _fastest(compiler: Compiler, unit: Unit, genomes: Mapping[str, Sequence[Genome]]) -> dict[str, Plan]:

@@ -97,10 +97,10 @@ def plans_of_pieces(opened: Opened, plan: Plan, where: str) -> tuple[Plan, ...]:
 
 def compile_plan(compiler: Compiler, plan: Plan, where: str = "plan") -> Program:
     """One plan as a program.  Raises `BadInputError` (a plan of something else), `InfeasibleError` (it does not fit)."""
-    check_plan(compiler.target, plan, where)
+    check_plan(compiler.unit, plan, where)
     program = compiler.compile(plan)
     if isinstance(program, Infeasible):
-        raise InfeasibleError(f"{where}: does not fit {compiler.target.capabilities.name}: {program}")
+        raise InfeasibleError(f"{where}: does not fit {compiler.unit.machine.name}: {program}")
     return program
 
 
@@ -120,7 +120,7 @@ def measure_plans(compiler: Unit | Compiler, plans: Mapping[str, Plan], names: M
     Raises `BadInputError` (unknown level, plan of another model), `InfeasibleError` (also of a level that grants less).
     """
     compiler = compiler if isinstance(compiler, Compiler) else Compiler(compiler)
-    machine = compiler.target.capabilities
+    machine = compiler.unit.machine
     check_levels(machine, plans)
     levels = tuple(level for level in machine.contention if level in plans)
     by_digest: dict[str, MeasuredPiece] = {}

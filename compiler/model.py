@@ -13,7 +13,7 @@ from compiler.diagnostics.float_range import weights_beyond
 from compiler.diagnostics.grouped_convs import GroupStructure, grouped
 from compiler.frontend.frames import check_frames, framed
 from compiler.frontend.lower import lower_partition
-from compiler.frontend.onnx_io import load
+from compiler.frontend.onnx_io.load import load
 from compiler.frontend.partition.offload_cost import Offload
 from compiler.frontend.partition.partition import Partition
 from compiler.ir.frames import with_frames

@@ -29,7 +29,7 @@ def segment_lines(compiler: Compiler, plan: Plan) -> Iterator[str]:
 
     Raises `InfeasibleError` where the plan has other operators than the compiler's unit.
     """
-    unit = permuted_to(compiler.target, [name for segment in plan.segments for name in segment.operators])
+    unit = permuted_to(compiler.unit, [name for segment in plan.segments for name in segment.operators])
     if isinstance(unit, Infeasible):
         raise InfeasibleError(str(unit))
     yield f"segments of plan {plan.digest}: {unit.machine.name}, {unit.dtype.name}"

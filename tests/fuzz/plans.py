@@ -42,10 +42,10 @@ def _plan(opened: Opened, name: str, level: str, seed: int) -> Plan | Infeasible
     for at, (piece, compiler) in enumerate(zip(opened.names, opened.compilers, strict=True)):
         rng = np.random.default_rng([seed, at, int(name.partition(" ")[2] or 0)])
         if name == "predicted":
-            unit = ordered(compiler.target, "depth")
+            unit = ordered(compiler.unit, "depth")
             plan: Plan | Infeasible | None = decode_all(unit, quick_genomes(compiler, unit, by_estimate(unit), [level])[level][0])
         else:
-            plan = _random_plan(compiler.target, rng)
+            plan = _random_plan(compiler.unit, rng)
         if plan is None or isinstance(plan, Infeasible):
             return plan or Infeasible(piece, "no plan drawn")
         plans[piece] = plan

@@ -84,7 +84,7 @@ def _of_plan(opened: Opened, stage: str, k: int, plan: Plan, where: str) -> Iter
     compiler = opened.compilers[k]
     if stage == "records":
         return record_lines(compile_plan(compiler, plan, where))
-    check_plan(compiler.target, plan, where)
+    check_plan(compiler.unit, plan, where)
     return segment_lines(compiler, plan)
 
 

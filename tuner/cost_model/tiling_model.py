@@ -43,7 +43,7 @@ def load_models(path: Path, unit: Unit) -> Models:
 
 def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
     """A plan for every level, each operator its own segment.  Raises `InfeasibleError` where an operator fits in no way."""
-    unit = compiler.target
+    unit = compiler.unit
     structures = Structures(unit)
     known: dict[str, dict[str, SegmentPlan]] = {}
     chosen: dict[str, list[SegmentPlan]] = {level: [] for level in models}
@@ -58,7 +58,7 @@ def tiled_plans(compiler: Compiler, models: Models) -> dict[str, Plan]:
 
 def pick(compiler: Compiler, k: int, models: Models) -> dict[str, SegmentPlan]:
     """The segment of operator k alone that each level's model expects to be fastest, of those that compile."""
-    unit = compiler.target
+    unit = compiler.unit
     plans = _conv_plans(unit, k, tuple(models)) if isinstance(unit.operators[k], ConvSpec) else _other_plans(unit, k)
     chosen: dict[str, SegmentPlan] = {}
     if plans:

@@ -94,7 +94,7 @@ def compiled_genomes(unit: Unit, levels: Sequence[str], config: TuneConfig) -> d
 
 def _genome(compiler: Compiler, plan: Plan, where: str, order: Order) -> Genome:
     compile_plan(compiler, plan, where)
-    unit = ordered(compiler.target, order)
+    unit = ordered(compiler.unit, order)
     names = [name for segment in plan.segments for name in segment.operators]
     at = next((k for k, spec in enumerate(unit.operators) if spec.name != names[k]), None)
     if at is not None:

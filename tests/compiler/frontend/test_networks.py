@@ -7,7 +7,7 @@ import pytest
 
 from compiler.dump.graph import graph_lines
 from compiler.frontend import load_model, lower, lower_with_report, model_digest, seed_weights
-from compiler.frontend.onnx_io import load
+from compiler.frontend.onnx_io.load import load
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import Conv
 from tests.models import LIGHT, SMALL, light_path, random_feeds, reference_outputs, without_final_softmax

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from compiler.frontend.onnx_io import load
+from compiler.frontend.onnx_io.load import load
 from compiler.frontend.partition.partition import whole
 from compiler.package import read_container, write_onnx
 from compiler.package.onnx_out import onnx_bytes

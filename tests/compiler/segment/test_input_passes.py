@@ -186,7 +186,7 @@ def test_products_of_the_next_pass_are_made_while_a_softmax_is() -> None:
     """By rule, with all of the input in L1; so CUBE works beside VECTOR."""
     net = Net("attention")
     compiler = Compiler(make_case(net.model(attention(net, net.input("x", (1, 96, 256)), 4, None)), EDGE, DataType.float16).unit)
-    unit = compiler.target
+    unit = compiler.unit
     last = max(k for k, spec in enumerate(unit.operators) if spec.word == "matmul")
     run = ["conv", "conv", "conv", "matmul", "softmax", "matmul"]
     found = passes(unit, 0, last + 1, 4, 1, beside=True)

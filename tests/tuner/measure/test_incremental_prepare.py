@@ -65,8 +65,8 @@ def test_times_without_records_are_those_of_the_linked_program(network: str, mac
 def test_a_schedule_does_not_remember_the_one_before() -> None:
     machine = load_machine("edge")
     compiler = Compiler(make_unit(lower(light_model("squeezenet")), machine, DataType.float16))
-    plans = [plan_of(compiler.target, [p for g in fitting_genome(compiler.target, s) if (p := decode(compiler.target, g))]) for s in (0, 1)]
-    alone = [Compiler(compiler.target).compile(plan) for plan in plans]
+    plans = [plan_of(compiler.unit, [p for g in fitting_genome(compiler.unit, s) if (p := decode(compiler.unit, g))]) for s in (0, 1)]
+    alone = [Compiler(compiler.unit).compile(plan) for plan in plans]
     after = [compiler.compile(plan) for plan in (*plans, *plans)]
     digests = [program.digest for program in (*alone, *after) if not isinstance(program, Infeasible)]
     assert len(digests) == 6
