@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.compiler.schedule.test_sync import pairs, without
 
 from compiler.pipeline import Compiler
 from compiler.plan.plan import Infeasible, SegmentPlan
@@ -30,6 +29,7 @@ from simulator.npu.program import Code, Program
 from simulator.sanitizer import check
 from simulator.timing import Timing, prepare, simulate, simulate_trace
 from tests.compiled import Case, make_case
+from tests.compiler.schedule.test_synchronize import pairs, without
 from tests.ddr_rates import with_rates
 from tests.integers import with_integers
 from tests.models import small_model

@@ -35,7 +35,7 @@ _DOING = {
     "evaluate": "folding its constants",
     "create_session": "loading it into onnxruntime",
 }
-_MAIN = Path(__file__).with_name("library_process.py")
+_MAIN = Path(__file__).with_name("onnx_sandbox_child.py")
 # one thread each: stacks and arenas of more would count as memory
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.compiler.frontend.test_quantised import HOW, onnxruntime_of, quantised_model
 
 from compiler.build import containers_of, default_plan, default_plans, measure, package
 from compiler.frontend import load_model
@@ -26,6 +25,7 @@ from simulator.sanitizer import check
 from simulator.session import InferenceSession
 from simulator.timing import simulate
 from tests.compiled import Case, check_program, check_times, make_case
+from tests.compiler.frontend.handlers.test_quantised import HOW, onnxruntime_of, quantised_model
 from tests.lacking import without
 from tests.models import random_model, small_model
 from tests.plans import random_plan

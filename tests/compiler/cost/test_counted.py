@@ -25,7 +25,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.compiler.frontend.test_quantised import HOW, is_whole, quantised_model
 
 from compiler.cost.features import FEATURES, raw_features
 from compiler.frontend import load_model, lower
@@ -44,6 +43,7 @@ from simulator.npu.isa import Op
 from simulator.npu.machine import Machine
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType, Engine, Memory
+from tests.compiler.frontend.handlers.test_quantised import HOW, is_whole, quantised_model
 from tests.corner_models import corner_model
 from tests.everywhere import MACHINES
 from tests.graphs import conv, unit

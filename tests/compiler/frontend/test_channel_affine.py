@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
-from tests.compiler.frontend.test_quantised import onnxruntime_of
 
 from compiler.build import default_plan
 from compiler.frontend import load_model
@@ -22,6 +21,7 @@ from compiler.plan.plan import Infeasible
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, run_program
+from tests.compiler.frontend.handlers.test_quantised import onnxruntime_of
 from tests.integers import with_integers
 from tests.plans import random_plan
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
-from tests.compiler.frontend.test_quantised import onnxruntime_of
 
 from compiler.build import default_plan
 from compiler.frontend import load_model, lower
@@ -16,6 +15,7 @@ from compiler.plan.plan import Infeasible
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, run_program
+from tests.compiler.frontend.handlers.test_quantised import onnxruntime_of
 from tests.integers import with_integers
 
 TINY = with_integers(load_machine("tiny"))

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.compiler.frontend.test_quantised import is_whole, onnxruntime_of
 
 from compiler.build import build_variants, default_plan, package
 from compiler.frontend import load_model
@@ -17,6 +16,7 @@ from compiler.ir.interpret import evaluate
 from compiler.model import Source, open_source
 from simulator.npu.machine_file import load_machine
 from simulator.session import InferenceSession
+from tests.compiler.frontend.handlers.test_quantised import is_whole, onnxruntime_of
 from tuner.cli import main
 
 F, U, S = np.float32, np.uint8, np.int8

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.compiler.frontend.test_quantised import onnxruntime_of, quantised_model
 
 from compiler.build import build_variants, default_plan
 from compiler.frontend import load_model
@@ -22,6 +21,7 @@ from simulator.npu.container_file import encode
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from simulator.session import InferenceSession
+from tests.compiler.frontend.handlers.test_quantised import onnxruntime_of, quantised_model
 from tests.models import Builder
 from tuner.zoo.quantiser import Quantiser
 

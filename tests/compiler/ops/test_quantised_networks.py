@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.compiler.frontend.test_quantised import HOW, is_whole, onnxruntime_of, quantised_model
 
 from compiler.build import default_plan
 from compiler.frontend import load_model
@@ -15,6 +14,7 @@ from simulator.npu.errors import UnsupportedError
 from simulator.npu.machine_file import load_machine
 from simulator.npu.parts import DataType
 from tests.compiled import Case, check_program, run_program
+from tests.compiler.frontend.handlers.test_quantised import HOW, is_whole, onnxruntime_of, quantised_model
 from tests.integers import with_integers
 from tests.models import random_model
 from tests.plans import random_plan

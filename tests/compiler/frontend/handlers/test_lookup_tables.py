@@ -6,13 +6,13 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.compiler.frontend.test_quantised import onnxruntime_of
 
 from compiler.frontend import load_model
 from compiler.frontend.handlers.lookup_tables import entries
 from compiler.frontend.lower import lower
 from compiler.ir.interpret import evaluate
 from compiler.ir.operators import LookUp
+from tests.compiler.frontend.handlers.test_quantised import onnxruntime_of
 
 U, S, F = np.uint8, np.int8, np.float32
 
